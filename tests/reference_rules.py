@@ -385,9 +385,9 @@ class Reference:
 
     def rank(self, node: Any, place: Place) -> Approximate | None:
         """(rank − 1)/(n − 1): the share of the others that are smaller; half of those that tie."""
-        tokens = node.by == "position" or node.value.level == Level.TOKEN
+        tokens = node.by == "position" or node.of.level == Level.TOKEN
         level, place = (Level.TOKEN, place) if tokens else (Level.RESPONSE, (place[0], None))
-        values = self.values(node.value, self.members(node, level, self.unit(node.by, place)))
+        values = self.values(node.of, self.members(node, level, self.unit(node.by, place)))
         own = values.pop(place, None)
         if own is None or not values:
             return own and Approximate(0.5)

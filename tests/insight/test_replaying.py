@@ -100,7 +100,7 @@ def softmax_batch(seed: int = 0) -> tuple[TokenBatch, torch.Tensor, torch.Tensor
         ids=torch.arange(8),
         rewards=torch.tensor([1.0, 0, 0, 1, 0, 0, 1, 0]),
         logprobs=logprobs,
-        old_logprobs=logprobs.detach() + 0.3 * torch.randn(size, generator=random),
+        old_logprobs=(logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(max=0),
         ref_logprobs=logprobs.detach() + 0.3 * torch.randn(size, generator=random),
         sampler_logprobs=logprobs.detach() + 0.3 * torch.randn(size, generator=random),
         entropy=-(distribution.exp() * distribution).sum(1).detach(),

@@ -335,6 +335,17 @@ def test_a_text_in_place_of_a_list_is_refused_in_words_of_yaml() -> None:
         Objective(columns="turn")  # type: ignore[arg-type]
 
 
+def test_a_rule_that_yaml_tore_at_its_comma_is_refused_with_advice() -> None:
+    """Only in a list: one rule with an open parenthesis has another cause."""
+    torn = ["entropy.top(0.2", "within=prob < 1)", "prob < 0.1"]
+    with pytest.raises(ConfigError, match="put quotes around a rule that has a comma"):
+        Objective(split=torn)
+    for one in ("entropy.top(0.2", ["entropy.top(0.2"]):
+        with pytest.raises(ConfigError, match="never closed") as caught:
+            Objective(split=one)
+        assert "quotes" not in str(caught.value)
+
+
 def test_phases_of_several_splits_partition_the_tokens() -> None:
     objective = Objective(surrogate="unclipped").split(prob < 0.1).split(entropy > 1)
     first, second, rest = (phase.plan([BATCH]).weights[0] != 0 for phase in objective.phases)
@@ -427,12 +438,10 @@ def test_a_rank_is_undefined_outside_of_its_population() -> None:
 
 
 def test_explain_says_what_a_rank_is_among() -> None:
-    rules = (
-        Objective(shape="length.rank(by='group') + prob.rank(within=entropy > 1)").explain().rules
-    )
-    [[_, _, words]] = rules
-    assert "0 for the smallest length of each group's n responses, 1 for the largest" in words
-    assert "smallest prob of the update's n tokens with entropy > 1, 1 for the largest" in words
+    rank = parse("length.rank(by='group') + prob.rank(within=entropy > 1)")
+    [[_, _, words]] = Objective(shape=rank).explain().rules
+    assert "length.rank(by='group'): over each group's n responses" in words
+    assert "over the update's n tokens with entropy > 1" in words
 
 
 def test_tokens_on_which_a_rank_is_undefined_are_in_the_last_phase() -> None:

@@ -40,6 +40,53 @@ def test_replace_returns_a_changed_copy_and_keeps_the_original() -> None:
         DAPO.replace(divisors=TokenMean())
 
 
+W: dict[str, Any] = {"controllers": {"W": Gate(target=0.3, on=1.1)}}
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        {"reweight": "W"},
+        {"shape": "advantage * W"},
+        {"keep": "prob < W"},
+        {"split": ["prob < 0.1", "prob < W"]},
+        {"surrogate": {"kind": "clip", "high": "W"}},
+        {"surrogate": {"kind": "switch", "rule": "prob < W", "then": "clip", "otherwise": "cispo"}},
+        {"mismatch": {"kind": "truncate", "cap": "1 + W"}},
+        {"penalties": [{"kind": "kl", "where": "prob < W"}]},
+        {"penalties": [{"kind": "kl", "coefficient": "0.1 * W"}]},
+        {"penalties": [{"kind": "kl", "max_gap": "W"}]},
+    ],
+    ids=str,
+)
+def test_a_controller_can_be_read_anywhere(reader: dict[str, Any]) -> None:
+    objective = Objective(**W, **reader)
+    assert len(objective.phases) == 1 + len(objective.split_rules)
+    assert Objective(**objective.model_dump(by_alias=True)) == objective
+
+
+def test_a_controller_that_nothing_reads_is_refused() -> None:
+    """A step of `replace` may come before the one that reads it."""
+    more = {"controllers": {**W["controllers"], "M": Gate(target=0.3, on=0.9)}}
+    for settings in (W, {**more, "reweight": "M"}):
+        with pytest.raises(
+            ConfigError, match=r"controller 'W': no rule or number reads it; .*null"
+        ):
+            Objective(**settings)
+    removed = {"controllers": {"W": None, "M": Gate(target=0.3, on=0.9)}}
+    assert list(Objective(**removed, reweight="M").controllers) == ["M"]
+    assert Objective(controllers=None).controllers == {}  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="controllers"):
+        Objective(controllers=["W"])  # type: ignore[arg-type]
+
+
+def test_a_rule_that_is_split_off_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"split: 'prob < 0\.1' is given twice"):
+        Objective(split=["prob < 0.1", "entropy > 1", "0.1 > prob"])
+    with pytest.raises(ConfigError, match="is given twice"):
+        DAPO.split("prob < 0.1").split(prob < 0.1)
+
+
 def test_but_is_an_alias_of_replace() -> None:
     assert DAPO.but(drop="prob < 0.1") == DAPO.replace(drop="prob < 0.1")
 
@@ -150,7 +197,7 @@ def test_error_of_a_missing_column_names_the_column_and_the_rule() -> None:
         DAPO.keep(entropy.top(0.2))(batch)
     with pytest.raises(BatchError, match=r"the advantage GroupNormalized.* needs .* 'rewards'"):
         DAPO(batch.replace(advantages=None))
-    gated = Objective(controllers={"W": Gate(target=1, on=1)})
+    gated = Objective(controllers={"W": Gate(target=1, on=1)}, reweight="W")
     with pytest.raises(BatchError, match="the controller W needs the column 'old_entropy'"):
         gated(batch.replace(old_logprobs=[-1.0]))
 

@@ -15,7 +15,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.embedded_profile import DEFAULT_TASK, OWN_PROBLEMS_PROFILE, PROFILES, limits
-from rlobj.config.presets import load_preset, merge
+from rlobj.config.presets import flattened, load_preset, merge
 from rlobj.data.reasoning_gym import REWARD, is_gym, refuse_missing
 from rlobj.data.tasks import TASKS
 
@@ -126,20 +126,6 @@ def _value(text: str) -> Any:
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
     """Merge the settings of all layers, lowest first."""
     return reduce(merge, (dict(layer) for _, layer in layers), {})
-
-
-def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of all settings by dotted path.
-
-    Example:
-        >>> flattened({"training": {"steps": 3}, "seed": 1})
-        {'training.steps': 3, 'seed': 1}
-    """
-    flat = {}
-    for key, value in settings.items():
-        inner = isinstance(value, Mapping) and bool(value)
-        flat |= flattened(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return flat
 
 
 def origins(layers: Sequence[Layer]) -> dict[str, str]:

@@ -115,6 +115,13 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         below = _load(base, seen)
         bases = (base.stem, *below.bases)
         config = merge(below.config, config)
+    sources = own.get("sources") or {}
+    if not (isinstance(sources, dict) and all(isinstance(x, dict) for x in sources.values())):
+        raise ConfigError(f"{path}: sources: expected SOURCE: {{setting: place}}, got {sources!r}")
+    known, named = flattened(config), [(x, str(name)) for x in sources for name in sources[x]]
+    if wrong := [(source, name) for source, name in named if name not in known]:
+        lines = (f"sources.{x}: this preset sets no '{n}'.{nearest(n, known)}" for x, n in wrong)
+        raise ConfigError("\n".join(f"{path}: {line}" for line in lines))
     if not isinstance(config.get("objective", {}), dict):
         raise ConfigError(f"{path}: objective must be a mapping, got {config['objective']!r}")
     return Preset(
@@ -196,6 +203,20 @@ def _primitive(value: Any, other: Mapping[str, Any]) -> Any:
     if isinstance(value, list) and not other.keys().isdisjoint((*_KEPT_KEYS, "correct")):
         return {"kind": "several", "of": value}
     return {"kind": value} if isinstance(value, str) else value
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of all settings by dotted path.
+
+    Example:
+        >>> flattened({"training": {"steps": 3}, "seed": 1})
+        {'training.steps': 3, 'seed': 1}
+    """
+    flat = {}
+    for key, value in settings.items():
+        inner = isinstance(value, Mapping) and bool(value)
+        flat |= flattened(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return flat
 
 
 def difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

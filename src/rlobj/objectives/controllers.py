@@ -81,6 +81,17 @@ class Controller(Primitive):
 
 
 ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controller.build)]
+ControllerFields = Annotated[
+    dict[str, ControllerField],
+    BeforeValidator(
+        lambda given: (
+            {name: each for name, each in given.items() if each is not None}
+            if isinstance(given, dict)
+            else given or {}
+        )
+    ),
+]
+"""Controllers by name; null removes one of them, or all."""
 
 
 class Gate(Controller):

@@ -151,9 +151,8 @@ class Evaluator:
         if who:
             rows = (self.decided if where is None else where) & values.undefined
             self._check_finite(expression, values.wrong, rows)
-            ranked = any(isinstance(node, nodes.Rank) for node in expression.walk())
-            note = ", or does not hold what is ranked" if ranked else ""
-            self.refuse(rows, f"{who} '{expression}' has no value: a population is empty{note}")
+            why = "has no value: a population is empty, or does not hold what is ranked"
+            self.refuse(rows, f"{who} '{expression}' {why}")
         return data.masked_fill(values.undefined, 0)
 
     def rule(self, expression: Rule | None) -> Tensor:

@@ -142,17 +142,13 @@ def _meaning(node: Expr) -> str:
         case nodes.Quantile():
             tokens = _population(node.by, node.within)
             return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}"
-        case nodes.Rank():
-            unit = "tokens" if node.level == Level.TOKEN else "responses"
-            population = _population(node.by, node.within, unit)
-            return f"{node}: 0 for the smallest {node.value} of {population}, 1 for the largest"
         case nodes.Sample():
             if not isinstance(node.amount, float):
                 return f"sample: {node.amount} random tokens with {node.rule}"
             counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
             size = f"{node.round}({node.amount}·n)"
             return f"sample: {size} random tokens with {node.rule}; n counts {counted}"
-        case nodes.Aggregate() | nodes.Quantified():
+        case nodes.Aggregate() | nodes.Quantified() | nodes.Rank():
             unit = "tokens" if node.counted == Level.TOKEN else "responses"
             return f"{node}: over {_population(node.by, node.within, unit)}"
         case nodes.Scan():

@@ -245,7 +245,7 @@ class Frame(Evaluator):
         return self._per_response(node.by, data, places == 0)
 
     def _evaluate_Rank(self, node: nodes.Rank) -> Values:
-        values, population = self._population(node.value, node.within, node.level)
+        values, population = self._population(node.of, node.within, node.level)
         unit, units = self._unit(node.by, node.level)[population], self._units(node.by)
         keys = statistics.order_keys(values.data)[population].long()
         data = torch.zeros(population.shape, dtype=self.dtype, device=self.device)

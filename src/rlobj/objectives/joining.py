@@ -12,6 +12,8 @@ from rlobj.base.errors import BatchError, nearest
 
 MAX_LOGPROB = 1e-3
 """Nats; a log-prob above 0 and up to this one is rounding."""
+_NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
+"""What torch raises for a value that is not a table of numbers."""
 _BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "mask")
 
 
@@ -24,37 +26,24 @@ def read_column(name: str, value: Any, device: torch.device | None = None) -> Te
         device: of the tensor; None = that of the value.
 
     Raises:
-        BatchError: an entry is not a number, or has another size than the entries before it.
+        BatchError: an entry is not a number, or has another size than the one before it.
     """
     try:
-        found = torch.as_tensor(value, device=device)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return torch.as_tensor(value, device=device)
+    except _NO_NUMBERS:
         if isinstance(value, Tensor):
             raise
-        raise BatchError(_mistake(name, value)) from None
-    if found.is_complex():
-        raise BatchError(f"column '{name}' must hold real numbers, got {found.dtype}")
-    return found
-
-
-def _mistake(name: str, value: Any) -> str:
-    """What is wrong with a value that is not a tensor of numbers."""
-    entries = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(entries, list | tuple):
-        return f"column '{name}' is {entries!r:.60}; expected a tensor or a list of numbers"
-    sizes = [_size(entry) for entry in entries]
-    row = next((i for i, size in enumerate(sizes) if size is None or size != sizes[0]), 0)
-    expected = f"{sizes[0][0]} numbers as in the row before" if sizes[0] else "a number"
-    place = f"{'response' if name in _BY_RESPONSE else 'row'} {row}"
-    return f"column '{name}' is {entries[row]!r:.60} at {place}; expected {expected}"
-
-
-def _size(entry: Any) -> torch.Size | None:
-    """The shape of an entry; None if it does not hold numbers."""
-    try:
-        return torch.as_tensor(entry).shape
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return None
+    rows = value.tolist() if hasattr(value, "tolist") else value
+    unit = "response" if name in _BY_RESPONSE else "row"
+    for row, entry in enumerate(rows if isinstance(rows, list | tuple) else ()):
+        try:
+            torch.as_tensor([rows[0], entry])
+        except _NO_NUMBERS:
+            expected = "expected a number, or as many numbers as in the row before"
+            raise BatchError(
+                f"column '{name}' is {entry!r:.60} at {unit} {row}; {expected}"
+            ) from None
+    raise BatchError(f"column '{name}' is {rows!r:.60}; expected a tensor or a list of numbers")
 
 
 def whole_numbers(name: str, values: Tensor) -> Tensor:
@@ -63,12 +52,11 @@ def whole_numbers(name: str, values: Tensor) -> Tensor:
     Raises:
         BatchError: a value is not a whole number.
     """
-    whole = values.long()
-    if values.dtype.is_floating_point and (wrong := (whole != values).flatten()).any():
-        row = int(wrong.nonzero()[0])
-        given = values.flatten()[row].item()
-        raise BatchError(f"column '{name}' must hold integers, got {given} at response {row}")
-    return whole
+    wrong = values[values.long() != values]
+    if len(wrong):
+        row = (values.long() != values).nonzero()[0].tolist()
+        raise BatchError(f"column '{name}' must hold integers, got {wrong[0]} at response {row[0]}")
+    return values.long()
 
 
 def trained_positions(mask: Any) -> Tensor:

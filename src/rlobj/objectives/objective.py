@@ -11,6 +11,7 @@ the whole update.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
@@ -24,7 +25,7 @@ from rlobj.base.validation import Model
 from rlobj.objectives import planning, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.clauses import find_clauses
-from rlobj.objectives.controllers import ControllerField
+from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divisors import DivisorField, TokenMean
 from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
@@ -40,6 +41,8 @@ from rlobj.objectives.surrogates import Clip, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 State = Mapping[str, Any]
+_UNFINISHED = ContextVar("_UNFINISHED", default=False)
+"""Whether an objective is built by `replace`: the reader of a controller may follow."""
 
 
 class Objective(Model):
@@ -68,7 +71,7 @@ class Objective(Model):
     read the advantage before"""
     penalties: tuple[PenaltyField, ...] = ()
     """P_k: KL, entropy bonus, ..."""
-    controllers: dict[str, ControllerField] = Field(default={})
+    controllers: ControllerFields = Field(default={})
     """numbers that change during the run, by name"""
     mismatch: MismatchField | None = None
     """importance weight between sampler and trainer, a factor of ω"""
@@ -109,6 +112,15 @@ class Objective(Model):
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
         if self.reward_kl and self.advantage.decoupled:
             yield "reward_kl needs one reward, not 'decoupled'; use a kl penalty"
+        for rule in self.split_rules:
+            if self.split_rules.count(rule) > 1:
+                yield f"split: '{rule}' is given twice, and its second phase would have no token"
+        read = {str(node) for _, expression in expressions_of(self) for node in expression.walk()}
+        for name in () if self.phase is not None or _UNFINISHED.get() else self.controllers:
+            if name not in read:
+                use = f"reweight: when(prob < 0.1, {name}, 1)"
+                advice = f"read it, as in {use}, or remove it: controllers: {{{name}: null}}"
+                yield f"controller '{name}': no rule or number reads it; {advice}"
         known = [*self.controllers, *rules.COLUMNS, *self.columns]
         for who, expression in expressions_of(self):
             for node in expression.walk():
@@ -121,7 +133,11 @@ class Objective(Model):
     def replace(self, **fields: Any) -> Objective:
         """A copy with other fields: `dapo.replace(divisor=SequenceMean())`."""
         own = {f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()}
-        return Objective(**{**own, **fields})
+        token = _UNFINISHED.set(True)
+        try:
+            return Objective(**{**own, **fields})
+        finally:
+            _UNFINISHED.reset(token)
 
     but = replace  # the name in version 0.1.0
 

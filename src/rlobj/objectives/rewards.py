@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from numbers import Real
 
 import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
+from rlobj.objectives.joining import read_column
 
 
 def check(
@@ -35,9 +34,7 @@ def check(
                 f"{what} has {len(values)} entries: {tuple(values)}; expected {count}, because "
                 f"column 'rewards' has shape {list(rewards.shape)}"
             )
-    if not all(
-        isinstance(weight, Real | Tensor) and math.isfinite(weight) for weight in weights or ()
-    ):
+    if weights and not read_column("reward_weights", weights).isfinite().all():
         raise BatchError(f"reward_weights must be finite numbers, got {weights}")
     if names is not None and len(set(names)) < count:
         raise BatchError(f"reward_names must differ from each other, got {tuple(names)}")

@@ -263,21 +263,13 @@ def shares_below(keys: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
         comm: the process group.
     """
     rows, start = gather(torch.stack([unit, keys], 1), comm)
-    order = rows[:, 1].argsort(stable=True)
-    order = order[rows[order, 0].argsort(stable=True)]  # by unit, and by key in each unit
-    ordered = rows[order]
-    begins = torch.ones(len(rows), dtype=torch.bool, device=keys.device)
-    begins[1:] = (ordered[1:] != ordered[:-1]).any(1)
-    run = begins.cumsum(0) - 1  # of equal keys
-    equal = run.bincount()
-    before = equal.cumsum(0) - equal
-    size = ordered[:, 0].bincount(minlength=units)
-    first, n = (size.cumsum(0) - size)[ordered[:, 0]], size[ordered[:, 0]]
-    below = 2 * (before[run] - first) + equal[run] - 1
-    shares = below.double() / (2 * (n - 1)).clamp(min=1)
-    found = torch.empty_like(shares)
-    found[order] = torch.where(n > 1, shares, 0.5)
-    return found[start : start + len(keys)]
+    place = rows[:, 1].unique(return_inverse=True)[1] + rows[:, 0] * len(rows)
+    places, which, equal = place.unique(return_inverse=True, return_counts=True)
+    own = places // max(len(rows), 1)  # the unit of each different key
+    n = rows[:, 0].bincount(minlength=units)
+    below = equal.cumsum(0) - equal - (n.cumsum(0) - n)[own]
+    shares = (2 * below + equal - 1).double() / (2 * n[own] - 2)
+    return torch.where(n[own] > 1, shares, 0.5)[which][start : start + len(keys)]
 
 
 def scan(values: Tensor, positions: Tensor, decay: float, longest: int) -> Tensor:

@@ -108,7 +108,7 @@ class TokenBatch:
             if value is None and name not in ("lengths", "groups"):
                 continue
             value = joining.read_column(name, value, logprobs.device)
-            if value.dtype == torch.bool and name != "rewards":
+            if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
                 raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
             if name in ("lengths", "groups", "ids"):
                 value = joining.whole_numbers(name, value)

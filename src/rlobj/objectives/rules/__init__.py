@@ -81,6 +81,9 @@ RuleList = Annotated[
 def _as_tuple(rules: Any) -> Any:
     if rules is None:
         return ()
+    several = rules if isinstance(rules, list) and len(rules) > 1 else ()
+    if any(str(rule).count("(") != str(rule).count(")") for rule in several):
+        raise ConfigError("in a YAML list, put quotes around a rule that has a comma")
     return rules if isinstance(rules, (list, tuple)) else (rules,)
 
 

@@ -100,11 +100,9 @@ def _text(node: Any) -> str:
             return _method(node, node.value, node.side, "fraction", skip=("side", "value"))
         case "Quantile":
             return _method(node, node.value, "quantile", "q", skip=("value",))
-        case "Rank":
-            return _method(node, node.value, "rank", skip=("value",))
         case "Sample":
             return _method(node, node.rule, "sample", "amount", skip=("rule",))
-        case "Aggregate" | "Quantified":
+        case "Aggregate" | "Quantified" | "Rank":
             return _method(node, node.of, node.statistic, skip=("of", "statistic"))
         case "Scan":
             return _method(node, node.value, f"{node.side}_sum", skip=("value", "side"))

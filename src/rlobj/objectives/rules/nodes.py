@@ -180,23 +180,6 @@ class Quantile(Number):
 
 
 @dataclass(frozen=True)
-class Rank(Number):
-    """The place of a value in its population, from 0 to 1; see `Number.rank`."""
-
-    value: Number
-    within: Rule | None = None
-    by: By = "update"
-
-    def __post_init__(self) -> None:
-        _check_population("rank", self.value, self.by)
-
-    @property
-    def level(self) -> Level:
-        """The unit of the population: tokens or responses."""
-        return _counted(self.by, self.value)
-
-
-@dataclass(frozen=True)
 class Sample(Rule):
     """A random subset of a rule's tokens; see `Rule.sample`."""
 
@@ -251,7 +234,12 @@ class _OfPopulation:
     within: Rule | None = None
 
     def __post_init__(self) -> None:
-        _check_population(self.statistic, self.of, self.by)
+        checks.check_choice(f"{self.statistic}(): by", self.by, get_args(By))
+        if self.of.level == Level.UPDATE:
+            raise ConfigError(
+                f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
+                "update"
+            )
 
     @property
     def level(self) -> Level:
@@ -266,6 +254,15 @@ class _OfPopulation:
 @dataclass(frozen=True)
 class Aggregate(_OfPopulation, Number):
     """The mean, sum, min or max of a number, or the count or share of a rule."""
+
+
+@dataclass(frozen=True)
+class Rank(_OfPopulation, Number):
+    """The place of each value in its population, from 0 to 1; see `Number.rank`."""
+
+    @property
+    def level(self) -> Level:
+        return self.counted
 
 
 @dataclass(frozen=True)
@@ -346,13 +343,6 @@ def _check_ranked(name: str, value: Number, fraction: float, by: By) -> None:
         raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
     checks.check_fraction(f"{name}(): the fraction", fraction)
     checks.check_choice(f"{name}(): by", by, ("update", "group", "response"))
-
-
-def _check_population(name: str, of: Expr, by: By) -> None:
-    """Check the arguments of a statistic of tokens or responses."""
-    checks.check_choice(f"{name}(): by", by, get_args(By))
-    if of.level == Level.UPDATE:
-        raise ConfigError(f"{name}() needs a column, and '{of}' is the same for the whole update")
 
 
 def _level(by: By) -> Level:

@@ -135,7 +135,7 @@ class Number(Expr):
             within: the population; all others are undefined. None = all.
             by: one population for the update, or one for each group, position or response.
         """
-        return make("Rank", self, _rule_or_none(within), by)
+        return make("Rank", self, "rank", by, _rule_or_none(within))
 
     def mean(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The mean over a population's tokens, or over its responses if the number is theirs.
@@ -293,9 +293,8 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
 
 def outside(rule: Rule) -> Rule:
     """The tokens that a rule does not select: also those on which it is undefined, unlike `~`."""
-    defined = not any(
-        type(node).__name__ in ("Aggregate", "Quantile", "Rank") for node in rule.walk()
-    )
+    parts = {type(node).__name__ for node in rule.walk()}
+    defined = parts.isdisjoint(("Aggregate", "Quantile", "Rank"))
     return ~rule if defined else when(rule, 0, 1) > 0
 
 

@@ -42,7 +42,8 @@ _HINTS = {
     r"(?<![<>=!])=(?!=)": "compare with < or >, such as reward < 1",
     r"\d,\d": "write a point in a number: 0.01",
     r"\d%": "write a share as a number: 0.8",
-    r"unmatched|never closed": "in a YAML list, put quotes around a rule that has a comma",
+    r"unmatched '\)'": "delete it, or write the ( that it closes",
+    r"'\(' was never closed": "write the ) that closes it",
 }
 """What was probably meant, by a pattern of the text around the error, or of Python's message."""
 _RULE_METHODS = ("sample", "any", "all", "count", "share")
@@ -90,10 +91,15 @@ def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
 
 
 class Parser:
-    """A parser of one text."""
+    """A parser of one text.
+
+    Attributes:
+        unknown: the errors of unknown names so far, by the character of the name.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
+        self.unknown: dict[int, str] = {}
 
     def expression(self) -> Expr:
         """The expression of the whole text."""
@@ -117,22 +123,36 @@ class Parser:
             level = [child for node in level for child in node.children()]
         if level:
             self.fail(f"is nested more than {MAX_DEPTH} levels deep", 0)
+        if self.unknown:
+            self.fail("", 0)
         return whole
 
     def fail(self, message: str, at: ast.AST | int, last: str = "") -> NoReturn:
-        """Raise a ConfigError with the text and a caret.
+        """Raise a ConfigError with the text and a caret; unknown names come first, all of them.
 
         Args:
             message: the first line of the error.
             at: the character or the node under which the caret is.
             last: a name at the end of the node; then the caret is under this name.
         """
+        found = self.unknown or {self._place(at, last): message}
+        *others, final = (found[place] for place in sorted(found))
+        texts = [*(text.partition(" Known:")[0] for text in others), final]
+        caret = " " * min(found) + "^"
+        raise ConfigError(f"{' '.join(texts)}\n    {self.text}\n    {caret}") from None
+
+    def _place(self, at: ast.AST | int, last: str) -> int:
+        """The character of a node, or of the name at its end."""
         if isinstance(at, int):
-            caret = at
-        else:  # ast counts bytes of UTF-8, a terminal counts characters
-            byte = at.end_col_offset - len(last.encode()) if last else at.col_offset  # type: ignore[attr-defined]
-            caret = len(self.text.encode()[:byte].decode(errors="ignore"))
-        raise ConfigError(f"{message}\n    {self.text}\n    {' ' * caret}^") from None
+            return at
+        # ast counts bytes of UTF-8, a terminal counts characters
+        byte = at.end_col_offset - len(last.encode()) if last else at.col_offset  # type: ignore[attr-defined]
+        return len(self.text.encode()[:byte].decode(errors="ignore"))
+
+    def missing(self, message: str, at: ast.AST, last: str = "") -> Expr:
+        """Note an unknown name, and go on with a column in its place to find the others."""
+        self.unknown[self._place(at, last)] = message
+        return make("Column", "prob")
 
     def build(self, node: ast.AST) -> Any:
         builder = getattr(self, f"build_{type(node).__name__}", None)
@@ -150,11 +170,15 @@ class Parser:
             return make("Column", node.id)
         if node.id in (*FUNCTIONS, *_METHODS):
             self.fail(f"'{node.id}' must be called with arguments in parentheses", node)
-        return make("Controlled", node.id)
+        try:
+            return make("Controlled", node.id)
+        except ConfigError as error:
+            return self.missing(str(error), node)
 
     def build_Constant(self, node: ast.Constant) -> Expr:
         if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
-            self.fail(f"expected a number, got {node.value!r}", node)
+            advice = "; write it without quotes" if isinstance(node.value, str) else ""
+            self.fail(f"expected a number, got {node.value!r}{advice}", node)
         return make("Constant", node.value)
 
     def build_BinOp(self, node: ast.BinOp) -> Expr:
@@ -184,6 +208,9 @@ class Parser:
 
     def build_Compare(self, node: ast.Compare) -> Expr:
         if len(node.ops) > 1:
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name) and part.id not in (*FUNCTIONS, *_METHODS, "custom"):
+                    self.build(part)  # notes an unknown name
             if isinstance(getattr(node.comparators[0], "op", None), (ast.BitAnd, ast.BitOr)):
                 self.fail(
                     "'&' and '|' bind more tightly than a comparison. Put each comparison in "
@@ -206,9 +233,10 @@ class Parser:
         if not isinstance(node.func, ast.Attribute):
             self.fail("this is not a function", node)
         method = node.func.attr
-        if method not in _METHODS:
-            self.fail(f"unknown method '.{method}'.{nearest(method, _METHODS)}", node.func, method)
         owner = self.build(node.func.value)
+        if method not in _METHODS:
+            advice = nearest(method, _METHODS)
+            return self.missing(f"unknown method '.{method}'.{advice}", node.func, method)
         if owner.is_rule != (method in _RULE_METHODS):
             kind = "rules" if method in _RULE_METHODS else "numbers"
             self.fail(f"'.{method}' is for {kind}, got '{owner}'", node.func)
@@ -224,8 +252,8 @@ class Parser:
         if name in ("reward", "custom"):
             return self.call_named(node, name)
         if name not in FUNCTIONS:
-            known = (*FUNCTIONS, "reward", "custom")
-            self.fail(f"'{name}' is not a function.{nearest(name, known)}", node)
+            advice = nearest(name, (*FUNCTIONS, "reward", "custom"))
+            return self.missing(f"'{name}' is not a function.{advice}", node)
         expected = FUNCTIONS[name]
         if node.keywords or len(node.args) != len(expected):
             usage = f"{name}({', '.join(expected)})"
@@ -263,8 +291,11 @@ class Parser:
         return {name: self.argument(name, value, name == "size") for name, value in given.items()}
 
     def argument(self, name: str, node: ast.AST, or_rule: bool = False) -> Any:
-        if name == "within" and not (isinstance(node, ast.Constant) and node.value is None):
+        if name == "within" and not isinstance(node, ast.Constant):
             return self.build(node)
+        if name == "within" and node.value is not None:  # type: ignore[attr-defined]
+            given = ast.unparse(node)
+            self.fail(f"within takes a rule without quotes: within=prob < 0.002, got {given}", node)
         given, sign = node, 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
