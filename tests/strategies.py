@@ -247,7 +247,7 @@ def language() -> dict[str, Objective]:
         ),
         "quantile by group": base.keep(prob <= prob.quantile(0.3, by="group")),
         "quantile by response": base.reweight(0.1 + prob.quantile(0.5, by="response")),
-        "rank": base.keep(entropy.rank(within=advantage > 0, by="group") < 0.7).reweight(
+        "rank": base.drop(entropy.rank(within=advantage > 0, by="group") > 0.7).reweight(
             length.rank() + reward.rank(by="group") + prob.rank(by="position")
         ),
         "rank by response": base.replace(shape=advantage * surprisal.rank(by="response")),

@@ -101,8 +101,10 @@ def softmax_batch(seed: int = 0) -> tuple[TokenBatch, torch.Tensor, torch.Tensor
         rewards=torch.tensor([1.0, 0, 0, 1, 0, 0, 1, 0]),
         logprobs=logprobs,
         old_logprobs=(logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(max=0),
-        ref_logprobs=logprobs.detach() + 0.3 * torch.randn(size, generator=random),
-        sampler_logprobs=logprobs.detach() + 0.3 * torch.randn(size, generator=random),
+        ref_logprobs=(logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(max=0),
+        sampler_logprobs=(logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(
+            max=0
+        ),
         entropy=-(distribution.exp() * distribution).sum(1).detach(),
         old_entropy=-(distribution.exp() * distribution).sum(1).detach(),
         collision=distribution.exp().square().sum(1).detach(),
