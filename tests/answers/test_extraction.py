@@ -143,18 +143,6 @@ def test_other_forms_of_integers_are_left_to_the_parser(answer):
         "((9!)!)!",
         r"\left(9!\right)!",
         "1 or " * MAX_LENGTH + "1",
-    ],
-)
-def test_answers_far_from_every_number_and_long_lists_are_wrong(bomb):
-    verdict = decide(bomb, "5")
-    assert verdict is not None
-    assert verdict[0] is False
-    assert verdict[1].startswith("refused: ")
-
-
-@pytest.mark.parametrize(
-    "bomb",
-    [
         r"\binom{10000000}{5000000}",
         r"\frac{2^{10^9}}{2^{10^9}-1}",
         "1^{999999999}",
@@ -162,18 +150,16 @@ def test_answers_far_from_every_number_and_long_lists_are_wrong(bomb):
         "(" * (MAX_DEPTH + 1) + "5" + ")" * (MAX_DEPTH + 1),
         "(3!)!",
         "1+" * MAX_LENGTH + "1",
+        r"\frac{1}{2",
+        "1" + "{" * 20 + "}" * 19,
+        "ab ! ?" * 200,
     ],
 )
-def test_mathematics_beyond_a_limit_is_undecided(bomb):
+def test_an_answer_beyond_a_limit_is_wrong_and_the_reason_says_which(bomb):
     verdict = decide(bomb, "5")
     assert verdict is not None
-    assert verdict[0] is None
+    assert verdict[0] is False
     assert verdict[1].startswith("too large: ")
-
-
-@pytest.mark.parametrize("text", [r"\frac{1}{2", "1}{", "1" + "{" * 20 + "}" * 19, "ab ! ?" * 200])
-def test_garbage_beyond_a_limit_is_wrong(text):
-    assert decide(text, "5") == (False, "not an answer")
 
 
 @pytest.mark.parametrize(
@@ -185,9 +171,9 @@ def test_garbage_beyond_a_limit_is_wrong(text):
         r"1 + 2 + \cdots + 9",
     ],
 )
-def test_mathematics_that_cannot_be_read_is_undecided(answer):
+def test_mathematics_that_cannot_be_read_is_wrong(answer):
     correct, reason = check_equivalence(answer, "5")
-    assert correct is None
+    assert correct is False
     assert reason.startswith("not readable: ")
 
 
@@ -208,7 +194,9 @@ def test_mathematics_that_cannot_be_read_is_undecided(answer):
     ],
 )
 def test_prose_and_garbage_are_no_answers(answer):
-    assert check_equivalence(answer, "5") == (False, "not an answer")
+    correct, reason = check_equivalence(answer, "5")
+    assert correct is False
+    assert reason.startswith(("not an answer", "not readable: "))
 
 
 @pytest.mark.parametrize(

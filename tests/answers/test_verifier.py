@@ -101,14 +101,178 @@ def test_empty_gold_is_undecided(verifier):
 
 
 @pytest.mark.slow
-def test_slow_answer_is_undecided_at_the_deadline_and_the_next_answer_is_right():
+def test_slow_answer_is_wrong_at_the_deadline_and_the_next_answer_is_right():
     with MathVerifier(deadline=1.0) as verifier:
         started = time.perf_counter()
         verdict = verifier.verify(SLOW, "5")
-        assert (verdict.correct, verdict.reason) == (None, "timeout")
-        assert time.perf_counter() - started < 1 + 20  # the start of the process comes on top
+        assert (verdict.correct, verdict.reason) == (False, "timeout")
+        assert time.perf_counter() - started < 2 + 20  # the start of the process comes on top
         assert verifier.verify(*hard(1)).correct is True
-        assert verifier.undecided == {"timeout": 1}
+        assert not verifier.undecided
+
+
+@pytest.mark.slow
+def test_a_gold_answer_that_is_too_slow_leaves_other_answers_undecided():
+    gold = SLOW.removeprefix(r"\boxed{").removesuffix("}")
+    with MathVerifier(deadline=1.0) as verifier:
+        verdict = verifier.verify(rf"\boxed{{1+{gold}}}", gold)
+        assert (verdict.correct, verdict.reason) == (None, "gold timeout")
+        assert verifier.verify(SLOW, gold).correct is True
+        assert verifier.undecided == {"gold timeout": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"\frac{1}{2}", r"\Gamma(10^9)"),
+        ("7", r"\prod_{k=1}^{99999} k"),
+        (r"\sqrt{2}", r"(1, 2^{2^{40}})"),
+        ("x", r"\frac{x}{0}"),
+    ],
+)
+def test_a_gold_answer_without_a_value_leaves_no_answer_wrong_for_it(verifier, answer, gold):
+    verdict = verifier.compare(answer, gold)
+    alike = verifier.compare(gold, gold)
+    assert alike.correct is True
+    assert verdict.correct is None or verdict.reason == "exact"  # a number is no pair
+    assert verdict.correct is False or verdict.reason == "gold not settled"
+
+
+class Replies:
+    """A worker process that gives prepared replies, and keeps the questions."""
+
+    def __init__(self, monkeypatch, *replies):
+        self.asked, left = [], list(replies)
+
+        def ask(process, *question):
+            self.asked.append(question)
+            return left.pop(0)
+
+        monkeypatch.setattr(WorkerProcess, "ask", ask)
+
+
+SOUND = (True, "numeric")
+
+
+@pytest.mark.parametrize("fault", ["timeout", "crash", "memory"])
+@pytest.mark.parametrize("again", ["timeout", "crash", "memory"])
+def test_two_faults_beside_a_sound_gold_are_the_answers(monkeypatch, fault, again):
+    replies = Replies(monkeypatch, (None, fault), SOUND, (None, again))
+    with MathVerifier() as verifier:
+        verdict = verifier.verify(*hard(1))
+        assert (verdict.correct, verdict.reason) == (False, again)
+    assert [question[1] is None for question in replies.asked] == [False, True, False]
+
+
+@pytest.mark.parametrize("fault", ["timeout", "crash", "memory"])
+def test_a_fault_of_the_machine_is_tried_again(monkeypatch, fault):
+    Replies(monkeypatch, (None, fault), SOUND, (True, "numeric"))
+    with MathVerifier() as verifier:
+        assert verifier.verify(*hard(1)).correct is True
+
+
+@pytest.mark.parametrize("fault", ["timeout", "crash", "memory", "not settled", "error: KeyError"])
+def test_a_failure_beside_a_gold_that_fails_is_undecided(monkeypatch, fault):
+    Replies(monkeypatch, (None, fault), (None, "crash"))
+    with MathVerifier() as verifier:
+        verdict = verifier.verify(*hard(1))
+        assert (verdict.correct, verdict.reason) == (None, "gold crash")
+
+
+@pytest.mark.parametrize("reason", ["not settled", "error: KeyError"])
+def test_an_answer_that_fails_by_itself_is_wrong_and_its_gold_is_checked_once(monkeypatch, reason):
+    replies = Replies(monkeypatch, (None, reason), SOUND, (None, reason))
+    with MathVerifier() as verifier:
+        for n in (2, 3):
+            verdict = verifier.verify(rf"\boxed{{\sqrt{{{n}}}+1}}", r"\sqrt{5}")
+            assert (verdict.correct, verdict.reason) == (False, reason)
+    assert len(replies.asked) == 3
+
+
+def test_an_internal_error_before_the_worker_is_not_the_end(monkeypatch):
+    def fail(*_):
+        raise KeyError
+
+    monkeypatch.setattr("rlobj.answers.verifier.check_equivalence", fail)
+    with MathVerifier() as verifier:
+        assert verifier.verify(*hard(1)).correct is True
+        assert verifier.verify(r"\boxed{\Re 6}", "6").correct is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "slow"), [(4, 3), (4, 6), (2, 1), (1, 2)])
+def test_a_verdict_does_not_depend_on_slow_questions_in_flight(workers, slow):
+    pairs = [
+        (r"\boxed{\sum_{k=1}^{3} k}", "6"),
+        (r"\boxed{\int_0^1 2x\,dx}", "1"),
+        (r"\boxed{\int_0^1 2x\,dx}", "2"),
+        (r"\boxed{\lim_{x \to 0} \frac{\sin x}{x}}", "1"),
+        hard(1),
+    ]
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 4 + slow)]
+    with MathVerifier(deadline=1.0, workers=workers) as verifier, ThreadPoolExecutor(8) as threads:
+        alone = [(each.correct, each.reason) for each in (verifier.verify(*pair) for pair in pairs)]
+    assert [correct for correct, _ in alone] == [True, True, False, True, True]
+    with MathVerifier(deadline=1.0, workers=workers) as verifier, ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
+        time.sleep(0.5)
+        together = verifier.verify_many(pairs)
+        assert [(each.correct, each.reason) for each in together] == alone
+        assert [future.result().reason for future in asked] == ["timeout"] * slow
+        assert not verifier.undecided
+
+
+@pytest.mark.slow
+def test_a_busy_machine_does_not_change_a_verdict():
+    """The deadline is in processor time, and each verdict here needs less than half of it."""
+    pairs = [(rf"\boxed{{\int_0^1 {2 * n}x\,dx}}", str(n)) for n in range(1, 4)]
+    burn = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(burn) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        with MathVerifier(deadline=0.4, workers=2) as verifier:
+            assert all(verdict.correct for verdict in verifier.verify_many(pairs))
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+@pytest.mark.slow
+def test_a_worker_that_the_machine_stops_is_replaced_and_the_answer_is_right(monkeypatch):
+    monkeypatch.setattr("rlobj.answers.worker_process._LOAD_SECONDS", 2.0)
+    with MathVerifier() as verifier:
+        verifier.verify(*hard(1))
+        os.kill(verifier.process_ids[0], signal.SIGSTOP)
+        assert verifier.verify(*hard(2)).correct is True
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_wait_for_a_worker_and_leaves_the_verifier_usable():
+    with MathVerifier(deadline=4.0) as verifier, ThreadPoolExecutor(1) as threads:
+        verifier.verify(*hard(1))
+        slow = threads.submit(verifier.verify, SLOW, "5")
+        time.sleep(0.5)
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        started = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            verifier.verify(*hard(2))
+        signal.signal(signal.SIGINT, handler)
+        assert time.perf_counter() - started < 0.5 + 1
+        assert slow.result().reason == "timeout"
+        assert verifier.verify(r"\boxed{\int_0^1 2x\,dx}", "1").correct is True
+
+
+@pytest.mark.slow
+def test_close_ends_the_wait_of_questions_for_a_worker():
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 10)]
+    with ThreadPoolExecutor(8) as threads:
+        with MathVerifier(deadline=1.0) as verifier:
+            verifier.verify(*hard(1))
+            asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
+            time.sleep(0.5)
+        found = [future.exception() for future in asked]
+    assert sum(isinstance(error, RunError) for error in found) >= len(bombs) - 2
 
 
 @pytest.mark.slow
@@ -121,7 +285,7 @@ def test_equal_slow_answers_take_one_deadline_in_a_batch_in_threads_and_later() 
         verdicts.append(verifier.verify(SLOW, "5"))
         assert time.perf_counter() - started < 8  # 17 deadlines one after another
         assert [verdict.reason for verdict in verdicts] == ["timeout"] * 17
-        assert verifier.undecided == {"timeout": 17}
+        assert not any(verdict.correct for verdict in verdicts)
 
 
 @pytest.mark.slow
@@ -142,10 +306,8 @@ def test_equal_slow_answers_take_one_deadline_in_a_batch_in_threads_and_later() 
 )
 def test_expensive_answers_return_in_time_and_are_not_right(hasty, answer):
     verdict = hasty.verify(f"\\boxed{{{answer}}}", "5")
-    assert verdict.correct is not True
-    undecided = verdict.reason in ("timeout", "not settled") or verdict.reason.startswith("too ")
-    assert undecided or verdict.correct is False
-    assert verdict.seconds < 1 + 20  # the start of a process comes on top
+    assert verdict.correct is False
+    assert verdict.seconds < 2 + 20  # the start of a process comes on top
 
 
 def test_workers_are_usable_after_expensive_answers(hasty):
@@ -154,24 +316,25 @@ def test_workers_are_usable_after_expensive_answers(hasty):
 
 
 @pytest.mark.slow
-def test_worker_out_of_memory_leaves_the_answer_undecided():
+def test_an_answer_that_needs_too_much_memory_is_wrong():
     with MathVerifier(deadline=30.0, memory_gib=0.3) as verifier:
         assert verifier.verify(*hard(1)).correct is True
         verdict = verifier.verify(LARGE, "5")
-        assert (verdict.correct, verdict.reason) == (None, "memory")
+        assert (verdict.correct, verdict.reason) == (False, "memory")
         assert verifier.verify(*hard(2)).correct is True
 
 
 @pytest.mark.slow
-def test_worker_killed_while_comparing_is_a_crash_and_the_next_answer_is_right():
-    with MathVerifier(deadline=20.0) as verifier:
+def test_worker_killed_while_comparing_gets_the_answer_again():
+    with MathVerifier(deadline=3.0) as verifier:
         verifier.verify(*hard(1))
         (process_id,) = verifier.process_ids
         killer = threading.Timer(0.5, os.kill, (process_id, signal.SIGKILL))
         killer.start()
         verdict = verifier.verify(SLOW, "5")
         killer.join()
-        assert (verdict.correct, verdict.reason) == (None, "crash")
+        assert (verdict.correct, verdict.reason) == (False, "timeout")  # of the second try
+        assert verdict.seconds > 3.0
         assert verifier.verify(*hard(2)).correct is True
         assert verifier.process_ids != [process_id]
 
@@ -198,11 +361,12 @@ def test_threads_share_the_workers():
 
 @pytest.mark.slow
 def test_workers_run_in_parallel():
-    with MathVerifier(deadline=5.0, workers=2) as verifier:
-        verifier.verify_many([hard(n) for n in range(2)])  # both started
-        started = time.perf_counter()
-        verifier.verify_many([(SLOW, "5"), (SLOW, "6")])
-        assert time.perf_counter() - started < 9.9
+    with MathVerifier(deadline=1.0, workers=3) as verifier, ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(verifier.verify_many, [(SLOW, str(n)) for n in range(4)])
+        wait_until(lambda: len(verifier._idle) == 1)  # two are at work, and one stays free
+        assert not asked.done()
+        assert verifier.verify(*hard(1)).correct is True
+        assert [verdict.reason for verdict in asked.result()] == ["timeout"] * 4
 
 
 def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
@@ -219,24 +383,24 @@ def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
 
 @pytest.mark.slow
 def test_many_slow_answers_at_once_return_and_do_not_block_others():
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 36)]
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 12)]
     with MathVerifier(deadline=1.0, workers=2) as verifier, ThreadPoolExecutor(40) as threads:
         verifier.verify_many([hard(1), hard(2)])
         asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
         fine = [threads.submit(verifier.verify, *hard(n)) for n in range(3, 9)]
         verdicts = [future.result() for future in asked]
-        assert {verdict.reason for verdict in verdicts} <= {"timeout", "busy"}
-        # A deadline each in the queue and at work; starting processes comes on top.
-        assert max(verdict.seconds for verdict in verdicts) < 1 + 1 + 8
+        assert {(verdict.correct, verdict.reason) for verdict in verdicts} == {(False, "timeout")}
+        # One after the other; starting processes comes on top.
+        assert max(verdict.seconds for verdict in verdicts) < len(bombs) * (1 + 4)
         assert all(future.result().correct is True for future in fine)
-        assert verifier.undecided.total() == len(bombs)
+        assert not verifier.undecided
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_quick_answers_do_not_wait_behind_forty_slow_ones(workers):
+def test_quick_answers_do_not_wait_behind_ten_slow_ones(workers):
     deadline = 2.0
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 44)]
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 14)]
     with (
         MathVerifier(deadline=deadline, workers=workers) as verifier,
         ThreadPoolExecutor(50) as threads,
@@ -249,7 +413,7 @@ def test_quick_answers_do_not_wait_behind_forty_slow_ones(workers):
         assert all(verdict.correct for verdict in verdicts)
         # One slow answer may be at the only worker; its process is then started again.
         assert max(verdict.seconds for verdict in verdicts) < deadline + 8
-        assert max(future.result().seconds for future in asked) < 2 * deadline + 8
+        assert not any(future.done() for future in asked[2 * workers :])
 
 
 def test_worker_is_replaced_after_recycle_after_answers():
@@ -271,7 +435,7 @@ def test_workers_decide_a_thousand_answers():
         random.Random(0).shuffle(rows)
         verdicts = list(threads.map(lambda row: verifier.verify(*row), rows))
         correct = [verdict.correct for verdict in verdicts]
-        assert (correct.count(True), correct.count(False), correct.count(None)) == (500, 490, 10)
+        assert (correct.count(True), correct.count(False), correct.count(None)) == (500, 500, 0)
         assert len(set(verifier.process_ids)) == 2
         assert all(map(alive, verifier.process_ids))
 

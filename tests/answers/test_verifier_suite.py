@@ -35,8 +35,6 @@ NAMES = [
     "hmmt25",
 ]
 FAMILIES = sorted(path.stem for path in CASES.glob("*.jsonl"))
-BEYOND = ("not readable: ", "too large: ", "not settled")
-"""Reasons for mathematics beyond the parser or a limit, which is undecided."""
 ALLOWED: dict[str, tuple[int, int]] = {}
 """Family -> false positives and false negatives that are not mended yet; none in other families."""
 needs_benchmarks = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason=f"no folder {BENCHMARKS}")
@@ -96,14 +94,11 @@ def test_no_wrong_answer_passes_and_right_ones_do(family, verifier):
     judged = list(zip(rows, verdicts, strict=True))
     passed = [(case, v) for case, v in judged if v.correct is True and not case.correct]
     missed = [(case, v) for case, v in judged if v.correct is not True and case.correct]
-    undecided = [(case, v) for case, v in judged if v.correct is None and not case.correct]
-    limits = [each for each in undecided if each[1].reason.startswith(BEYOND)]
-    assert len(limits) <= 0.1 * len(rows), by_kind(limits)
-    undecided = [each for each in undecided if each not in limits]
+    undecided = [(case, v) for case, v in judged if v.correct is None]
     false_positives, false_negatives = ALLOWED.get(family, (0, 0))
     assert len(passed) <= false_positives, f"{len(passed)} wrong answers pass\n{by_kind(passed)}"
     assert len(missed) <= false_negatives, f"{len(missed)} right answers fail\n{by_kind(missed)}"
-    assert not undecided, f"{len(undecided)} wrong answers stay undecided\n{by_kind(undecided)}"
+    assert not undecided, f"{len(undecided)} answers stay undecided\n{by_kind(undecided)}"
 
 
 @pytest.mark.slow
@@ -115,7 +110,6 @@ def test_policy_rows_are_decided_and_reported(verifier, record_property):
     record_property("policy rows judged otherwise", f"{len(differ)} of {len(rows)}")
     print(f"{len(differ)} of {len(rows)} policy rows judged otherwise\n{by_kind(differ)}")
     undecided = [(case, v) for case, v in judged if v.correct is None]
-    undecided = [each for each in undecided if not each[1].reason.startswith(BEYOND)]
     assert not undecided, by_kind(undecided)
 
 
@@ -128,7 +122,7 @@ def test_each_bomb_returns_within_the_deadline():
             started = time.monotonic()
             verdict = verifier.verify(bomb.response, bomb.gold)
             seconds = time.monotonic() - started
-            if seconds > deadline + slack:
+            if seconds > 2 * deadline + slack:  # a fault that the machine may cause is tried twice
                 late.append((round(seconds, 1), bomb.kind, bomb.response[:60], verdict.reason))
             if verdict.correct is True:
                 passed.append((bomb.kind, bomb.response[:60], bomb.gold[:60], verdict.reason))
@@ -149,7 +143,7 @@ def test_bombs_from_many_threads_leave_the_pool_as_it_was():
         elapsed = time.monotonic() - started
         assert not any(verdict.correct for verdict in verdicts)
         # Workers take turns: the whole is bounded even if every bomb costs a restart.
-        assert elapsed < len(hostile) * (deadline + slack) / workers
+        assert elapsed < len(hostile) * (2 * deadline + slack) / workers
         assert verifier.verify(r"\boxed{\sqrt{12}}", r"2\sqrt{3}").correct is True
         assert verifier.verify(r"\boxed{\sqrt{12}}", r"3\sqrt{2}").correct is False
         assert len(verifier.process_ids) == processes

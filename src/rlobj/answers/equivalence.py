@@ -8,12 +8,12 @@ from rlobj.answers.comparison import compare
 from rlobj.answers.derivatives import in_notation_of
 from rlobj.answers.exact import ExactComparer
 from rlobj.answers.lexer import NotAnAnswer, Unreadable
-from rlobj.answers.mathematics import NOT_AN_ANSWER, unread
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.answers.structures import Items, Structure, Tuple, Words, as_point, without_name
 from rlobj.answers.words import normalize_words
 
+NOT_AN_ANSWER = "not an answer"
 NOT_SETTLED = "not settled"
 """The reason if the comparer could not decide some values."""
 
@@ -30,7 +30,9 @@ _MIN_PROSE_WORDS = 4
 def check_equivalence(
     answer: str, gold: str, comparer: ExactComparer | None = None
 ) -> tuple[bool | None, str]:
-    """Return whether an answer equals the gold answer (None = undecided), and the reason.
+    """Return whether an answer equals the gold answer, and the reason.
+
+    None is the reply if the gold answer is at fault, or if the comparer cannot decide some values.
 
     Args:
         answer: LaTeX, plain mathematics or words.
@@ -54,7 +56,7 @@ def check_equivalence(
         return False, NOT_AN_ANSWER
     except (Unreadable, RecursionError) as error:
         if not isinstance(expected, Words):
-            return unread(answer, f"not readable: {error}")
+            return False, f"not readable: {error}"
         given = Words(normalize_words(answer))
     if isinstance(expected, Tuple):
         given = as_point(given)

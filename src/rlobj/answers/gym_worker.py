@@ -16,6 +16,7 @@ import contextlib
 import functools
 import inspect
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ TEST_SEED = 10**9
 
 _EVALUATES = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(")
 _HARMLESS = re.compile(r"[\w\s,.'\"\[\]()+*/^-]*")
-_CALL = re.compile(r"(\w+|[\])'\"])\s*\(")
+_CALL = re.compile(r"(\b\w+|[\])'\"])\s*\(")
 _ATTRIBUTE = re.compile(r"\.\s*[^\W\d]|__")
 _FUNCTIONS = {"sin", "cos", "tan", "asin", "acos", "atan", "exp", "log", "ln", "sqrt"}
 
@@ -52,6 +53,8 @@ class Scorer:
         if dataset.category == "arc":  # its scorer compares grids as tuples
             entry = {**entry, "metadata": _tuples(entry["metadata"])}
         score = float(dataset.score_answer(answer, entry))
+        if math.isnan(score):  # a reward of NaN would be undecided
+            return 0.0, "error: the score is not a number"
         return score, "no answer" if answer is None else f"score {score:.3g}"
 
 

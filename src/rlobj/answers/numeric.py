@@ -21,7 +21,7 @@ import mpmath
 from rlobj.answers.exact import NEAR, TOLERANCE, ExactComparer, last_digit
 from rlobj.answers.expressions import Tree, names, parts_of
 from rlobj.answers.points import generator, points
-from rlobj.answers.structures import Scalar
+from rlobj.answers.structures import Scalar, is_infinite
 
 _DIGITS = 110
 _MAX_DIGITS = 2500
@@ -45,17 +45,23 @@ class NumericComparer(ExactComparer):
 
     Args:
         fallback: compares values that have no tree; default: they stay undecided.
+
+    Attributes:
+        of_gold: a gold answer is compared with itself, and `equal` tells whether it has a value.
     """
 
     def __init__(self, fallback: Callable[[Scalar, Scalar], bool | None] | None = None) -> None:
         self.reason = "numeric"
+        self.of_gold = False
         self._fallback = fallback or (lambda answer, gold: None)
 
     def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
         """Return whether both have the same value at all points."""
         known = super().equal(answer, gold)
-        if known is not None:
+        if known is not None and not (self.of_gold and gold.value is None):
             return known
+        if self.of_gold and gold.tree is not None:
+            return is_infinite(gold) or any(_evaluated(gold.tree, gold.tree)) or None
         if answer.tree is None or gold.tree is None:
             return self._fallback(answer, gold)
         return self._same(answer.tree, gold.tree, gold.decimal)

@@ -3,9 +3,10 @@
     response -> extract the answer -> compare text and integers, refuse large answers (guards)
              -> parse and compare exactly -> cache -> numeric comparison and math-verify (worker)
 
-Everything beyond exact arithmetic runs in separate worker processes, which are killed at a
-deadline. So any thread can call the verifier and every call returns. A comparison that cannot be
-decided has `correct=None`; it is never counted as wrong.
+Everything beyond exact arithmetic runs in separate worker processes, which end at a deadline. So
+any thread can call the verifier and every call returns. An answer that cannot be read or compared
+is wrong: if it were undecided, a policy would learn to write such answers. `correct=None`,
+undecided, is left for a bad gold answer and for a machine that fails.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.guards import decide, may_take_long
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.progress import beat
 
 _CACHE_SIZE = 100_000
 _UNDECIDED_SECONDS = 60.0
-"""How long a timeout stays in the cache; later, the machine may be less busy."""
+"""How long an undecided answer stays in the cache; later, the machine may work."""
 
 _Decision = tuple[bool | None, str]
 
@@ -44,11 +44,11 @@ class Verdict:
     answer: str | None
     """The final answer found in the response, or None."""
     reason: str
-    """The layer that decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`;
-    `no answer`, `not an answer` (prose, garbage), `refused: ...` (far from every gold); or why the
-    answer is undecided: `not readable: ...` and `too large: ...` (mathematics beyond the parser or
-    a limit), `timeout`, `busy`, `crash`, `memory`, `error: ...`, `not settled`, `gold is empty`,
-    `gold is prose`, `gold not readable`."""
+    """The layer that decided: `same text`, `integers`, `exact`, `numeric`, `math-verify`. Or why
+    the answer is wrong without a comparison: `no answer`, `not an answer` (words),
+    `not readable: ...`, `too large: ...`, `not settled`, `timeout`, `crash`, `memory`,
+    `error: ...`. Or why it is undecided: `gold is empty`, `gold is prose`, `gold not readable`, or
+    `gold` and one of the others, if the gold answer is not equal to itself within the limits."""
     seconds: float
     """Time of the comparison, including the wait for a free worker."""
 
@@ -67,8 +67,9 @@ class MathVerifier:
     for one response.
 
     Args:
-        deadline: time limit for one answer, in seconds. After that, the worker is killed and the
-            answer is undecided. The start of a process does not count.
+        deadline: time limit for one answer, in seconds of processor time, so that neither a busy
+            machine nor the wait for a worker changes a verdict. After that, the worker ends and the
+            answer is wrong. The start of a process does not count.
         workers: number of processes, and of answers compared at the same time.
         memory_gib: limit on the address space of a worker, in GiB.
         recycle_after: number of answers after which a worker is replaced, because sympy's caches
@@ -100,7 +101,6 @@ class MathVerifier:
                 f"of at least 1; got deadline={deadline}, workers={workers}, "
                 f"memory_gib={memory_gib}, recycle_after={recycle_after}."
             )
-        self._deadline = deadline
         memory = int(memory_gib * 2**30)
         self._workers = [WorkerProcess(deadline, memory, recycle_after) for _ in range(workers)]
         self._idle: list[WorkerProcess] = []
@@ -177,6 +177,7 @@ class MathVerifier:
         if len(waiting) == 1:  # without a thread, which cannot be started while the program ends
             verdicts[waiting[0]] = ask(waiting[0])
         elif waiting:
+            waiting.sort(key=lambda question: may_take_long(question[0] or ""))
             with ThreadPoolExecutor(len(self._workers)) as threads:
                 verdicts.update(zip(waiting, threads.map(ask, waiting), strict=True))
         ordered = [verdicts[question] for question in questions]
@@ -192,8 +193,8 @@ class MathVerifier:
             return False, "no answer"
         try:
             decision = decide(answer, gold) or check_equivalence(answer, gold)
-        except Exception as error:  # a bug here must not end a run or count as wrong
-            return None, f"error: {type(error).__name__}"
+        except Exception:  # the worker fails alike, and looks whether the gold does
+            return None
         return None if decision == (None, NOT_SETTLED) else decision
 
     def _require_open(self) -> None:
@@ -213,10 +214,8 @@ class MathVerifier:
         if first:
             try:
                 correct, reason = self._ask(answer, gold)
-                beat()
                 if correct is None:
-                    seconds = 0.0 if reason == "busy" else _UNDECIDED_SECONDS
-                    asked.until = time.monotonic() + seconds
+                    asked.until = time.monotonic() + _UNDECIDED_SECONDS
                 asked.set_result((correct, reason))
             except BaseException as error:
                 asked.until = 0.0
@@ -227,36 +226,28 @@ class MathVerifier:
         """Ask a worker.
 
         Slow questions must not block the others. They leave one worker free if there are several,
-        they let waiting quick questions pass, and they wait at most one deadline for a worker.
+        and they let waiting quick questions pass.
         """
         slow = may_take_long(answer)
+        most = max(1, len(self._workers) - 1)
         with self._changed:
-            worker = self._take_slow() if slow else self._take()
-        if worker is None:
-            return None, "busy"
+            self._quick += not slow
+            try:
+                self._changed.wait_for(
+                    lambda: self._idle and not (slow and (self._quick or self._slow >= most))
+                )
+            finally:  # also after an interrupt
+                self._quick -= not slow
+            self._slow += slow
+            worker = self._idle.pop()
         try:
             self._require_open()
-            return worker.ask(gold, answer)
+            return worker.judge((gold, answer), (gold, None))
         finally:
             with self._changed:
                 self._idle.append(worker)
                 self._slow -= slow
                 self._changed.notify_all()
-
-    def _take(self) -> WorkerProcess:
-        self._quick += 1
-        self._changed.wait_for(lambda: self._idle)
-        self._quick -= 1
-        return self._idle.pop()
-
-    def _take_slow(self) -> WorkerProcess | None:
-        most = max(1, len(self._workers) - 1)
-        if not self._changed.wait_for(
-            lambda: self._idle and not self._quick and self._slow < most, self._deadline
-        ):
-            return None
-        self._slow += 1
-        return self._idle.pop()
 
 
 def _timed(decide: Callable[..., _Decision | None], question: tuple[str | None, str]) -> Any:

@@ -5,6 +5,8 @@ connection whose file descriptor is its first argument:
 
     out  {"error": null | text}                          once, when it is ready
     in   [gold, answer]                                  two final answers
+    in   [gold, null]                                    has the gold answer a value?
+    out  {"error": null}                                 its time begins
     out  [true | false | null, reason]                   null = undecided
          or {"error": text}                              math-verify cannot be loaded
 
@@ -12,8 +14,9 @@ connection whose file descriptor is its first argument:
 
 Few pairs need math-verify, and loading it takes ten times as long as everything else. It is loaded
 on another thread while other pairs are compared. Its own time limits are off, because they turn a
-timeout into "not equal"; the parent kills this process at the deadline instead. If the parent no
-longer exists, an alarm ends the process.
+timeout into "not equal". Instead, the system ends this process when a question has used up its
+processor time (SIGPROF), and the parent kills it at `patience`. If the parent no longer exists, an
+alarm ends the process.
 """
 
 from __future__ import annotations
@@ -30,24 +33,42 @@ from pathlib import Path
 from typing import Any
 
 
+def patience(deadline: float) -> float:
+    """Return the seconds by the clock in which a worker must get `deadline` of processor time.
+
+    A busy machine shares its processors, so a verdict does not depend on what else runs.
+    """
+    return 4 * deadline + 10
+
+
 class Comparer:
     """Compares answers under a memory limit; math-verify is the last resort."""
 
     def __init__(self, memory: int) -> None:
         sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
         from rlobj.answers.equivalence import check_equivalence
+        from rlobj.answers.guards import may_take_long
         from rlobj.answers.numeric import NumericComparer
 
         self._memory = memory
+        self._may_take_long = may_take_long
         self._check, self._values = check_equivalence, NumericComparer(self._compare_symbolically)
         self._math_verify: Any = None
         self._loading = threading.Lock()
         threading.Thread(target=self.load, daemon=True).start()
 
-    def decide(self, gold: str, answer: str) -> tuple[bool | None, str]:
-        """Return whether both are the same answer (None = undecided), and the reason."""
-        self._values.reason = "numeric"
-        correct, reason = self._check(answer, gold, self._values)
+    def prepare(self, gold: str, answer: str | None) -> None:
+        """Load what a question needs, before its time begins."""
+        if self._may_take_long(f"{gold} {answer}"):
+            self.load()
+
+    def decide(self, gold: str, answer: str | None) -> tuple[bool | None, str]:
+        """Return whether both are the same answer (None = undecided), and the reason.
+
+        Without an answer, the gold answer is compared with itself, by value even if it is large.
+        """
+        self._values.reason, self._values.of_gold = "numeric", answer is None
+        correct, reason = self._check(gold if answer is None else answer, gold, self._values)
         if not correct and self._values.reason == "math-verify":
             exhausted = self._math_verify.exhaustion.exhausted
             if exhausted or peak_memory() > self._memory // 2:
@@ -82,8 +103,9 @@ def serve(connection: Connection, deadline: float, build: Callable[[], Any]) -> 
 
     Args:
         connection: to the parent.
-        deadline: in seconds; an alarm ends this process at twice the deadline.
-        build: returns an object whose method `decide` answers a question.
+        deadline: seconds of processor time for one question; then this process ends.
+        build: returns an object whose method `decide` answers a question; `prepare`, if it has one,
+            comes before.
     """
     try:
         built = build()
@@ -93,8 +115,11 @@ def serve(connection: Connection, deadline: float, build: Callable[[], Any]) -> 
     connection.send_bytes(json.dumps({"error": None}).encode())
     while True:
         question = json.loads(connection.recv_bytes())
-        signal.setitimer(signal.ITIMER_REAL, 2 * deadline + 1)
         try:
+            getattr(built, "prepare", lambda *_: None)(*question)
+            connection.send_bytes(json.dumps({"error": None}).encode())
+            signal.setitimer(signal.ITIMER_REAL, patience(deadline) + 1)
+            signal.setitimer(signal.ITIMER_PROF, deadline)
             reply: Any = built.decide(*question)
         except MemoryError:
             reply = None, "memory"
@@ -102,6 +127,7 @@ def serve(connection: Connection, deadline: float, build: Callable[[], Any]) -> 
             reply = {"error": f"{type(error).__name__}: {error}"}
         except Exception as error:
             reply = None, f"error: {type(error).__name__}"
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.send_bytes(json.dumps(reply).encode())
 
@@ -111,6 +137,7 @@ def main(build: Callable[[int], Any]) -> None:
     descriptor, deadline, memory = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with contextlib.suppress(ValueError, OSError):  # not every system can limit address space
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with contextlib.suppress(EOFError, ConnectionError):

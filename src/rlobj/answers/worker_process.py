@@ -1,10 +1,11 @@
-"""Start a worker process of the verifier, ask it, and kill it at the deadline."""
+"""Start a worker process of the verifier, ask it, and tell a bad answer from a busy machine."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,18 +13,25 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from rlobj.answers.worker import patience
 from rlobj.base.errors import RunError
+from rlobj.base.progress import beat
 
 _FOLDER = Path(__file__).parent
 _START_SECONDS = 120.0
+_LOAD_SECONDS = 30.0
+"""Limit on loading math-verify before a question."""
 _START_ATTEMPTS = 3
+_FAULTS = ("timeout", "crash", "memory")
+"""Reasons after which the process is replaced: the answer may be at fault, or the machine."""
 
 
 class WorkerProcess:
     """A process that runs `worker.py` or a similar file; not thread-safe.
 
     Args:
-        deadline: time limit for one question, in seconds; then the process is killed.
+        deadline: seconds of processor time for one question; then the process ends. It is killed if
+            it does not get this time within `patience`.
         memory: limit on the address space of the process, in bytes.
         recycle_after: number of questions after which the process is replaced.
         file: path of the file, or its name in `rlobj/answers`.
@@ -46,6 +54,8 @@ class WorkerProcess:
         self._connection: Connection | None = None
         self._ready = False
         self._asked = 0
+        self._sound: set[str] = set()
+        self._spent = False
 
     @property
     def pid(self) -> int | None:
@@ -69,30 +79,64 @@ class WorkerProcess:
         )
         theirs.close()
         self._connection, self._ready, self._asked = ours, False, 0
+        self._sound.clear()
+
+    def judge(self, question: Sequence[Any], control: Sequence[Any]) -> tuple[Any, str]:
+        """Return the reply to a question, or False if its answer is why there is none; the reason.
+
+        None means that the gold answer or the machine is why there is none. The answer is at fault
+        if this process decides the control question, and a second try ends in a timeout, crash or
+        memory error like the first. There is no second try if the first one failed without such a
+        fault, or if it used up its processor time, which no other process can take from it.
+
+        Args:
+            question: about the answer.
+            control: the same about the gold answer.
+        """
+        reason, key = "", json.dumps(control)
+        for _ in range(2):
+            reply, reason = self.ask(*question)
+            if reply is not None or reason.startswith("gold "):
+                return reply, reason
+            final = self._spent or reason not in _FAULTS
+            if key not in self._sound:
+                own, why = self.ask(*control)
+                if own is None or own is False:
+                    return None, f"gold {why}"
+                self._sound.add(key)
+            if final:
+                break
+        return False, reason
 
     def ask(self, *question: Any) -> tuple[Any, str]:
         """Return the reply (None = undecided) to a question of JSON values, and the reason.
 
         The question to `worker.py` is `gold, answer`, and the reply is whether they are equal. The
-        reason is `timeout` at the deadline and `crash` if the process died.
+        reason is `timeout` after too much time and `crash` if the process died.
 
         Raises:
             RunError: a package cannot be loaded, or the process does not start.
         """
         connection = self._wait_until_ready()
+        assert self._process is not None
+        self._spent = False
         try:
             connection.send_bytes(json.dumps(question).encode())
-            reply = self._receive(connection, self._deadline)
+            begun = self._check(self._receive(connection, _LOAD_SECONDS))
+            reply = self._receive(connection, patience(self._deadline)) if begun else None
             if isinstance(reply, dict):
                 self._check(reply)
             value, reason = reply or (None, "timeout")
         except (EOFError, OSError):
-            value, reason = None, "crash"
+            self._process.kill()
+            self._spent = self._process.wait() == -signal.SIGPROF
+            value, reason = None, "timeout" if self._spent else "crash"
         except BaseException:  # after an interrupt, the late reply must not answer the next pair
             self.stop()
             raise
+        beat()
         self._asked += 1
-        if self._asked >= self._recycle_after or reason in ("timeout", "crash", "memory"):
+        if self._asked >= self._recycle_after or reason in _FAULTS:
             self.start()
         return value, reason
 

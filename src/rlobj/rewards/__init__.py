@@ -1,4 +1,7 @@
-"""Rewards grade responses; an undecided response is not a wrong one.
+"""Rewards grade responses.
+
+A response is undecided, and not trained on, if its gold answer is at fault or the machine fails, or
+if your function says so. An answer that cannot be read or compared is wrong.
 
 Math          the final answer is mathematically equal to the gold answer (MathVerifier)
 Exact         the response equals the answer

@@ -25,7 +25,7 @@ class ReasoningGym(Reward):
     """
 
     deadline: float = Field(default=10.0, gt=0)
-    """time limit for one answer, in seconds; then it is undecided"""
+    """time limit for one answer, in seconds of processor time; then its score is 0"""
 
     def open(self) -> _GymGrader:
         """Return a grader with one process, which starts when it is entered."""
@@ -55,7 +55,8 @@ class _GymGrader(FunctionGrader):
         answer = found[-1].strip() if found else None
         gold = problem.answer or None
         entry = {"question": problem.prompt, "answer": gold, "metadata": asked["metadata"]}
-        score, reason = self._worker.ask(asked["name"], asked["settings"], entry, answer)
+        about = asked["name"], asked["settings"], entry
+        score, reason = self._worker.judge((*about, answer), (*about, gold))
         if score is None:
             return Graded(math.nan, None, reason, answer)
-        return Graded(score, score >= 1, reason, answer)
+        return Graded(float(score), score >= 1, reason, answer)
