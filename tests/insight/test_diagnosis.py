@@ -287,10 +287,29 @@ def test_responses_without_a_verdict_are_verifier_trouble() -> None:
 
 def test_a_rising_share_without_a_verdict_is_verifier_trouble() -> None:
     rising = watched(lambda step: {"reward/undecided": 0.0 if step < 20 else 8.0})  # 3%
-    assert (
-        "3% of the responses have no verdict (0% in" in rising.findings["verifier-trouble"].evidence
-    )
+    evidence = rising.findings["verifier-trouble"].evidence
+    assert "3.1% of the responses were not compared" in evidence
+    assert evidence.endswith("(0.0% in the first steps): undecided 3.1%")
     assert names(watched(lambda step: {"reward/undecided": 8.0})) == set()
+
+
+def test_answers_that_are_wrong_without_a_comparison_are_named_by_cause() -> None:
+    shares = {"reward/unreadable_share": 0.02, "reward/timeout_share": 0.041}
+    rising = watched(lambda step: shares if step >= 20 else dict.fromkeys(shares, 0.0))
+    found = rising.findings["verifier-trouble"].evidence
+    assert found.startswith("6.1% of the responses were not compared with their gold answers")
+    assert found.endswith("(0.0% in the first steps): timeout 4.1%, unreadable 2.0%")
+    assert "reason" in rising.findings["verifier-trouble"].cure
+    assert names(watched(lambda step: {"reward/too_large_share": 0.01})) == set()
+
+
+def test_answers_that_cannot_be_read_are_trouble_unless_the_policy_learns() -> None:
+    stuck = {"reward/unreadable_share": 0.06, "reward/mean": 0.4, "reward/accuracy": 0.4}
+    found = watched(lambda step: stuck).findings["verifier-trouble"]
+    assert found.since == 20
+    assert found.evidence.endswith("unreadable 6.0%")
+    learns = watched(lambda step: {**stuck, "reward/mean": 0.2 + step / 50})
+    assert "verifier-trouble" not in names(learns)
 
 
 def test_responses_without_an_answer_that_can_be_read_are_verifier_trouble() -> None:

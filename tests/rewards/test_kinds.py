@@ -7,6 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.validation import Model
 from rlobj.data import Problem
+from rlobj.objectives.advantages import GroupNormalized
 from rlobj.rewards import Custom, Exact, Math, Overlong, Reward, RewardConfig, overlong_penalty
 
 
@@ -69,16 +70,47 @@ def test_overlong_cache_is_between_0_and_1(cache):
 
 
 def test_math_grades_with_undecided_as_nan():
-    problems = [problem("1024"), problem("1024"), problem("5"), problem("5")]
-    slow = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
-    responses = [r"\boxed{2^{10}}", "1024", slow, r"\boxed{6}"]
+    problems = [problem("1024"), problem("1024"), problem(r"\Re(5)"), problem("5")]
+    responses = [r"\boxed{2^{10}}", "1024", r"\boxed{5}", r"\boxed{6}"]
     with Math(deadline=1).open() as grader:
         graded = grader.score(responses, problems)
-    assert graded[2].reason == "timeout"
+    assert graded[2].reason == "gold not readable"
     assert [grade.correct for grade in graded] == [True, False, None, False]
     assert [grade.reward for grade in graded[:2]] == [1.0, 0.0]
     assert math.isnan(graded[2].reward)
     assert [grade.answer for grade in graded[:2]] == ["2^{10}", None]
+
+
+UNREADABLE = {
+    r"6\ldots": "unreadable",
+    r"\Re 6": "unreadable",
+    r"\det(6)": "unreadable",
+    r"6 \oplus 1": "unreadable",
+    r"6 \bmod\ ": "unreadable",
+    r"\begin{vmatrix} 6 \end{vmatrix}": "unreadable",
+    r"6 \star 1": "unreadable",
+    r"\Pr(6)": "unreadable",
+    r"\left(6\right": "unreadable",
+    "6^{1^{9999999}}": "too_large",
+    r"\prod_{k=1}^{99999} \frac{6}{k}": "not_settled",
+    r"6 + \Gamma(10^{9}) - \Gamma(10^{9})": "not_settled",
+    r"\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx": "timeout",
+}
+"""Answers of which each beat a wrong one while it was undecided, and the cause that is named."""
+
+
+def test_an_answer_that_cannot_be_compared_has_the_reward_and_advantage_of_a_wrong_one():
+    answers = [*UNREADABLE, "7", "6", "6"]
+    with Math(deadline=1, workers=2).open() as grader:
+        grades = grader.score([rf"\boxed{{{a}}}" for a in answers], [problem("6")] * len(answers))
+    found = dict(zip(answers, [grade.cause for grade in grades], strict=False))
+    assert found == UNREADABLE | {"7": None, "6": None}
+    assert [grade.reward for grade in grades] == [0.0] * (len(answers) - 2) + [1.0, 1.0]
+    rewards = torch.tensor([grade.reward for grade in grades], dtype=torch.float64)
+    one_group = torch.zeros(len(answers), dtype=torch.int64)
+    advantages = GroupNormalized()(rewards, one_group, torch.ones(len(answers)))
+    assert advantages[:-3].tolist() == [advantages[-3].item()] * len(UNREADABLE)
+    assert advantages[-3] < 0 < advantages[-1]
 
 
 def test_exact_compares_text_without_surrounding_blanks():

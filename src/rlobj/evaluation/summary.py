@@ -56,6 +56,7 @@ class BenchmarkSummary:
         format: share of responses with a closed, non-empty box.
         no_answer: share of responses that are wrong because they have no answer that can be read.
         undecided_reasons: number of responses without a verdict, by reason.
+        wrong_causes: number of responses that are wrong although nothing was compared, by cause.
         lengths: tokens per response.
         rewards: of the decided responses of each problem that has any.
         says_right: the grader says which responses are right. Otherwise the numbers of right
@@ -72,6 +73,7 @@ class BenchmarkSummary:
     format: float
     no_answer: float
     undecided_reasons: Mapping[str, int]
+    wrong_causes: Mapping[str, int]
     lengths: Lengths
     rewards: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     says_right: bool = True
@@ -215,6 +217,7 @@ def summarise(
     ]
     has_answers = any(grade.answer is not None for _, grade in pairs)
     reasons = Counter(grade.reason for _, grade in pairs if grade.undecided)
+    causes = Counter(grade.cause for _, grade in pairs if grade.cause is not None)
     finishes = [response.finish for response, _ in pairs if response.finish is not None]
     tokens = [(response.tokens, grade.correct) for response, grade in pairs]
     return BenchmarkSummary(
@@ -228,6 +231,7 @@ def summarise(
         format=_mean([last_box(response.text) is not None for response, _ in pairs]),
         no_answer=_mean([grade.no_answer for _, grade in pairs]),
         undecided_reasons=dict(reasons.most_common()),
+        wrong_causes=dict(causes.most_common()),
         lengths=_lengths([(count, correct) for count, correct in tokens if count is not None]),
         rewards=tuple(each.rewards for each in problems if each.rewards),
         says_right=graded.says_right if says_right is None else says_right,

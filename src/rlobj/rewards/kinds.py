@@ -55,8 +55,15 @@ def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor
     return ((max_tokens - cache - lengths.double()) / cache).clamp(-1.0, 0.0)
 
 
-_NO_ANSWER = ("no ", "not an answer")
-"""The beginnings of the reasons that say so: `no answer`, `no ####`."""
+CAUSES = {
+    "no_answer": ("no ",),
+    "unreadable": ("not readable", "not an answer"),
+    "too_large": ("too large",),
+    "not_settled": ("not settled",),
+    "timeout": ("timeout",),
+    "crash": ("crash", "memory", "error"),
+}
+"""Why a response is wrong although nothing was compared -> the beginnings of its reasons."""
 
 
 class Overlong(Model):
@@ -91,7 +98,7 @@ class Graded:
     correct: bool | None
     """None = undecided, or nothing says whether the response is right: accuracy ignores it."""
     reason: str
-    """What decided, or why the response is undecided."""
+    """What decided, or why nothing was compared."""
     answer: str | None
     """The final answer found in the response, or None."""
     rewards: tuple[float, ...] = ()
@@ -111,9 +118,16 @@ class Graded:
         return WORDS[self.correct] if known else f"reward {self.reward:.3g}"
 
     @property
+    def cause(self) -> str | None:
+        """The name in `CAUSES` of why the response is wrong although nothing was compared."""
+        if self.correct is not False:
+            return None
+        return next((name for name, says in CAUSES.items() if self.reason.startswith(says)), None)
+
+    @property
     def no_answer(self) -> bool:
         """Whether the response is wrong because it has no answer, or one that cannot be read."""
-        return self.correct is False and self.reason.startswith(_NO_ANSWER)
+        return self.cause in ("no_answer", "unreadable")
 
 
 class Grader:
@@ -226,7 +240,7 @@ class Math(Reward):
     """
 
     deadline: float = Field(default=5.0, gt=0)
-    """time limit for one answer, in seconds; then it is undecided"""
+    """time limit for one answer, in seconds of processor time; then it is wrong"""
     workers: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=1)
     """processes that check answers; default: one per core, at most 8"""
 

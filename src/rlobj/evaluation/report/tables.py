@@ -101,7 +101,7 @@ def percent_signed(value: float) -> str:
 
 
 def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
-    """What the main numbers are, why some are missing, and what is undecided."""
+    """What the main numbers are, why some are missing, and what was not compared."""
     methods = dict.fromkeys(summary.interval.method for summary in summaries)
     rewarded = ", ".join(each.benchmark for each in summaries if not each.says_right)
     about = (
@@ -109,17 +109,24 @@ def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
         "place of avg@n, and pass@k, maj@k and other numbers of right responses are left out. A "
         f"function says what is right with a mapping such as {MAPPING}."
     )
-    parts = [
-        f"{summary.benchmark} {count:,} ({reason})"
-        for summary in summaries
-        for reason, count in summary.undecided_reasons.items()
-    ]
     counted = "enter no mean reward" if rewarded else "count as wrong"
+    counts = {
+        f"Undecided responses {counted}": [each.undecided_reasons for each in summaries],
+        "Responses that are wrong without a comparison": [each.wrong_causes for each in summaries],
+    }
+    notes = []
+    for what, found in counts.items():
+        parts = [
+            f"{summary.benchmark} {count:,} ({reason.replace('_', ' ')})"
+            for summary, own in zip(summaries, found, strict=True)
+            for reason, count in own.items()
+        ]
+        notes += [f"{what}: {', '.join(parts)}."] if parts else []
     return [
         f"{'Means' if rewarded else 'Percent'} of n responses per problem. The interval is for "
         f"similar problems: {', '.join(methods)}.",
         *([about] if rewarded else []),
-        *([f"Undecided responses {counted}: {', '.join(parts)}."] if parts else []),
+        *notes,
     ]
 
 
@@ -237,6 +244,7 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
         "pass@k": [estimate.mean for estimate in every if estimate.values],
         **{name: getattr(summary, name) for name in COUNTS},
         "undecided_reasons": dict(summary.undecided_reasons),
+        "wrong_causes": dict(summary.wrong_causes),
         **{f"length_{name}": value for name, value in asdict(summary.lengths).items()},
         "settings": dict(result.settings),
     }

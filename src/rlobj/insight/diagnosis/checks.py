@@ -178,8 +178,9 @@ TRUNCATED, CUT_RIGHT = 0.25, 0.5
 LONGER = 1.5
 """Response length as a multiple of that of the first steps."""
 UNDECIDED, MORE_UNDECIDED = 0.05, 0.02
-"""Share of responses without a verdict, and its rise since the first steps. They are in no group
-and no mean."""
+"""Share of responses that were not compared, and its rise since the first steps. A policy that
+learns the form writes answers that cannot be read at first, so these count later."""
+CAUSES = ("unreadable", "too_large", "not_settled", "timeout", "crash")
 UNREAD, MORE_UNREAD = 0.5, 0.15
 """Share of responses without an answer that can be read, beyond those that are cut, and its rise. A
 policy that learns the form has a high share at first, and its reward rises. The rise exceeds two
@@ -262,20 +263,47 @@ def length_growth(h: History) -> Found | None:
 
 
 def verifier_trouble(h: History) -> Found | None:
-    """Responses get no verdict or have no answer to read, or gold answers look wrong."""
-    undecided, before = (
-        mean("reward/undecided") / max(mean("response/count"), 1.0) for mean in (h.mean, h.early)
+    """Responses are not compared or have no answer to read, or gold answers look wrong."""
+    return _unread(h) or _not_compared(h) or _disputed(h)
+
+
+def _not_compared(h: History) -> Found | None:
+    now, before = (
+        {
+            "undecided": mean("reward/undecided") / max(mean("response/count"), 1.0),
+            **{
+                cause: mean(f"reward/{cause}_share")
+                for cause in CAUSES
+                if h.knows(f"reward/{cause}_share")
+            },
+        }
+        for mean in (h.mean, h.early)
     )
-    if undecided >= UNDECIDED or undecided - before >= MORE_UNDECIDED:
-        sampled = h.config.output.samples_every > 0  # not in another trainer
-        name = "undecided-responses" if sampled else "undecided-without-samples"
-        return Found.of(name, {"undecided": undecided, "early": before})
+    share, early = sum(now.values()), sum(before.values())
+    limits, first = (
+        each - found.get("unreadable", 0.0) for each, found in ((share, now), (early, before))
+    )
+    stuck = share >= UNDECIDED and len(h.steps) >= MANY_STEPS and not h.gained
+    if not (stuck or limits >= UNDECIDED or limits - first >= MORE_UNDECIDED):
+        return None
+    causes = sorted(((x, name) for name, x in now.items() if x >= 5e-4), reverse=True)
+    text = ", ".join(f"{name.replace('_', ' ')} {x:.1%}" for x, name in causes)
+    sampled = h.config.output.samples_every > 0  # not in another trainer
+    name = "not-compared" if sampled else "undecided-without-samples"
+    return Found.of(name, {"share": share, "early": early, **now}, causes=text)
+
+
+def _unread(h: History) -> Found | None:
     unread, early = h.mean("reward/no_answer_share"), h.early("reward/no_answer_share")
     cut = (0.0, *h.last("response/truncated"))
     whole = unread - sum(cut) / max(len(cut) - 1, 1)
     high = whole >= UNREAD and len(h.steps) >= MANY_STEPS and not h.gained
-    if high or min(whole, unread - early) >= MORE_UNREAD:
-        return Found.of("unread-answers", {"share": unread, "early": early})
+    if not (high or min(whole, unread - early) >= MORE_UNREAD):
+        return None
+    return Found.of("unread-answers", {"share": unread, "early": early})
+
+
+def _disputed(h: History) -> Found | None:
     wrong = sum(h.last("groups/agreed_wrong", MANY_STEPS))
     right = sum(h.last("groups/agreed_right", MANY_STEPS))
     if not (wrong >= FEW_GROUPS and right > wrong and wrong >= DISPUTED * (wrong + right)):
