@@ -45,12 +45,12 @@ def make_batch(sequences: int) -> TokenBatch:
         lengths=lengths,
         groups=torch.arange(sequences) // 8,
         rewards=(torch.rand(sequences, generator=generator) < 0.5).double(),
-        logprobs=old + 0.1 * normal(n),
+        logprobs=(old + 0.1 * normal(n)).clamp(max=0),
         old_logprobs=old,
         entropy=0.3 * surprisal + normal(n).exp(),
         old_entropy=0.05 * normal(n).exp(),
-        ref_logprobs=old + 0.1 * normal(n),
-        proxy_logprobs=old + normal(n),
+        ref_logprobs=(old + 0.1 * normal(n)).clamp(max=0),
+        proxy_logprobs=(old + normal(n)).clamp(max=0),
     )
 
 

@@ -45,7 +45,7 @@ def made_up_update(place: tuple[int, int], lengths: list[int]) -> Observed:
     size, tokens = len(lengths), sum(lengths)
     entropy = torch.empty(tokens).exponential_(3.0, generator=generator)
     logprobs = -entropy * torch.empty(tokens).exponential_(1.0, generator=generator)
-    old = logprobs + 0.02 * torch.randn(tokens, generator=generator)
+    old = (logprobs + 0.02 * torch.randn(tokens, generator=generator)).clamp(max=0)
     probs = logprobs.exp()
     first = size * (100 * place[0] + place[1])
     table = TokenBatch(
@@ -59,7 +59,7 @@ def made_up_update(place: tuple[int, int], lengths: list[int]) -> Observed:
         entropy=entropy,
         collision=(probs**2 + (1 - probs) ** 2 / 10).clamp(max=1),
         entropy_sensitivity=torch.randn(tokens, generator=generator) * entropy,
-        sampler_logprobs=old + 0.001 * torch.randn(tokens, generator=generator),
+        sampler_logprobs=(old + 0.001 * torch.randn(tokens, generator=generator)).clamp(max=0),
     )
     [table] = objective.with_advantages([table])
     plan = objective.plan([table], {}, clauses=True)

@@ -44,7 +44,7 @@ def with_logprobs(prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         with torch.no_grad():
             logits = model(torch.tensor(prompt + tokens)[None]).logits[0, len(prompt) - 1 : -1]
         taken = logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None])[:, 0]
-        row = (taken + 0.3 * torch.randn(len(tokens), generator=noise)).tolist()
+        row = (taken + 0.3 * torch.randn(len(tokens), generator=noise)).clamp(max=0).tolist()
         rows.append([None if i == 2 else value for i, value in enumerate(row)])
     return {**found, "logprobs": rows}
 
