@@ -127,13 +127,19 @@ class Zero(Parallel):
         return {**whole, "step": step}
 
     def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
-        from deepspeed.utils import safe_set_full_optimizer_state
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         if not moments:
             return
         for name in MOMENTS:
             value = moments[name].to(self.device, torch.float32)
-            safe_set_full_optimizer_state(parameter, value, name)
+            if self._stage < 3:
+                safe_set_full_optimizer_state(parameter, value, name)
+            else:  # where DeepSpeed's own division has no padding for the last rank
+                share = -(-value.numel() // self.size)
+                padded = nn.functional.pad(value.flatten(), (0, share * self.size - value.numel()))
+                own = padded[self.comm.rank * share :][:share]
+                safe_set_local_optimizer_state(parameter, own, name)
         for flat in self._flat:
             self._optimizer.state[flat]["step"].copy_(moments["step"])
 
