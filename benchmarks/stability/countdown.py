@@ -35,11 +35,12 @@ def value(answer: str) -> int | None:
     return sum(map(int, re.findall(r"[+-]?\d", answer)))
 
 
-def reward(response: str, answer: str, numbers: str, **columns: Any) -> float:
-    """1 if the text after the last # makes the target from the digits of the problem, else 0."""
+def reward(response: str, answer: str, numbers: str, **columns: Any) -> dict[str, Any]:
+    """Right if the text after the last # makes the target from the digits of the problem."""
     written = response.rpartition(MARK)[2]
     right = value(written) == int(answer)
-    return float(right and sorted(re.findall(r"\d", written)) == sorted(numbers.split(",")))
+    right = right and sorted(re.findall(r"\d", written)) == sorted(numbers.split(","))
+    return {"reward": float(right), "correct": right}
 
 
 @cache

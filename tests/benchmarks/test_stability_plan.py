@@ -215,8 +215,8 @@ def test_countdown_grades_any_answer_that_makes_the_target_from_its_digits() -> 
     problem = {"answer": "7", "numbers": "7,3,5,2"}
     right = ["7+3-5+2", "junk#7+3-5+2", "5+7-3-2", "2+3=5#7-3+5-2"]
     wrong = ["7+3+5-2", "7+3-3", "9-2+0+0", "7+3-5+2#", "", "7+3-5+2=7", "-3+7+5-2", "8-1"]
-    assert [countdown.reward(each, **problem) for each in right] == [1.0] * 4
-    assert [countdown.reward(each, **problem) for each in wrong] == [0.0] * 8
+    assert all(countdown.reward(each, **problem)["correct"] for each in right)
+    assert [countdown.reward(each, **problem)["reward"] for each in wrong] == [0.0] * 8
 
 
 def test_countdown_shows_right_answers_and_keeps_orders_of_the_same_digits_together() -> None:
@@ -229,7 +229,7 @@ def test_countdown_shows_right_answers_and_keeps_orders_of_the_same_digits_toget
     assert len(shown) == len(train)
     for prompt, response in shown:
         row = by_prompt[prompt]
-        assert countdown.reward(response, row["answer"], row["numbers"]) == 1.0
+        assert countdown.reward(response, row["answer"], row["numbers"])["correct"]
         assert len(response) + 1 <= countdown.MAX_TOKENS
 
 

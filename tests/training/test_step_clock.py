@@ -204,9 +204,10 @@ def test_an_interrupted_call_grades_no_further():
         for g in range(9):
             grading.done(g, [sample("1")])
             time.sleep(0.01)
+        graded = len(grader.threads)
         raise KeyboardInterrupt
     time.sleep(0.2)
-    assert len(grader.threads) < 4
+    assert graded <= len(grader.threads) <= graded + 1 < 9
 
 
 def test_the_transformers_sampler_tells_of_each_prompt_once_when_it_ends(policy):

@@ -126,10 +126,10 @@ def check(file: str) -> None:
 
     \b  rlobj presets check my.yaml
     """
-    from rlobj.objectives.trials import problems
-
     title, layers = _read(file)
     config = _build(layers)
+    from rlobj.objectives.trials import problems  # which imports torch
+
     if found := list(problems(config.resolved_objective())):
         raise ConfigError(
             "\n  ".join([f"{file}: training fails at a table with", *found])

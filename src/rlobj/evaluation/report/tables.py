@@ -19,7 +19,16 @@ from rlobj.rewards.custom import MAPPING
 UNKNOWN = "–"
 OF_RIGHT = (" right", "tokens, wrong", "without an answer")
 """The ends of the rows that mean nothing where nothing says which responses are right."""
-OF_RIGHT_JSON = ("_all", "_none", "no_answer", "_bounds", "pass@k", "length_right", "length_wrong")
+OF_RIGHT_JSON = (
+    "_all",
+    "_none",
+    "no_answer",
+    "_bounds",
+    "pass@k",
+    "length_right",
+    "length_wrong",
+    "wrong_causes",
+)
 """The same of the names in results.json."""
 COUNTS = ("solve_all", "solve_none", "truncated", "format", "no_answer", "undecided")
 Value = TypeVar("Value")
