@@ -19,6 +19,7 @@ from runs import program
 from screens import shows
 
 from rlobj.base.errors import RunError
+from rlobj.rewards.calling import Call, Calls
 
 # Time limits.
 
@@ -98,6 +99,35 @@ def test_calls_that_hang_are_failures_and_end_the_run_at_the_limit(function, dea
     assert 0.15 * deadlines <= time.monotonic() - start < 0.3 * deadlines + 5
     assert "11 of the last 11 calls failed; rewards.max_failures is 10." in str(caught.value)
     assert "did not return within 0.15 seconds on problem 'p10'\n  at " in str(caught.value)
+
+
+def test_no_call_is_made_after_the_failure_that_ends_the_run():
+    made = []
+
+    def score(response, answer):
+        made.append(response)
+        return 1 / (response != "bad")
+
+    with pytest.raises(RunError, match="ZeroDivisionError"):
+        graded(score, ["a", "bad", "b", "c"], max_failures=0)
+    assert made == ["a", "bad"]
+
+
+def test_results_come_while_later_calls_run():
+    """A process that hears nothing from its rewards for long is taken for one that hangs."""
+    release = threading.Event()
+
+    def score(response):
+        return 1.0 if response == "quick" else float(release.wait(30))
+
+    calls = Calls(score, deadline=40.0, concurrency=1)
+    outcomes = calls.outcomes([Call([text], {}, float) for text in ("quick", "slow")])
+    assert next(outcomes).value == 1.0
+    assert not release.is_set()
+    release.set()
+    assert next(outcomes).value == 1.0
+    outcomes.close()
+    calls.close()
 
 
 def test_timeouts_and_exceptions_count_together():

@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -94,7 +95,7 @@ class Calls:
         """Make the calls; what became of each, in their order. Close this generator."""
         self._watched = -math.inf
         try:
-            yield from self._together(calls) if self._is_async else map(self._one, calls)
+            yield from (self._together if self._is_async else self._in_turn)(calls)
         finally:
             faulthandler.cancel_dump_traceback_later()
 
@@ -133,24 +134,32 @@ class Calls:
         place = place_of(self.function, traceback.walk_tb(error.__traceback__))
         return Outcome(None, f"error: {name}", error, f"{name}: {shown(error, str)}", place)
 
-    def _one(self, call: Call) -> Outcome:
-        """Call a function that is not `async`."""
+    def _in_turn(self, calls: Sequence[Call]) -> Iterator[Outcome]:
+        """Call a function that is not `async`, one call after another.
 
-        def work() -> Outcome:
-            try:
-                return Outcome(call.read(self.function(*call.args, **call.named)))
-            except BaseException as error:
-                return self._failed(error)
+        The thread gets all calls at once: to hand over each one takes longer than a short call. It
+        stops after a call that fails, because the failure may end the run.
+        """
+        done = 0
+        while done < len(calls):
+            with self._lock:
+                worker = self._worker = self._worker or _Worker()
+                assert isinstance(worker, _Worker)
+                turn = _Turn([partial(self._outcome, call) for call in calls[done:]])
+                worker.asked.put(turn)
+                with closing(turn.progress(self.deadline, self._watch)) as progress:
+                    for found in progress:
+                        done += len(found)
+                        yield from found
+                if not turn.ended.is_set():
+                    done += 1
+                    yield Outcome(reason="timeout", place=self._give_up(worker))
 
-        with self._lock:
-            worker = self._worker = self._worker or _Worker()
-            assert isinstance(worker, _Worker)
-            answer: Future[Outcome] = Future()
-            worker.asked.put((work, answer))
-            self._watch()
-            if _within(self.deadline, partial(_settled, answer)):
-                return answer.result()
-            return Outcome(reason="timeout", place=self._give_up(worker))
+    def _outcome(self, call: Call) -> Outcome:
+        try:
+            return Outcome(call.read(self.function(*call.args, **call.named)))
+        except BaseException as error:
+            return self._failed(error)
 
     def _together(self, calls: Sequence[Call]) -> Iterator[Outcome]:
         """Call an `async` function."""
@@ -203,17 +212,55 @@ class Calls:
         await asyncio.gather(*(one(*each) for each in calls.items()))
 
 
+class _Turn:
+    """Calls that a thread makes one after another, up to the first that fails."""
+
+    def __init__(self, calls: Sequence[Callable[[], Outcome]]) -> None:
+        self._calls, self._began, self._stopped = calls, math.inf, False
+        self._found: list[Outcome] = []
+        self.ended = threading.Event()
+
+    def make(self) -> None:
+        """Make the calls, in the thread."""
+        for call in self._calls:
+            if self._stopped or (self._found and self._found[-1].reason):
+                break
+            self._began = time.monotonic()
+            self._found.append(call())
+        self.ended.set()
+
+    def progress(self, deadline: float, watch: Callable[[], None]) -> Generator[list[Outcome]]:
+        """Wait until the calls have ended, or until one is at its deadline.
+
+        What has become of calls comes at least once a second. The thread stops if this is closed.
+        """
+        given, ended = 0, False
+        try:
+            while not ended:
+                watch()
+                left = self._began + deadline - time.monotonic()
+                ended = self.ended.wait(min(_POLL, deadline, max(left, 0.0)))
+                late = left <= 0 and not ended and len(self._found) == given
+                found = self._found[given:]
+                given += len(found)
+                yield found
+                if late:
+                    return
+        finally:
+            self._stopped = True
+
+
 class _Worker(threading.Thread):
-    """A daemon thread that makes one call after another."""
+    """A daemon thread that makes calls."""
 
     def __init__(self) -> None:
         super().__init__(name="reward", daemon=True)
-        self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[_Turn | None] = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:
-        while (asked := self.asked.get()) is not None:
-            _settle(*asked)
+        while (turn := self.asked.get()) is not None:
+            turn.make()
 
     def end(self) -> None:
         """End the thread after the call in progress."""
@@ -269,13 +316,6 @@ def _within(seconds: float, done: Callable[[float], Any]) -> bool:
         if time.monotonic() >= end:
             return False
     return True
-
-
-def _settled(answer: Future[Any], seconds: float) -> bool:
-    """Wait for an answer."""
-    with contextlib.suppress(TimeoutError):
-        answer.result(seconds)
-    return answer.done()
 
 
 def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
