@@ -359,10 +359,13 @@ TWO: dict[str, Any] = {"lengths": [2, 1], "groups": [0, 0], "logprobs": [-1.0, -
         ({"rewards": [[1.0, 0.5], [1.0]]}, "at response 1; .* as many numbers as in the row"),
         ({"rewards": [1.0, 1j]}, "column 'rewards' must hold numbers, got torch.complex"),
         ({"rewards": [1.0, 0.0], "reward_weights": (NAN,)}, "reward_weights must be finite"),
-        ({"rewards": [1.0, 0.0], "reward_weights": "a"}, "column 'reward_weights' is 'a' at row 0"),
+        (
+            {"rewards": [1.0, 0.0], "reward_weights": "a"},
+            "reward_weights is 'a'; expected a list",
+        ),
         ({"logprobs": [-1.0, None, -3.0]}, "column 'logprobs' is None at row 1; expected a number"),
         ({"logprobs": np.array([-1.0, None, 0])}, "column 'logprobs' is None at row 1"),
-        ({"logprobs": [[-1.0, -2.0], [-3.0]]}, r"column 'logprobs' is \[-3.0\] at row 1"),
+        ({"logprobs": [[-1.0, -2.0], [-3.0]]}, r"column 'logprobs' is \[-3.0\] at response 1"),
         ({"logprobs": None}, "column 'logprobs' is None; expected"),
         ({"old_logprobs": [-1.0, -1.0, "x"]}, "column 'old_logprobs' is 'x' at row 2"),
         ({"entropy": [True, False, True]}, "column 'entropy' must hold numbers, got torch.bool"),
@@ -462,3 +465,55 @@ def test_from_padded_with_rewards_needs_groups(groups: dict[str, Any]) -> None:
     assert TokenBatch.from_padded(ones, -ones, advantages=ones, **groups).groups.tolist() == [0] * 4
     batch = TokenBatch.from_padded(ones, -ones, rewards=[1.0, 0, 0, 0], groups=[5, 5, 7, 7])
     assert batch.groups.tolist() == [5, 5, 7, 7]
+
+
+FINE = {"lengths": [2, 1], "groups": [0, 0], "logprobs": [-0.1, -0.2, -0.5]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"rewards": [1, 0], "reward_names": 5},
+            "reward_names is 5; expected a list with one name",
+        ),
+        ({"rewards": [1, 0], "reward_names": "ab"}, "reward_names is 'ab'"),
+        ({"rewards": [1, 0], "reward_names": [None]}, r"reward_names is \[None\]"),
+        ({"rewards": [1, 0], "reward_weights": 1.0}, "reward_weights is 1.0; .* one number for"),
+        ({"rewards": [1, 0], "reward_weights": [[1.0]]}, "reward_weights is"),
+        ({"columns": None}, "columns is None; expected names"),
+        ({"columns": [1]}, r"columns is \[1\]; expected names"),
+        ({"columns": {5: [1, 2]}}, "columns is"),
+        ({"columns": {"turn": None}}, "column 'turn' is None"),
+        ({"columns": {"turn": [1j, 2j]}}, "column 'turn' must hold numbers"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_no_name_or_column_is_refused(wrong, message):
+    with pytest.raises(BatchError, match=message):
+        TokenBatch(**FINE, **wrong)
+    padded = {"mask": [[1, 1], [1, 0]], "logprobs": [[-0.1, -0.2], [-0.5, 0]], "groups": [0, 0]}
+    with pytest.raises(BatchError, match=message):
+        TokenBatch.from_padded(**padded, **wrong)
+
+
+def test_padded_values_are_named_by_their_response():
+    with pytest.raises(BatchError, match="at response 1"):
+        TokenBatch.from_padded([[1, 1], [1, 1]], [[-0.1, -0.2], [None, -0.3]])
+    with pytest.raises(BatchError, match="column 'logprobs' is None"):
+        TokenBatch.from_padded([[1, 1]], None)
+
+
+@pytest.mark.parametrize("kind", [">f4", "f8", "reversed"])
+def test_arrays_of_any_layout_are_read(kind):
+    given = np.array([-0.5, -0.2, -0.1], "f8" if kind == "reversed" else kind)
+    given = given if kind != "reversed" else given[::-1]
+    batch = TokenBatch(lengths=[2, 1], groups=np.array([0, 1], np.uint64), logprobs=given)
+    assert batch.logprobs.tolist() == pytest.approx([float(x) for x in given])
+    assert batch.groups.tolist() == [0, 1]
+
+
+def test_rounding_up_to_the_limit_is_0_in_every_precision():
+    value = torch.tensor(1e-3).double()
+    batch = TokenBatch(lengths=[1], groups=[0], logprobs=value[None])
+    assert batch.logprobs.tolist() == [0]

@@ -54,6 +54,8 @@ def test_the_tables_on_which_an_objective_fails_are_named_with_the_row(
     [
         {"shape": "advantage * length.rank(by='group')"},
         {"shape": "when(length > 1, advantage / (length - 1), 0)"},
+        {"reweight": "entropy / entropy.mean()"},
+        {"reweight": "surprisal / surprisal.mean()"},
         {"keep": "reward('right') > reward('right').mean()", "advantage": "decoupled"},
         {"keep": "turn > 1", "columns": ["turn"]},
         {"mismatch": "truncate", "penalties": ["kl", "entropy_bonus", "proxy_kl"]},

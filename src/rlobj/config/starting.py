@@ -27,10 +27,15 @@ def refuse_senseless(config: RunConfig) -> None:
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
         )
-    if advantage.nonnegative and config.rewards.overlong and config.rewards.overlong.penalty:
+    penalties = {
+        "rewards.overlong": config.rewards.overlong and config.rewards.overlong.penalty,
+        "objective.reward_kl": config.objective.reward_kl,
+    }
+    each = getattr(advantage, "each", advantage)  # of several rewards
+    for name in [name for name, penalty in penalties.items() if penalty and each.nonnegative]:
         raise ConfigError(
-            f"rewards.overlong: its penalty makes rewards negative, and {advantage.kind} takes "
-            "rewards of 0 or more. Type rewards.overlong=null or objective.advantage=group_centered"
+            f"{name} makes rewards negative, and {each.kind} takes rewards of 0 or more. Set "
+            f"{name}={'null' if 'overlong' in name else 0}, or objective.advantage=group_centered"
         )
 
 

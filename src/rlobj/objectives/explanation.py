@@ -175,7 +175,7 @@ def _inert_terms(terms: Terms, updates: int) -> list[str]:
         if isinstance(term, Surrogate) and updates == 1:
             found += [
                 f"the bounds of {_yaml(part)}: with one update per rollout every ratio is 1 "
-                "(training.updates_per_step > 1 gives them an effect)"
+                "(training.updates_per_step or training.passes > 1 gives them an effect)"
                 for part in term.parts()
                 if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
                 and not (isinstance(part, DppoTv) and part.against == "sampler")

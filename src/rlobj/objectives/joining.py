@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ MAX_LOGPROB = 1e-3
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
 _BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "mask")
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch can hardly compare."""
 
 
 def read_column(name: str, value: Any, device: torch.device | None = None) -> Tensor:
@@ -28,22 +31,40 @@ def read_column(name: str, value: Any, device: torch.device | None = None) -> Te
     Raises:
         BatchError: an entry is not a number, or has another size than the one before it.
     """
-    try:
-        return torch.as_tensor(value, device=device)
-    except _NO_NUMBERS:
-        if isinstance(value, Tensor):
-            raise
-    rows = value.tolist() if hasattr(value, "tolist") else value
-    unit = "response" if name in _BY_RESPONSE else "row"
+    rows = value.tolist() if isinstance(value, np.ndarray) else value
+    for given in (value, rows):  # torch refuses some layouts and types of numpy
+        try:
+            return torch.as_tensor(given, device=device)
+        except _NO_NUMBERS:
+            if isinstance(value, Tensor):
+                raise
     for row, entry in enumerate(rows if isinstance(rows, list | tuple) else ()):
         try:
             torch.as_tensor([rows[0], entry])
         except _NO_NUMBERS:
             expected = "expected a number, or as many numbers as in the row before"
+            padded = isinstance(entry, list | tuple)
+            unit = "response" if padded or name in _BY_RESPONSE else "row"
             raise BatchError(
                 f"column '{name}' is {entry!r:.60} at {unit} {row}; {expected}"
             ) from None
     raise BatchError(f"column '{name}' is {rows!r:.60}; expected a tensor or a list of numbers")
+
+
+def per_reward(name: str, value: Any) -> tuple[Any, ...]:
+    """The names or the weights of several rewards.
+
+    Raises:
+        BatchError: the value is not a list of names, or of numbers.
+    """
+    names = name == "reward_names"
+    values = value.tolist() if isinstance(value, np.ndarray | Tensor) else value
+    if isinstance(values, list | tuple):
+        texts = all(isinstance(each, str) for each in values)
+        if texts if names else read_column(name, values).dim() == 1:
+            return tuple(values)
+    what = "name" if names else "number"
+    raise BatchError(f"{name} is {value!r:.60}; expected a list with one {what} for each reward")
 
 
 def whole_numbers(name: str, values: Tensor) -> Tensor:
@@ -52,6 +73,7 @@ def whole_numbers(name: str, values: Tensor) -> Tensor:
     Raises:
         BatchError: a value is not a whole number.
     """
+    values = values.long() if values.dtype in _UNSIGNED else values
     wrong = values[values.long() != values]
     if len(wrong):
         row = (values.long() != values).nonzero()[0].tolist()
@@ -92,14 +114,14 @@ def rounded_logprobs(table: Any, names: Iterable[str]) -> dict[str, Tensor]:
     if not torch.stack([(values > 0).any() for values in columns.values()]).any():
         return {}
     for name, values in columns.items():
-        wrong = (values > MAX_LOGPROB) & values.isfinite() & table.decided
+        wrong = (values > 1.000001 * MAX_LOGPROB) & values.isfinite() & table.decided
         if wrong.any():
             row = int(wrong.nonzero()[0])
             raise BatchError(
                 f"column '{name}' is {values[row].item():g} at row {row} ({table.row(row)}); "
                 f"expected log-probs, which are at most 0 (up to {MAX_LOGPROB:g} is rounding)"
             )
-        rounded = (values > 0) & (values <= MAX_LOGPROB)
+        rounded = (values > 0) & (values <= 1.000001 * MAX_LOGPROB)
         columns[name] = torch.where(rounded, values - values.detach(), values)
     return columns
 
@@ -138,6 +160,17 @@ def joined_columns(
     return columns
 
 
+def mapping(columns: Any) -> Mapping[str, Any]:
+    """Columns of a user's own, by name.
+
+    Raises:
+        BatchError: something else than a mapping with names.
+    """
+    if isinstance(columns, Mapping) and all(isinstance(name, str) for name in columns):
+        return columns
+    raise BatchError(f"columns is {columns!r:.60}; expected names: columns={{'turn': [...]}}")
+
+
 def own_column(
     name: str, value: Any, logprobs: Tensor, lengths: Tensor, reserved: Collection[str]
 ) -> Tensor:
@@ -159,6 +192,8 @@ def own_column(
             f"TokenBatch({name}=...), or take another name"
         )
     value = read_column(name, value, logprobs.device)
+    if value.is_complex():
+        raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
     if value.shape == lengths.shape != logprobs.shape:
         value = value.repeat_interleave(lengths)
     if value.shape != logprobs.shape:
@@ -210,11 +245,10 @@ def flat_columns(
         if name not in known:
             raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
         if name == "columns":  # columns of the caller's own, by name
-            names = {*value, "groups"}
-            own = flat_columns(mask, value, names, ())
-            flat[name] = {key: own[key] for key in value}
+            own = flat_columns(mask, mapping(value), {*value, "groups"}, ())
+            flat[name] = {key: own.get(key) for key in value}  # the TokenBatch refuses None
             continue
-        if value is None:
+        if value is None and name != "logprobs":
             continue
         if name in _REWARDS or isinstance(value, int):
             flat[name] = value

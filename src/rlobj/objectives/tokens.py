@@ -117,13 +117,13 @@ class TokenBatch:
             object.__setattr__(self, name, value)
         for name in _SHARED:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+                object.__setattr__(self, name, joining.per_reward(name, getattr(self, name)))
         self._check_shapes()
         for name, values in joining.rounded_logprobs(self, LOGPROBS).items():
             object.__setattr__(self, name, values)
         own = {
             name: joining.own_column(name, value, logprobs, self.lengths, COLUMN_NAMES)
-            for name, value in self.columns.items()
+            for name, value in joining.mapping(self.columns).items()
         }
         object.__setattr__(self, "columns", own)
         if self.advantages is not None and not self._spread:

@@ -20,7 +20,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "an empty response": {"lengths": (0, 1, 2, 5, 2, 4, 3, 1)},
     "a group of one response": {"groups": (0, 0, 0, 0, 1, 1, 1, 2)},
     "one response": {"groups": (0,), "lengths": (3,), "rewards": (1,)},
-    "tokens with probability 1": {"logprobs": 0.0},
+    "tokens with probability 1": {"certain": 2},
 }
 """Each with what differs from the first one."""
 
@@ -55,15 +55,17 @@ def _table(
     groups: tuple[int, ...] = _GROUPS,
     lengths: tuple[int, ...] = _LENGTHS,
     rewards: tuple[int, ...] = _REWARDS,
-    logprobs: float | None = None,
+    certain: int = 0,
 ) -> TokenBatch:
-    """A table with all columns; `logprobs` makes all tokens equal."""
+    """A table with all columns; every `certain`-th token has probability 1, 0 = none."""
     size, names = sum(lengths), tuple(objective.needs.rewards)
     base = torch.arange(size) % 5 / 4 + 0.25  # nats
-    columns: dict[str, Any] = dict.fromkeys(PER_TOKEN, base if logprobs is None else 0 * base)
+    if certain:
+        base[::certain] = 0
+    columns: dict[str, Any] = dict.fromkeys(PER_TOKEN, base)
     columns |= {name: -columns[name] - 0.0 for name in LOGPROBS}
     columns["collision"] = (-columns["entropy"]).exp()
-    if logprobs is None:
+    if not certain:
         columns["old_logprobs"] = columns["logprobs"] - 0.01
     own = torch.tensor(rewards).float()
     return TokenBatch(

@@ -4,6 +4,7 @@ See `rlobj.objectives.rules.operators` for the language."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
@@ -81,9 +82,13 @@ RuleList = Annotated[
 def _as_tuple(rules: Any) -> Any:
     if rules is None:
         return ()
-    several = rules if isinstance(rules, list) and len(rules) > 1 else ()
-    if any(str(rule).count("(") != str(rule).count(")") for rule in several):
-        raise ConfigError("in a YAML list, put quotes around a rule that has a comma")
+    several = [str(rule) for rule in rules] if isinstance(rules, list) else []
+    for one, other in pairwise(several):  # a rule without quotes, which YAML has cut at its comma
+        if one.count("(") - one.count(")") == other.count(")") - other.count("(") > 0:
+            raise ConfigError(
+                f"'{one}' and '{other}' look like one rule: in a YAML list, put quotes around a "
+                "rule that has a comma"
+            )
     return rules if isinstance(rules, (list, tuple)) else (rules,)
 
 

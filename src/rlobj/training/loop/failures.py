@@ -57,8 +57,9 @@ def explained(parts: Parts) -> Iterator[None]:
     except BatchError as error:
         trust = trust_option(settings_of(parts.config))
         raise RunError(
-            f"step {step + 1} failed: {error}\nThe same step would fail again. Mend the rule in a "
-            f"preset file, try it with rlobj presets check FILE.yaml, and start anew:\n"
+            f"step {step + 1} failed: {error}\nThe same step would fail again. Mend what the error "
+            "names: a rule in a preset file, which rlobj presets check FILE.yaml tries, or the "
+            f"reward. Then start anew:\n"
             f"  rlobj train --from {parts.run.path}{trust} --preset FILE.yaml"
         ) from error
     except RlobjError as error:
