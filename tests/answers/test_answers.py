@@ -13,6 +13,7 @@ import pytest
 
 from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.lexer import Unreadable
+from rlobj.answers.normalization import normalize
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.rewards import MathVerifier
 
@@ -191,7 +192,7 @@ ROWS = {
         x_1: x_1 | x_1^{o} ; x_1^{\mathrm{o}}
     """,
     "labels before words": r"""
-        \text{Evelyn}: \text{Student: Evelyn} ; \text{The fastest student: Evelyn} ; \text{Name: }\text{Evelyn} ; \textbf{Winner:} Evelyn ; Runner: Evelyn ; \text{Student}: \text{Evelyn} | \text{Student: Bob} ; \text{not Evelyn: Bob} ; \text{Bob: Evelyn} ; \text{Evelyn: Bob} ; \text{Not the student: Evelyn} ; \text{Wrong student: Evelyn} ; \text{Rejected student: Evelyn} ; \text{Other student: Evelyn} ; \text{Student: not Evelyn} ; \text{Student: Evelyn or Bob} ; \text{Students: Evelyn, Bob} ; \text{Perhaps the student: Evelyn} ; \text{No student: Evelyn}
+        \text{Evelyn}: \text{Student: Evelyn} ; \text{The winning student: Evelyn} ; \text{Name: }\text{Evelyn} ; \textbf{Winner:} Evelyn ; Runner: Evelyn ; \text{Student}: \text{Evelyn} | \text{Student: Bob} ; \text{not Evelyn: Bob} ; \text{Bob: Evelyn} ; \text{Evelyn: Bob} ; \text{Not the student: Evelyn} ; \text{Wrong student: Evelyn} ; \text{Rejected student: Evelyn} ; \text{Other student: Evelyn} ; \text{Losing student: Evelyn} ; \text{Former winner: Evelyn} ; \text{Contrary to student: Evelyn} ; \text{Student: not Evelyn} ; \text{Student: Evelyn or Bob} ; \text{Students: Evelyn, Bob} ; \text{Perhaps the student: Evelyn} ; \text{No student: Evelyn}
         \text{east}: \text{Direction: east} ; \text{Heading: east} | \text{Direction: west} ; \text{Opposite direction: east} ; \text{west: east}
         \text{ellipse}: \text{Type of curve: an ellipse} ; \text{Conic section: ellipse} | \text{parabola: ellipse} ; \text{Type: parabola}
         \text{even}: \text{Parity: even} | \text{odd: even} ; \text{Parity: not even}
@@ -298,3 +299,20 @@ def test_parsing_takes_bounded_time(piece):
     with contextlib.suppress(Unreadable, RecursionError):
         parse_structure(piece * 1000 + "1")
     assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "^ " * 100 + r"\mu m",
+        r"2^{3}\cdot " * 40 + r"\mu m",
+        r"2^{3}\cdot " * 40 + r"L_\odot",
+        "^{ - " * 100 + r"M_\odot",
+        "{ " * 200 + r"\mu",
+    ],
+    ids=lambda text: text[:12] + text[-6:],
+)
+def test_hostile_blanks_and_powers_are_normalized_at_once(text):
+    start = time.process_time()
+    normalize(text)
+    assert time.process_time() - start < 1

@@ -266,6 +266,9 @@ def test_box_without_braces_holds_what_tex_would_box(response, answer):
         r"If $x>0$, \boxed{5}. If $x=0$, \boxed{6}. If $x<0$, \boxed{7}.",
         r"It is \boxed{5} if so. On the other hand, if not, it is \boxed{6}.",
         "If $n$ is odd:\n$$\\boxed{5}$$\n\nIf $n$ is even:\n$$\\boxed{6}$$",
+        "1. n odd: \\boxed{5}\n2. n even: \\boxed{6}",
+        r"Scenario 1: \boxed{5}. Scenario 2: \boxed{6}.",
+        r"If n is odd, the answer is \boxed{5}. If n is even, the maximum is \boxed{6}.",
     ],
 )
 def test_cases_with_a_box_each_give_no_answer(response):
@@ -286,6 +289,9 @@ def test_cases_with_a_box_each_give_no_answer(response):
         (r"If we sum, \boxed{5}. No, that is wrong. If we multiply, \boxed{6}.", "6"),
         ("We have $f(1) = \\boxed{3}$ if $x = 1$.\n\nNow $f(2) = \\boxed{6}$.", "6"),
         (r"If x is 3, then \boxed{12}.", "12"),
+        (r"Given the triangle, the area is \boxed{6}. Given this, the inradius is \boxed{1}.", "1"),
+        (r"When $k=2$, we get $a=\boxed{4}$. When all values are added we get \boxed{20}.", "20"),
+        (r"If $x=1$, \boxed{5}. Wait, if $x=1$ we have \boxed{6}.", "6"),
         (r"<think>If n is odd, \boxed{5}.</think> If n is 4, \boxed{6}.", "6"),
     ],
 )

@@ -233,3 +233,15 @@ def test_a_dry_run_refuses_it_too(tmp_path: Path) -> None:
     check_functions(config("told"))
     with pytest.raises(ConfigError, match="does not say which responses are right"):
         check_functions(config("number"))
+
+
+@pytest.mark.parametrize("value", ["0.5", b"0.5", "nan", {"reward": "0.2", "correct": True}])
+def test_a_text_is_no_number(value):
+    with pytest.raises(RunError, match="expected a"):
+        graded(lambda response, answer: value, ["a"])
+
+
+@pytest.mark.parametrize("right", [1, "False", None])
+def test_the_message_on_a_wrong_verdict_says_what_correct_is(right):
+    with pytest.raises(RunError, match="whose correct is True or False"):
+        graded(lambda response, answer: {"reward": 0.2, "correct": right}, ["a"])

@@ -185,7 +185,8 @@ def in_cases(text: str, earlier: Box, later: Box) -> bool:
     if first is None or last is None or last > first or _same(earlier.content, later.content):
         return False
     between = text[earlier.end : later.start].partition(".")[2]
-    return asserted("", earlier.content, between)  # not taken back
+    taken_back = _CASES["again"].search(between) or not asserted("", earlier.content, between)
+    return not taken_back
 
 
 def _case(text: str, start: int, box: Box) -> int | None:
@@ -196,7 +197,7 @@ def _case(text: str, start: int, box: Box) -> int | None:
     own = _CASES["before"].search(sentence) or _CASES["after"].match(after)
     if not own and not _CASES["heading"].search(before):
         return None
-    if _CASES["sum"].search(sentence):
+    if _CASES["sum"].search(sentence) or (not own and _CASES["extreme"].search(sentence)):
         return 2
     return int(not own and _CASES["result"].match(sentence) is not None)
 

@@ -225,7 +225,11 @@ def _command(
             raise Unreadable("text over text")
     elif name in vocabulary.FONTS or name in TEXTS:
         content, position = _argument(text, position)
-        if name == "operatorname" and content.isalpha() and _APPLIED.match(text, position):
+        if (
+            name == "operatorname"
+            and content.replace(" ", "").isalpha()
+            and _APPLIED.match(text, position)
+        ):
             tokens.append(Token("command", content, spaced))
         elif _ends_as_time(content.strip(" ."), tokens, text, position):
             tokens.append(Token("text", content.strip(" .")))

@@ -122,7 +122,7 @@ def _structure(tokens: Tokens) -> Structure:
     sides, symbols = split(tokens, RELATIONS)
     if symbols:
         named = tokens[-1].text == "}" or any(t.kind in ("name", "word") for t in sides[0])
-        if named and (modular := _modular(sides[-1], "≡ mod")) is not None:
+        if sides[0] and named and (modular := _modular(sides[-1], "≡ mod")) is not None:
             return modular
         return parse_relation(sides, symbols, _structure)
     return _modular(tokens, "mod") or _single(tokens)

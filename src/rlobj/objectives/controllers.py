@@ -81,16 +81,15 @@ class Controller(Primitive):
 
 
 ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controller.build)]
-ControllerFields = Annotated[
-    dict[str, ControllerField],
-    BeforeValidator(
-        lambda given: (
-            {name: each for name, each in given.items() if each is not None}
-            if isinstance(given, dict)
-            else given or {}
-        )
-    ),
-]
+
+
+def _present(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given or {}
+    return {name: each for name, each in given.items() if each is not None}
+
+
+ControllerFields = Annotated[dict[str, ControllerField], BeforeValidator(_present)]
 """Controllers by name; null removes one of them, or all."""
 
 

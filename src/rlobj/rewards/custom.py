@@ -244,9 +244,11 @@ class _CustomGrader(Grader):
             reward = math.inf
         undecided, right = math.isnan(reward), given.get("correct")
         says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
-        if math.isinf(reward) or (mapped and not (undecided or says)):
+        text = isinstance(given.get("reward"), str | bytes | bytearray)  # "0.5" is no number
+        if text or math.isinf(reward) or (mapped and not (undecided or says)):
             number = "a finite number, True, False, or None for undecided"
-            mapping = f'a mapping such as {MAPPING}, or {{"reward": None}} for undecided'
+            mapping = f"a mapping such as {MAPPING}, whose correct is True or False, or "
+            mapping += '{"reward": None} for undecided'
             raise _WrongResult(f"expected {mapping if mapped else number}.")
         if mapped or not undecided:  # None and NaN fit both forms
             if self._known and mapped != self._mapped:

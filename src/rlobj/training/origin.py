@@ -8,17 +8,11 @@ from pathlib import Path
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import step_of
 from rlobj.base.targets import importing
+from rlobj.config import run_folder
 from rlobj.config.layers import Layer, flattened, merged
 from rlobj.config.presets import load_preset
 from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import build_config
-from rlobj.config.run_folder import (
-    checkpoints,
-    in_another_trainer,
-    is_run,
-    named_checkpoint,
-    read_settings,
-)
 from rlobj.training.storage.checkpoint import newest_sound, require_sound
 from rlobj.training.storage.run_directory import RunDirectory
 
@@ -40,9 +34,11 @@ def layers_from(
             without `trust`.
     """
     text = str(origin)
-    name, _, step = (text, "", "") if is_run(Path(text).expanduser()) else text.rpartition("@")
+    name, _, step = (
+        (text, "", "") if run_folder.is_run(Path(text).expanduser()) else text.rpartition("@")
+    )
     path = Path(name or text).expanduser().absolute()
-    settings = read_settings(path)
+    settings = run_folder.read_settings(path)
     given = [(layer, dict(values)) for layer, values in above]
     named = [values.pop("preset", None) for _, values in given]
     preset = preset or next((each for each in reversed(named) if each is not None), None)
@@ -53,8 +49,8 @@ def layers_from(
         given = [(f"preset {preset}", {"preset": preset, "objective": objective}), *given]
         settings.pop("objective", None)
     layer = f"run {path.name}"
-    if step or checkpoints(path) or in_another_trainer(path):
-        checkpoint = named_checkpoint(path, step or None)
+    if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
+        checkpoint = run_folder.named_checkpoint(path, step or None)
         if step:
             require_sound(checkpoint)
         else:
