@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import math
 import signal
 import subprocess
@@ -399,3 +400,27 @@ with Custom(target="mine.py:score", deadline=4.5).open() as grader:
     finally:
         process.kill()
         process.wait()
+
+
+async def answers(response, answer):
+    return 1
+
+
+@pytest.mark.parametrize("function", [lambda response, answer: 1, answers])
+def test_the_watch_begins_before_a_call_that_may_keep_the_lock_of_python(monkeypatch, function):
+    events = []
+
+    def begin(*_, **__):
+        time.sleep(0.1)  # lets other threads run
+        events.append("watched")
+
+    def read(value):
+        events.append("called")
+        return value
+
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", begin)
+    calls = Calls(function, deadline=5.0, concurrency=1)
+    with contextlib.closing(calls.outcomes([Call(["a", "a"], {}, read)])) as outcomes:
+        assert next(outcomes).value == 1
+    calls.close()
+    assert events[0] == "watched"

@@ -102,9 +102,9 @@ class Calls:
     def _watch(self) -> None:
         """Print the stacks of all threads if the process executes no Python any more.
 
-        `faulthandler` waits in a thread that needs no lock of Python. To start it takes as long as
-        some calls, so it is started at most once a second. The process goes on: it may have been
-        paused.
+        `faulthandler` waits in a thread that needs no lock of Python. It is started before a call
+        is handed over, because that call may keep the lock. To start it takes as long as some
+        calls, so it is started at most once a second. The process goes on: it may have been paused.
         """
         if time.monotonic() > self._watched + _POLL:
             stderr = 2  # sys.stderr may be no file
@@ -146,6 +146,7 @@ class Calls:
                 worker = self._worker = self._worker or _Worker()
                 assert isinstance(worker, _Worker)
                 turn = _Turn([partial(self._outcome, call) for call in calls[done:]])
+                self._watch()
                 worker.asked.put(turn)
                 with closing(turn.progress(self.deadline, self._watch)) as progress:
                     for found in progress:
@@ -167,6 +168,7 @@ class Calls:
         work: Future[None] | None = None
         for index in range(len(calls)):
             while index not in found:
+                self._watch()
                 if work is None or work.done():
                     begun = set[int]()
                     rest = {i: call for i, call in enumerate(calls) if i not in found}
@@ -178,7 +180,6 @@ class Calls:
                     )
                 answered, known = threading.Event(), len(found)
                 worker.loop.call_soon_threadsafe(answered.set)
-                self._watch()
                 if _within(self.deadline, answered.wait) or len(found) > known:
                     wait([work], min(_POLL, self.deadline))
                     continue
