@@ -42,22 +42,21 @@ Build = Callable[[torch.dtype | None], Parallel]
 OBJECTIVE = rlobj.load_preset("stapo").objective
 
 
-def tiny_policy(tied: bool = True) -> Any:
+def tiny_policy(tied: bool = True, **sizes: int) -> Any:
     """Two Qwen3 layers whose distributions are peaked enough for STAPO to drop tokens."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        intermediate_size=48,
-        max_position_embeddings=64,
-        tie_word_embeddings=tied,
-        dtype="float32",
-    )
+    usual = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    }
+    config = Qwen3Config(**{**usual, **sizes}, tie_word_embeddings=tied, dtype="float32")
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config)
     with torch.no_grad():

@@ -7,30 +7,14 @@ import contextlib
 import pytest
 import torch
 from forked import call_in_ranks
+from parallel_worker import tiny_policy
 
 from rlobj.scoring import PolicyScorer
 from rlobj.training.parallel import build_parallel, open_processes
 
 STRATEGIES = ("zero1", "zero2", "zero3")
-PRIME = 37
-"""The width of the policy: sizes that 2, 3 and 5 ranks do not divide."""
-
-
-def odd_policy():
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    config = Qwen3Config(
-        vocab_size=47,
-        hidden_size=PRIME,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=6,
-        intermediate_size=61,
-        dtype="float32",
-    )
-    torch.manual_seed(0)
-    return Qwen3ForCausalLM(config)
+ODD = {"vocab_size": 47, "hidden_size": 37, "intermediate_size": 61}
+"""Prime sizes of a policy: 2, 3 and 5 ranks do not divide its parameters."""
 
 
 def rank_main(rank: int, size: int, folder: str) -> None:
@@ -42,7 +26,7 @@ def rank_main(rank: int, size: int, folder: str) -> None:
         accelerator = open_processes(stack, grouped=True)
         for strategy in STRATEGIES:
             parallel = build_parallel(strategy, accelerator, 1.0, None)
-            model = odd_policy()
+            model = tiny_policy(**ODD)
             shapes = {name: p.shape for name, p in model.named_parameters()}
             parallel.prepare(PolicyScorer(model), torch.optim.AdamW(model.parameters(), lr=1e-3))
             generator = torch.Generator().manual_seed(1)

@@ -193,7 +193,7 @@ class MathVerifier:
             return False, "no answer"
         try:
             decision = decide(answer, gold) or check_equivalence(answer, gold)
-        except Exception:  # the worker fails alike, and looks whether the gold does
+        except Exception:  # the worker meets the same error, and then checks the gold answer
             return None
         return None if decision == (None, NOT_SETTLED) else decision
 

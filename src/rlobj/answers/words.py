@@ -37,7 +37,6 @@ _LETTER = re.compile(r"\(? ?(\D) ?\)|\[(\D)\]")
 _HAS_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}")
 _INTRODUCTION = re.compile(LISTS["introduction"], re.IGNORECASE)
 _LABEL = re.compile(LISTS["label"], re.IGNORECASE)
-_CHANGES = word_set(LISTS["changes"] + " other opposite")
 _SHORT = word_set("yes no odd even true false none all not any")
 _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
 _ROMAN = re.compile(r"(?=..)[IVX]+")
@@ -78,10 +77,8 @@ def normalize_words(text: str) -> str:
     text = " ".join(_SPACING.sub(" ", text).split()).strip(' .,;:!"`')
     text = _ARTICLE.sub("", text)
     text = text.removesuffix(" function")
-    if introduction := _INTRODUCTION.match(text):
-        text = text[introduction.end() :]
-    elif (label := _LABEL.match(text)) and _CHANGES.isdisjoint(label[1].lower().split()):
-        text = text[label.end() :]
+    if before := _INTRODUCTION.match(text) or _LABEL.match(text):
+        text = text[before.end() :]
     if choice := _LETTER.fullmatch(text):
         text = choice[1] or choice[2]
     return text if len(text) == 1 else text.casefold()

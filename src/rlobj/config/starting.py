@@ -27,15 +27,16 @@ def refuse_senseless(config: RunConfig) -> None:
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
         )
+    overlong = config.rewards.overlong
     penalties = {
-        "rewards.overlong": config.rewards.overlong and config.rewards.overlong.penalty,
-        "objective.reward_kl": config.objective.reward_kl,
+        "rewards.overlong=null": overlong.penalty if overlong else 0,
+        "objective.reward_kl=0": config.objective.reward_kl,
     }
     each = getattr(advantage, "each", advantage)  # of several rewards
-    for name in [name for name, penalty in penalties.items() if penalty and each.nonnegative]:
+    for off in [off for off, penalty in penalties.items() if penalty and each.nonnegative]:
         raise ConfigError(
-            f"{name} makes rewards negative, and {each.kind} takes rewards of 0 or more. Set "
-            f"{name}={'null' if 'overlong' in name else 0}, or objective.advantage=group_centered"
+            f"{off.partition('=')[0]} makes rewards negative, and {each.kind} takes rewards of 0 "
+            f"or more. Set {off}, or objective.advantage=group_centered"
         )
 
 

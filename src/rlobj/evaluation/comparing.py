@@ -64,9 +64,8 @@ class Comparison:
     Attributes:
         benchmark: its name.
         differences: d_i.
-        accuracy_a: avg@n of A, over these problems only; nan of rewards.
-        accuracy_b: avg@n of B, over these problems only; nan of rewards.
-        means: of p_i^A and p_i^B.
+        means: of p_i^A and p_i^B, over these problems only.
+        shares: whether p_i are shares of right responses, and not rewards.
         difference: mean of d_i; above 0 if A is better.
         p_value: of equally good models, two-sided.
         interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
@@ -78,9 +77,8 @@ class Comparison:
 
     benchmark: str
     differences: tuple[float, ...] = field(repr=False)
-    accuracy_a: float
-    accuracy_b: float
     means: tuple[float, float]
+    shares: bool
     difference: float
     p_value: float
     interval: estimators.Interval
@@ -95,9 +93,14 @@ class Comparison:
         return len(self.differences)
 
     @property
-    def shares(self) -> bool:
-        """Whether p_i are shares of right responses, and not rewards."""
-        return not math.isnan(self.accuracy_a)
+    def accuracy_a(self) -> float:
+        """avg@n of A, over these problems only; nan of rewards."""
+        return self.means[0] if self.shares else math.nan
+
+    @property
+    def accuracy_b(self) -> float:
+        """avg@n of B, over these problems only; nan of rewards."""
+        return self.means[1] if self.shares else math.nan
 
     @property
     def flips(self) -> tuple[Change, ...]:
@@ -149,9 +152,8 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
     return Comparison(
         benchmark=a.benchmark,
         differences=differences,
-        accuracy_a=means[0] if known else math.nan,
-        accuracy_b=means[1] if known else math.nan,
         means=means,
+        shares=known,
         difference=mean,
         **estimators.sign_flip_test(differences, largest=1 if known else math.inf)._asdict(),
         changes=tuple(

@@ -73,6 +73,8 @@ def whole_numbers(name: str, values: Tensor) -> Tensor:
     Raises:
         BatchError: a value is not a whole number.
     """
+    if values.dtype == torch.int64:
+        return values
     values = values.long() if values.dtype in _UNSIGNED else values
     wrong = values[values.long() != values]
     if len(wrong):
@@ -111,18 +113,19 @@ def rounded_logprobs(table: Any, names: Iterable[str]) -> dict[str, Tensor]:
         BatchError: a log-prob of a decided response is finite and above `MAX_LOGPROB`.
     """
     columns = {name: x for name in names if (x := getattr(table, name)) is not None}
-    if not torch.stack([(values > 0).any() for values in columns.values()]).any():
+    above = [(values > 0).any() for values in columns.values()]
+    if not above or not torch.stack(above).any():
         return {}
     for name, values in columns.items():
-        wrong = (values > 1.000001 * MAX_LOGPROB) & values.isfinite() & table.decided
+        over = values > 1.000001 * MAX_LOGPROB  # float32 has no 1e-3
+        wrong = over & values.isfinite() & table.decided
         if wrong.any():
             row = int(wrong.nonzero()[0])
             raise BatchError(
                 f"column '{name}' is {values[row].item():g} at row {row} ({table.row(row)}); "
                 f"expected log-probs, which are at most 0 (up to {MAX_LOGPROB:g} is rounding)"
             )
-        rounded = (values > 0) & (values <= 1.000001 * MAX_LOGPROB)
-        columns[name] = torch.where(rounded, values - values.detach(), values)
+        columns[name] = torch.where((values > 0) & ~over, values - values.detach(), values)
     return columns
 
 

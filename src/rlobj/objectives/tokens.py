@@ -96,6 +96,7 @@ class TokenBatch:
     reward_weights: tuple[float, ...] | None = None
     columns: Mapping[str, Tensor] = field(default_factory=dict)
     _spread: bool = field(default=False, repr=False)  # advantages are [N] already
+    _checked: tuple[str, ...] = field(default=(), repr=False)  # log-probs that were checked already
 
     def __post_init__(self) -> None:
         logprobs = joining.read_column("logprobs", self.logprobs)
@@ -119,8 +120,10 @@ class TokenBatch:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, joining.per_reward(name, getattr(self, name)))
         self._check_shapes()
-        for name, values in joining.rounded_logprobs(self, LOGPROBS).items():
+        new = [name for name in LOGPROBS if name not in self._checked]
+        for name, values in joining.rounded_logprobs(self, new).items():
             object.__setattr__(self, name, values)
+        object.__setattr__(self, "_checked", LOGPROBS)
         own = {
             name: joining.own_column(name, value, logprobs, self.lengths, COLUMN_NAMES)
             for name, value in joining.mapping(self.columns).items()
@@ -290,7 +293,9 @@ class TokenBatch:
                 raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
         if "advantages" in columns:
             columns["_spread"] = False
-        return dataclasses.replace(self, **columns)
+        again = columns.keys() & {"lengths", "rewards"}  # which say what is decided
+        checked = () if again else tuple(name for name in LOGPROBS if name not in columns)
+        return dataclasses.replace(self, **columns, _checked=checked)
 
     # Splitting and joining.
 
@@ -357,7 +362,8 @@ class TokenBatch:
         if len(tables) == 1:
             return dataclasses.replace(tables[0], index=None)
         per_row = ("lengths", *_PER_RESPONSE, *PER_TOKEN, "advantages")
-        return TokenBatch(**joining.joined_columns(tables, per_row, _SHARED), _spread=True)
+        joined = joining.joined_columns(tables, per_row, _SHARED)
+        return TokenBatch(**joined, _spread=True, _checked=LOGPROBS)
 
     # Padded tensors, as other trainers use them.
 

@@ -64,6 +64,8 @@ CAUSES = {
     "crash": ("crash", "memory", "error"),
 }
 """Why a response is wrong although nothing was compared -> the beginnings of its reasons."""
+NOT_COMPARED = tuple(name for name in CAUSES if name != "no_answer")
+"""The causes that lie in an answer."""
 
 
 class Overlong(Model):

@@ -34,9 +34,8 @@ def layers_from(
             without `trust`.
     """
     text = str(origin)
-    name, _, step = (
-        (text, "", "") if run_folder.is_run(Path(text).expanduser()) else text.rpartition("@")
-    )
+    whole = run_folder.is_run(Path(text).expanduser())  # a folder whose name may have an @
+    name, _, step = (text, "", "") if whole else text.rpartition("@")
     path = Path(name or text).expanduser().absolute()
     settings = run_folder.read_settings(path)
     given = [(layer, dict(values)) for layer, values in above]

@@ -19,16 +19,10 @@ from rlobj.rewards.custom import MAPPING
 UNKNOWN = "–"
 OF_RIGHT = (" right", "tokens, wrong", "without an answer")
 """The ends of the rows that mean nothing where nothing says which responses are right."""
-OF_RIGHT_JSON = (
-    "_all",
-    "_none",
-    "no_answer",
-    "_bounds",
-    "pass@k",
-    "length_right",
-    "length_wrong",
-    "wrong_causes",
-)
+OF_RIGHT_JSON = {
+    *("solve_all", "solve_none", "no_answer", "wrong_causes"),
+    *("reward_bounds", "pass@k", "length_right", "length_wrong"),
+}
 """The same of the names in results.json."""
 COUNTS = ("solve_all", "solve_none", "truncated", "format", "no_answer", "undecided")
 Value = TypeVar("Value")
@@ -258,7 +252,7 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
         "settings": dict(result.settings),
     }
     known = summary.says_right
-    return {k: v for k, v in numbers.items() if known or not k.endswith(OF_RIGHT_JSON)}
+    return {k: v for k, v in numbers.items() if known or k not in OF_RIGHT_JSON}
 
 
 def _numbers(name: str, estimate: Estimate | MacroAverage) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rlobj.base.yaml import packaged_table
 from rlobj.insight.diagnosis.history import WINDOW, Found, History
 from rlobj.objectives.rules import Expr
 from rlobj.objectives.rules.nodes import Column
+from rlobj.rewards.kinds import NOT_COMPARED
 
 COLLAPSED = 0.5
 """Share of its best accuracy below which a run has collapsed. Healthy runs lose at most 0.1."""
@@ -180,7 +181,6 @@ LONGER = 1.5
 UNDECIDED, MORE_UNDECIDED = 0.05, 0.02
 """Share of responses that were not compared, and its rise since the first steps. A policy that
 learns the form writes answers that cannot be read at first, so these count later."""
-CAUSES = ("unreadable", "too_large", "not_settled", "timeout", "crash")
 UNREAD, MORE_UNREAD = 0.5, 0.15
 """Share of responses without an answer that can be read, beyond those that are cut, and its rise. A
 policy that learns the form has a high share at first, and its reward rises. The rise exceeds two
@@ -273,7 +273,7 @@ def _not_compared(h: History) -> Found | None:
             "undecided": mean("reward/undecided") / max(mean("response/count"), 1.0),
             **{
                 cause: mean(f"reward/{cause}_share")
-                for cause in CAUSES
+                for cause in NOT_COMPARED
                 if h.knows(f"reward/{cause}_share")
             },
         }

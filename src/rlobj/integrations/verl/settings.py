@@ -19,7 +19,10 @@ from rlobj.objectives.objective import Objective
 LOSS_MODE = "rlobj"
 KEY = "actor_rollout_ref.rlobj"
 TESTED = "==0.9.1"
-_ALWAYS = ("rewards", *(a + x for a in ("", "old_") for x in ("logprobs", "entropy", "collision")))
+_ALWAYS = (
+    *("logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "old_collision"),
+    "rewards",
+)
 _ADVICE = {
     "ref_logprobs": "Type actor_rollout_ref.actor.use_kl_loss=True: verl then computes it, and the "
     "objective's own KL takes the place of verl's.",

@@ -19,7 +19,7 @@ from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import POLICY
-from rlobj.rewards.kinds import CAUSES
+from rlobj.rewards.kinds import NOT_COMPARED
 from rlobj.training.parallel.agreement import largest
 from rlobj.training.rollouts.collector import Response, Rollout, has_signal
 from rlobj.training.rollouts.sharding import Sequences
@@ -32,7 +32,6 @@ _SUMS = (
     PREDICTED,
 )
 _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
-_WRONG_BY = tuple(CAUSES)[1:]
 
 
 def rollout_metrics(
@@ -56,7 +55,7 @@ def rollout_metrics(
     count, groups, silent, decided, reward, square, judged, right, tokens, cut, *rest = whole
     accuracy = {"reward/accuracy": right / judged} if judged else {}
     unanswered, *rest = rest
-    wrong_by, rewards = rest[: len(_WRONG_BY)], rest[len(_WRONG_BY) :]
+    wrong_by, rewards = rest[: len(NOT_COMPARED)], rest[len(NOT_COMPARED) :]
     kept_groups, kept_tokens = kept[1], kept[8]
     mean = reward / decided if decided else math.nan
     spread = math.sqrt(max(square / decided - mean * mean, 0.0)) if decided else math.nan
@@ -69,7 +68,7 @@ def rollout_metrics(
         "reward/no_answer_share": unanswered / count if count else math.nan,
         **{
             f"reward/{cause}_share": number / count if count else math.nan
-            for cause, number in zip(_WRONG_BY, wrong_by, strict=True)
+            for cause, number in zip(NOT_COMPARED, wrong_by, strict=True)
         },
         "reward/groups": kept_groups,
         **{
@@ -106,7 +105,7 @@ def _sums(responses: Sequence[Response], count: int, decoupled: bool) -> list[fl
         sum(len(r.sample.tokens) for r in responses),
         sum(r.sample.finish == "length" for r in responses),
         sum(r.grade.no_answer for r in responses),
-        *(sum(r.grade.cause == cause for r in responses) for cause in _WRONG_BY),
+        *(sum(r.grade.cause == cause for r in responses) for cause in NOT_COMPARED),
         *(sum(r.grade.rewards[k] for r in decided) for k in range(count)),
     ]
 

@@ -135,7 +135,7 @@ class Zero(Parallel):
             value = moments[name].to(self.device, torch.float32)
             if self._stage < 3:
                 safe_set_full_optimizer_state(parameter, value, name)
-            else:  # where DeepSpeed's own division has no padding for the last rank
+            else:  # DeepSpeed's own division does not pad the last rank's part
                 share = -(-value.numel() // self.size)
                 padded = nn.functional.pad(value.flatten(), (0, share * self.size - value.numel()))
                 own = padded[self.comm.rank * share :][:share]
