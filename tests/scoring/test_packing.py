@@ -74,9 +74,13 @@ def test_padded_micro_batches_have_every_index_once_within_the_budget(lengths, b
     assert batches == micro_batches(list(lengths), budget)
 
 
-@settings(max_examples=30, deadline=None)
-@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), budget=st.integers(5, 30))
-def test_no_other_padded_grouping_has_fewer_micro_batches(lengths, budget):
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 99), min_size=1, max_size=6),
+    scale=st.sampled_from([1, 8, 40]),
+    budget=st.integers(5, 9000),
+)
+def test_no_other_padded_grouping_costs_less(lengths, scale, budget):
     def fits(batch):
         return len(batch) == 1 or len(batch) * max(batch) <= budget
 
@@ -90,16 +94,29 @@ def test_no_other_padded_grouping_has_fewer_micro_batches(lengths, budget):
             for place, batch in enumerate(smaller):
                 yield [*smaller[:place], [first, *batch], *smaller[place + 1 :]]
 
-    fewest = min(len(p) for p in partitions(lengths) if all(map(fits, p)))
-    assert len(micro_batches(lengths, budget)) == fewest
+    def cost(grouping):
+        return sum(len(batch) * max(batch) + min(256, budget / 16) for batch in grouping)
+
+    lengths = [length * scale for length in lengths]
+    found = [[lengths[i] for i in batch] for batch in micro_batches(lengths, budget)]
+    assert all(map(fits, found))
+    least = min(cost(each) for each in partitions(lengths) if all(map(fits, each)))
+    assert cost(found) == pytest.approx(least)
 
 
-def test_padded_micro_batches_of_many_lengths_have_little_padding():
+@pytest.mark.parametrize(("median", "share"), [(32, 0.87), (64, 0.9), (400, 0.96)])
+def test_padded_micro_batches_of_many_lengths_have_little_padding(median, share):
     torch.manual_seed(0)
-    lengths = (400 * torch.exp(0.8 * torch.randn(512))).long().clamp(8, 8192).tolist()
+    lengths = (median * torch.exp(0.8 * torch.randn(512))).long().clamp(8, 8192).tolist()
     batches = micro_batches(lengths, 16384)
     padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
-    assert sum(lengths) / padded > 0.9
+    assert sum(lengths) / padded > share
+
+
+@pytest.mark.parametrize("length", [3, 80, 1000, 20_000])
+def test_sequences_of_one_length_make_as_few_micro_batches_as_the_budget_allows(length):
+    room = max(16384 // length, 1)
+    assert len(micro_batches([length] * 64, 16384)) == -(-64 // room)
 
 
 @given(lengths=st.lists(st.integers(0, 60), max_size=40), budget=st.integers(1, 200))

@@ -258,3 +258,23 @@ def test_later_updates_read_the_collision_of_the_rollouts_policy(policy, tmp_pat
     assert not torch.equal(second.old_collision, second.collision)
     gap = (second.old_collision - second.collision).abs().max()
     assert 0 < gap < 0.5
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shared"),
+    [
+        ((60, 60, 60), True),
+        ((60, 50, 45, 40), True),
+        ((60, 20, 20, 20), False),
+        ((200, 199), False),
+    ],
+    ids=str,
+)
+def test_rules_and_loss_share_a_forward_while_padding_is_less_than_a_third(
+    policy, tmp_path, lengths, shared
+):
+    """Above a third, padding costs more than the update's own forward pass."""
+    training = {"steps": 1, "micro_batch_tokens": 300}
+    with open_parts(tiny_config(policy, "stapo", training=training), tmp_path / "run") as parts:
+        sequences = [([3], [4] * (length - 1)) for length in lengths]
+        assert parts.learner._serves_update(sequences) == shared

@@ -137,5 +137,7 @@ class ProblemStream:
                 f"{state['problems']}, these {len(self._problems)} problems have "
                 f"{self._fingerprint}. Resume with the data that the run started with."
             )
-        self._seed = state["seed"]
-        self._start(state["epoch"], state["position"])
+        if (state["seed"], state["epoch"]) != (self._seed, self._epoch):
+            self._seed = state["seed"]
+            self._start(state["epoch"], position=0)
+        self._position = state["position"]

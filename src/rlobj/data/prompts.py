@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -132,9 +133,14 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | No
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not chat:
         bos = tokenizer.bos_token_id
-        whole = tokenizer(text, add_special_tokens=True)["input_ids"]
-        if bos is not None and whole[:1] == [bos] and ids[:1] != [bos]:
+        if bos is not None and ids[:1] != [bos] and _begins_with(bos, tokenizer):
             ids = [bos, *ids]
     if not ids:
         raise ConfigError(f"The prompt {text!r} has no tokens; a model needs at least one.")
     return ids
+
+
+@functools.lru_cache(8)
+def _begins_with(bos: int, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer adds its BOS token to a text, whatever the text is."""
+    return tokenizer("1", add_special_tokens=True)["input_ids"][:1] == [bos]

@@ -66,6 +66,8 @@ CAUSES = {
 """Why a response is wrong although nothing was compared -> the beginnings of its reasons."""
 NOT_COMPARED = tuple(name for name in CAUSES if name != "no_answer")
 """The causes that lie in an answer."""
+NO_ANSWER = ("no_answer", "unreadable")
+"""The causes of a response without an answer that can be read."""
 
 
 class Overlong(Model):
@@ -129,7 +131,7 @@ class Graded:
     @property
     def no_answer(self) -> bool:
         """Whether the response is wrong because it has no answer, or one that cannot be read."""
-        return self.cause in ("no_answer", "unreadable")
+        return self.cause in NO_ANSWER
 
 
 class Grader:

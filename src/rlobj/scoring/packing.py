@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -12,17 +13,20 @@ from rlobj.base.errors import BatchError
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Prompt and response token ids of each sequence."""
 
+PASS_TOKENS = 256
+"""What a forward pass of a padded micro-batch costs beside its tokens, in tokens."""
+
 
 def micro_batches(
     lengths: Sequence[int], budget_tokens: int, packed: bool = False
 ) -> list[list[int]]:
     """Group sequences into micro-batches whose tokens, with padding, fit a budget.
 
-    A padded micro-batch has count × longest tokens. Each micro-batch takes the longest remaining
-    sequences; no other grouping has fewer micro-batches. A packed micro-batch has the sum of the
-    lengths. Each sequence, the longest first, goes into the first micro-batch with enough room. A
-    sequence longer than the budget has its own micro-batch. The largest micro-batches come first,
-    so a lack of memory shows at once.
+    A padded micro-batch has count × longest tokens. No other grouping has a smaller sum of these
+    tokens and of the cost of each forward pass, min(`PASS_TOKENS`, budget / 16). A packed
+    micro-batch has the sum of the lengths. Each sequence, the longest first, goes into the first
+    micro-batch with enough room. A sequence longer than the budget has its own micro-batch. The
+    longest sequences come first, so a lack of memory shows soon.
 
     Args:
         lengths: tokens of each sequence, prompt and response together.
@@ -34,21 +38,32 @@ def micro_batches(
 
     >>> micro_batches([3, 9, 8, 2], 18)
     [[1, 2], [0, 3]]
+    >>> micro_batches([64, 4000, 64, 64], 16384)
+    [[1], [0, 2, 3]]
     >>> micro_batches([3, 9, 8, 2], 12, packed=True)
     [[1, 0], [2, 3]]
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    return (_first_fit if packed else _neighbours)(lengths, budget_tokens, order)
+    return (_first_fit if packed else _least_padding)(lengths, budget_tokens, order)
 
 
-def _neighbours(lengths: Sequence[int], budget: int, order: Sequence[int]) -> list[list[int]]:
+def _least_padding(lengths: Sequence[int], budget: int, order: Sequence[int]) -> list[list[int]]:
+    """The cheapest way to cut the sequences, in their order, by dynamic programming."""
+    tokens = numpy.array([lengths[index] for index in order], dtype=numpy.int64)
+    counts = numpy.arange(len(order), 0, -1)
+    least = numpy.zeros(len(order) + 1)  # cost of the first sequences
+    starts = [0] * (len(order) + 1)  # where their last micro-batch begins
+    first, end = 0, len(order)
+    for stop in range(1, end + 1):
+        while first < stop - 1 and (stop - first) * tokens[first] > budget:
+            first += 1
+        cost = least[first:stop] + counts[end - stop + first :] * tokens[first:stop]
+        best = int(cost.argmin())
+        starts[stop], least[stop] = first + best, cost[best] + min(PASS_TOKENS, budget / 16)
     batches: list[list[int]] = []
-    longest = 0
-    for index in order:
-        if not batches or (len(batches[-1]) + 1) * longest > budget:
-            batches.append([])
-            longest = lengths[index]
-        batches[-1].append(index)
+    while end:
+        batches.insert(0, list(order[starts[end] : end]))
+        end = starts[end]
     return batches
 
 
@@ -135,8 +150,7 @@ def _check_prompts(sequences: Pairs) -> None:
 
 
 def _flat(sequences: Pairs) -> Tensor:
-    import numpy  # converts an array at once, without a loop over its tokens
-
+    # numpy converts an array at once, without a loop over its tokens
     parts = [numpy.asarray(part) for pair in sequences for part in pair if len(part)]
     if not parts:
         return torch.empty(0, dtype=torch.long)

@@ -347,11 +347,19 @@ class Learner:
     def _parts(self, sequences: Sequences) -> list[list[int]]:
         """Micro-batches as indices of sequences, equally many on all ranks; some may be empty.
 
-        A forward pass may be an exchange between ranks, so all ranks must make equally many.
+        A forward pass may be an exchange between ranks, so all ranks must make equally many. One
+        micro-batch saves the update its own forward pass, if there is a scoring pass: a quarter of
+        the work, so that its padding may be a third of the tokens.
         """
         lengths = [len(prompt) + len(response) for prompt, response in sequences]
-        budget = self.config.training.micro_batch_tokens
-        parts = micro_batches(lengths, budget, packed=self._packed)
+        budget, padded = (
+            self.config.training.micro_batch_tokens,
+            len(lengths) * max(lengths, default=0),
+        )
+        if self._one_update and self._scored and padded <= min(budget, sum(lengths) * 4 / 3):
+            parts = [list(range(len(lengths)))]
+        else:
+            parts = micro_batches(lengths, budget, packed=self._packed)
         most = max(int(largest(len(parts), self.comm)), 1)
         return parts + [[] for _ in range(most - len(parts))]
 

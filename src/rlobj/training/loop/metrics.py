@@ -19,7 +19,7 @@ from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import POLICY
-from rlobj.rewards.kinds import NOT_COMPARED
+from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
 from rlobj.training.parallel.agreement import largest
 from rlobj.training.rollouts.collector import Response, Rollout, has_signal
 from rlobj.training.rollouts.sharding import Sequences
@@ -93,6 +93,7 @@ def _sums(responses: Sequence[Response], count: int, decoupled: bool) -> list[fl
     decided = [r for r in responses if not math.isnan(r.reward)]
     rewards = [r.reward for r in decided]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
+    causes = Counter(r.grade.cause for r in responses)
     return [
         len(responses),
         len(groups),
@@ -104,8 +105,8 @@ def _sums(responses: Sequence[Response], count: int, decoupled: bool) -> list[fl
         sum(verdicts),
         sum(len(r.sample.tokens) for r in responses),
         sum(r.sample.finish == "length" for r in responses),
-        sum(r.grade.no_answer for r in responses),
-        *(sum(r.grade.cause == cause for r in responses) for cause in NOT_COMPARED),
+        sum(causes[cause] for cause in NO_ANSWER),
+        *(causes[cause] for cause in NOT_COMPARED),
         *(sum(r.grade.rewards[k] for r in decided) for k in range(count)),
     ]
 

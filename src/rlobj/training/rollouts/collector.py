@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import math
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.pool import AsyncResult, ThreadPool
 from typing import Any
 
 import torch
@@ -32,7 +33,8 @@ from rlobj.training.parallel.agreement import together
 class Grading:
     """The grades of one call of a sampler. A context manager; an error in its block ends grading.
 
-    A grade depends on its response alone, so the grades equal those of one call of the grader.
+    A thread grades all responses that wait, in one call of the grader. A grade depends on its
+    response alone, so the grades equal those of one call for all.
 
     Args:
         grader: an open grader.
@@ -47,15 +49,20 @@ class Grading:
         self.seconds = self.hidden = 0.0
         self._grader = grader
         self._problems = problems
-        self._thread = ThreadPool(1)  # of a daemon: a reward that hangs does not keep the program
-        self._handed: dict[int, AsyncResult[list[Graded]]] = {}
+        self._waiting: queue.SimpleQueue[tuple[int, list[Sample]] | None] = queue.SimpleQueue()
+        self._grades: dict[int, list[Graded]] = {}
+        self._error: BaseException | None = None
+        self._ended = False
         self._busy = 0.0
+        self._thread = threading.Thread(target=self._work, daemon=True)  # a reward may hang
 
     def __enter__(self) -> Grading:
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.terminate()
+        self._ended = True
+        self._waiting.put(None)
 
     def done(self, index: int, samples: list[Sample]) -> None:
         """Take the finished samples of a prompt; pass this method to `Sampler.sample`.
@@ -65,11 +72,10 @@ class Grading:
         Raises:
             Exception: grading failed, so sampling should stop.
         """
-        for result in self._handed.values():
-            if result.ready():
-                result.get()
+        if self._error is not None:
+            raise self._error
         if not self._grader.batched:
-            self._handed[index] = self._thread.apply_async(self._grade, [[(index, samples)]])
+            self._waiting.put((index, samples))
 
     def finish(self, groups: Sequence[list[Sample]]) -> list[list[Graded]]:
         """Return the grades of all samples, in their order.
@@ -78,25 +84,39 @@ class Grading:
             Exception: grading failed.
         """
         start = time.perf_counter()
-        for result in self._handed.values():
-            while not result.ready():  # a signal that comes just before a wait is handled after it
-                result.wait(1.0)
-        early = {index: result.get() for index, result in self._handed.items()}
+        self._waiting.put(None)
+        while self._thread.is_alive():
+            self._thread.join(1.0)  # a signal that comes just before a wait is handled after it
+        if self._error is not None:
+            raise self._error
         self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
-        rest = iter(self._grade([each for each in enumerate(groups) if each[0] not in early]))
-        grades = [early.get(i) or [next(rest) for _ in group] for i, group in enumerate(groups)]
+        self._grade([each for each in enumerate(groups) if each[0] not in self._grades])
         self.seconds = time.perf_counter() - start
-        return grades
+        return [self._grades[index] for index in range(len(groups))]
 
-    def _grade(self, groups: Sequence[tuple[int, list[Sample]]]) -> list[Graded]:
-        """The grades of some groups, one after the other."""
+    def _work(self) -> None:
+        """Grade what waits, in the thread, until None comes."""
+        try:
+            more = True
+            while more:
+                taken = [self._waiting.get()]
+                while not self._waiting.empty():
+                    taken.append(self._waiting.get())
+                more = None not in taken
+                if not self._ended:
+                    self._grade([each for each in taken if each is not None])
+        except BaseException as error:
+            self._error = error
+
+    def _grade(self, groups: Sequence[tuple[int, list[Sample]]]) -> None:
+        """Grade some groups in one call."""
         start = time.perf_counter()
         texts = [sample.text for _, group in groups for sample in group]
-        asked = [self._problems[i] for i, group in groups for _ in group]
-        grades = self._grader.score(texts, asked) if texts else []
+        asked = [self._problems[index] for index, group in groups for _ in group]
+        grades = iter(self._grader.score(texts, asked) if texts else ())
+        self._grades |= {index: [next(grades) for _ in group] for index, group in groups}
         self._busy += time.perf_counter() - start
         beat()
-        return grades
 
 
 @dataclass(frozen=True)
