@@ -51,6 +51,8 @@ def answer(
     """
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    if find_spec("pandas"):  # TRL imports it at once, and pyarrow at its first table
+        import_module("pandas")
     with tempfile.TemporaryDirectory() as folder:
         given = prepare(work, length, Path(folder))
         run = {OURS: run_rlobj, TRL: run_trl}[side]
@@ -251,7 +253,8 @@ def to_table(
     return Table(
         "trainer",
         "CPU seconds of a step at one thread. The rollout is drawing and grading responses, the "
-        "update is the rest of the step, with logging. Peak memory is above the loaded policy. "
+        "update is the rest of the step, with logging. Peak memory is above the loaded policy, and "
+        "pandas, which both sides import if it is installed, is loaded before. "
         "Each trainer draws its own responses; tokens/s allows for their lengths. rlobj's speed: "
         "how many times as fast rlobj is, the median over rounds run in turn. Curves apart: mean "
         f"distance of the reward curves (means of {WINDOW} steps) of rlobj and TRL with the same "
