@@ -133,7 +133,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | No
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not chat:
         bos = tokenizer.bos_token_id
-        if bos is not None and ids[:1] != [bos] and _begins_with(bos, tokenizer):
+        if isinstance(bos, int) and ids[:1] != [bos] and _begins_with(bos, tokenizer):
             ids = [bos, *ids]
     if not ids:
         raise ConfigError(f"The prompt {text!r} has no tokens; a model needs at least one.")
