@@ -5,8 +5,8 @@
 Each run trains the embedded policy on its default task with learning rate 1e-6. After some sound
 steps a fault is planted in the engine (see planted.py), behind the checksums of what it received.
 The table says how many steps later the run stopped. One engine serves all runs of a configuration.
-`--full` takes 200 healthy steps, 50 at learning rate 1e-4, and the smallest factor on one tensor
-that log-probs alone find.
+`--full` takes 200 healthy steps, also at larger learning rates, weights that are one version old at
+these rates, and the smallest factor on one tensor that log-probs alone find.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ PROBLEMS = 512
 """Problems of a run: those of the task take seconds to tokenize."""
 FACTOR = "smallest factor on this layer found in 2 steps, live weights unread"
 FACTORS = (1.001, 1.002, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
+SMALL = 1e-6
+"""Learning rate of the faults."""
+LATE = "weights one version old, live weights unread"
+"""A fault that takes longer to find in bfloat16."""
 WORDS = 60
 """Most characters of a reason in the table."""
 BEFORE = ROOT / "benchmarks" / "results" / "sampler-checks-before.json"
@@ -70,7 +74,7 @@ GATES = [*WEIGHTS, *CHANGED]
 
 def measure(quick: bool, rounds: int) -> Table:
     """The table of all configurations."""
-    healthy = [[1e-6, 20]] if quick else [[1e-6, 200], [1e-4, 50]]
+    healthy = [[SMALL, 20]] if quick else [[SMALL, 200], [1e-4, 200], [5e-4, 200]]
     size = {"seeds": list(range(rounds)), "healthy": healthy, "factors": not quick}
     rows: list[dict[str, Any]] = []
     for engine in ENGINES:
@@ -131,6 +135,10 @@ def answer(engine: str, dtype: str, seeds: list[int], healthy: Any, factors: boo
             size = {"limit": steps, "rate": rate, "prompts": 4}
             runs = [bench.run(seed, sound=0, **size) for seed in seeds]
             rows.append(row(f"none, learning rate {rate:g}, {steps} steps", runs, steps))
+            if rate > SMALL:
+                size["limit"] = 3 * LIMIT
+                runs = [bench.run(seed, UNREAD[LATE], **size) for seed in seeds]
+                rows.append(row(f"{LATE}, learning rate {rate:g}", runs, 3 * LIMIT))
         return rows
 
 
@@ -179,7 +187,7 @@ class Bench:
         *,
         sound: int = 2,
         limit: int = LIMIT,
-        rate: float = 1e-6,
+        rate: float = SMALL,
         prompts: int = 8,
     ) -> Run:
         """Train some sound steps, plant a fault, and train until the run stops.
@@ -222,7 +230,7 @@ class Bench:
         return {"steps": None, "message": None, "gaps": gaps}
 
 
-def configured(settings: Any, seed: int = 0, rate: float = 1e-6, prompts: int = 8) -> Any:
+def configured(settings: Any, seed: int = 0, rate: float = SMALL, prompts: int = 8) -> Any:
     """The configuration of a run: `rlobj train --preset stapo` with small steps."""
     from rlobj.config.embedded_profile import DEFAULT_TASK, PROFILES
     from rlobj.config.run_config import compose

@@ -125,12 +125,15 @@ def test_a_number_is_the_only_limit():
         check_gap(hot, 0.01, None)
 
 
-def probed(arithmetic, follow, moves=1e-4, syncs=20):
+def probed(arithmetic, follow, moves=1e-4, syncs=20, kept=0.0):
     """The metrics of syncs at which the engine is at the trainer's values of follow(sync)."""
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(syncs, 300, generator=generator, dtype=torch.double).mul(moves).cumsum(0)
     noise = NOISE[arithmetic] * torch.randn(2, syncs, 300, generator=generator).double()
+    for sync in range(1, syncs):  # weights that change little are rounded much as before
+        noise[:, sync] = kept * noise[:, sync - 1] + math.sqrt(1 - kept**2) * noise[:, sync]
     probes = Probes(SingleProcess())
+    probes.sequences = [([0], [0] * 15)] * 20
     for sync in range(syncs):
         seen = follow(sync)
         yield probes.check(values[sync] + noise[0, sync], values[seen] + noise[1, seen])
@@ -151,6 +154,29 @@ def test_frozen_log_probs_stop_the_run_within_two_syncs(arithmetic, moves):
         next(found)
     with pytest.raises(SamplerGap, match="does not use the weights of the last sync"):
         next(found), next(found)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.8])
+@pytest.mark.parametrize("moves", [2e-3, 5e-3, 8e-3, 0.02])
+def test_rounding_as_large_as_the_change_of_the_policy_is_no_lag(moves, kept):
+    for found in probed(torch.bfloat16, lambda sync: sync, moves, syncs=200, kept=kept):
+        assert abs(found.get("sampler/lag", 0.0)) < 0.05
+
+
+@pytest.mark.parametrize(("moves", "syncs"), [(8e-3, 8), (0.02, 4), (0.1, 4)])
+def test_log_probs_of_the_sync_before_stop_a_run_in_bfloat16(moves, syncs):
+    found = probed(torch.bfloat16, lambda sync: max(sync - 1, 0), moves, syncs=syncs, kept=0.5)
+    with pytest.raises(SamplerGap, match=r"They lack \d+% of the change"):
+        list(found)
+
+
+def test_arithmetic_that_differs_by_no_more_than_rounding_is_no_lag():
+    generator = torch.Generator().manual_seed(0)
+    change = 0.06 * torch.randn(20, 300, generator=generator).double()
+    noise = 4e-3 * torch.randn(2, 20, 300, generator=generator).double()
+    probes = Probes(SingleProcess())
+    for moved, t, e in zip(change, change.cumsum(0) + noise[0], noise[1], strict=True):
+        probes.check(t, t + e - 0.06 * moved)
 
 
 def test_log_probs_of_the_sync_before_stop_the_run():

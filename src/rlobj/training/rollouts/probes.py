@@ -3,15 +3,18 @@
     t, e: a token's log-prob by the trainer and by the engine after this sync; t', e' after the one
     before it; t₀, e₀ after the first
     Δ = t − t'    r = (e − t) − (e₀ − t₀)
-    lag λ = −Σ r Δ / Σ Δ²    error² = Σ Δ² (r + λ Δ)² / (Σ Δ²)²
+    lag λ = −Σ r Δ / Σ Δ²    error² = Σ (Σ (r + λ Δ) Δ over a sequence)² / (Σ Δ²)²
 
 An engine that follows the trainer has λ = 0, and one that stays at the weights before has λ = 1.
 The weights alone do not show this: an engine may compute with copies of them, as in CUDA graphs.
+In bfloat16, much of Δ is rounding, which draws λ towards 1/2, and not above it if r = e − t. So λ
+is also taken over many syncs, with this r, and compared with 1/2.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import torch
 from torch import Tensor
@@ -26,6 +29,11 @@ _ERRORS = 5
 """Standard errors at which a lag is significant."""
 _ROUNDING = 10
 """How far Δ must exceed the rounding e₀ − t₀ and e' − t', which is in r and in Δ: alone, λ = 1."""
+_DRIFT = 3
+"""How much larger than before rounding may be; without a lag, λ² is at most Σ r² / Σ Δ²."""
+_SYNCS, _CHANGED = 40, 2
+"""Syncs that are taken together: those with Σ Δ² above this multiple of Σ (e₀ − t₀)². If Δ is
+rounding only, the multiple is 1."""
 
 
 class Probes:
@@ -44,6 +52,7 @@ class Probes:
         self._first: Tensor | None = None  # e₀ − t₀
         self._last: tuple[Tensor, Tensor] | None = None  # t', e'
         self._still = 0  # syncs in a row in which only the trainer changed
+        self._window: deque[Tensor] = deque(maxlen=_SYNCS)  # moments of r = e − t
 
     def check(self, trainer: Tensor, engine: Tensor) -> dict[str, float]:
         """Compare log-probs after a sync, [N] each; all ranks call this together.
@@ -59,23 +68,46 @@ class Probes:
             self._first, self._last = e - t, (t, e)
             return {}
         before, self._last = self._last, (t, e)
-        change, r = t - before[0], e - t - self._first
+        change, late = t - before[0], before[1] - before[0]
         counts = change != 0, change == 0, e != before[1]
-        late = before[1] - before[0]
-        columns = (*counts, change**2, self._first**2, late**2, r * change)
+        columns = (*counts, self._first**2, late**2)
         sums = torch.stack([column.double().nan_to_num().sum() for column in columns])
-        moved, still, followed, size, *noise, along = self._comm.sum(sums).tolist()
+        moments = [self._moments(r, change) for r in (e - t - self._first, e - t)]
+        sums = self._comm.sum(torch.cat([sums, *moments]))
+        moved, still, followed, first, noise = sums[:5].tolist()
+        now, offset_too = sums[5:].view(2, -1)
+        size = float(now[0])
         self._still = self._still + 1 if moved > still and not followed else 0
         if self._still > 1:
             _refuse("did not change in two syncs, and the trainer's changed in both", 1.0)
-        if size <= _ROUNDING**2 * max(noise):
+        if size > _CHANGED * first:
+            self._window.append(offset_too)
+            _accept(*_lag(torch.stack([*self._window]).sum(0)), most=0.5 + _MOST, expected=0.5)
+        rounding = max(first, noise)
+        if size <= _ROUNDING**2 * rounding:
             return {}
-        lag = -along / size
-        square = (change * (r + lag * change)).square().nan_to_num().sum()
-        error = math.sqrt(float(self._comm.sum(square))) / size
-        if lag > max(_MOST, _ERRORS * error):
-            _refuse("do not follow the trainer's", lag)
+        lag, error = _lag(now)
+        _accept(lag, error, most=max(_MOST, _DRIFT * math.sqrt(rounding / size)))
         return {"sampler/lag": lag, "sampler/lag_error": error}
+
+    def _moments(self, r: Tensor, change: Tensor) -> Tensor:
+        """Σ s, Σ x, Σ s², Σ s x and Σ x² over sequences, s = Σ Δ² and x = Σ r Δ of a sequence."""
+        lengths = [len(response) for _, response in self.sequences] or [len(change)]
+        parts = torch.stack([change**2, r * change]).nan_to_num().split(lengths, 1)
+        s, x = torch.stack([part.sum(1) for part in parts], 1)
+        return torch.stack([s.sum(), x.sum(), s @ s, s @ x, x @ x])
+
+
+def _lag(moments: Tensor) -> tuple[float, float]:
+    """λ and its error."""
+    s, x, ss, sx, xx = moments.tolist()
+    lag = -x / s
+    return lag, math.sqrt(max(xx + 2 * lag * sx + lag**2 * ss, 0.0)) / s
+
+
+def _accept(lag: float, error: float, most: float, expected: float = 0.0) -> None:
+    if lag > max(most, expected + _ERRORS * error):
+        _refuse("do not follow the trainer's", lag)
 
 
 def _refuse(what: str, lag: float) -> None:
