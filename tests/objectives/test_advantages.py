@@ -336,6 +336,32 @@ def test_rewards_that_differ_by_rounding_are_equal(estimate: Advantage) -> None:
     assert below == equal
 
 
+@pytest.mark.parametrize("rewards", [[0.2, 0.0, 0.5, -0.7], [0.1, 0.2, 0.3], [0.7, 0.8, 0.9]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("estimate", [GroupCentered(), GroupNormalized(), LengthWeighted()])
+def test_a_reward_that_is_the_mean_but_for_rounding_has_an_advantage_of_exactly_zero(
+    estimate: Advantage, dtype: torch.dtype, rewards: list[float]
+) -> None:
+    given = torch.tensor(rewards, dtype=dtype)
+    groups, lengths = torch.zeros(len(rewards)).long(), torch.full((len(rewards),), 3)
+    assert (estimate(given, groups, lengths) == 0).tolist() == [
+        math.isclose(reward, statistics.fmean(rewards), abs_tol=1e-9) for reward in rewards
+    ]
+
+
+def test_tokens_of_a_reward_that_is_the_mean_but_for_rounding_are_out_of_prime_rl() -> None:
+    batch = TokenBatch(
+        lengths=torch.tensor([1, 2, 1]),
+        groups=torch.tensor([0, 0, 0]),
+        rewards=torch.tensor([0.7, 0.8, 0.9], dtype=torch.float64),
+        logprobs=torch.tensor([-1.0, -2.0, -0.5, -1.5], dtype=torch.float64),
+        sampler_logprobs=torch.tensor([-1.1, -2.2, -0.6, -1.4], dtype=torch.float64),
+    )
+    plan = load_preset("prime-rl").objective.plan([batch])
+    assert plan.weights[0].tolist() == [0.5, 0, 0, 0.5]
+    assert plan.penalties[0][0].tolist() == [1e-3, 0, 0, 1e-3]
+
+
 def test_a_best_reward_that_is_shared_but_for_rounding_has_no_advantage() -> None:
     assert run(PassAtK(), [0.3, 0.1 + 0.2, 0.0]) == [0, 0, 0]
 

@@ -57,6 +57,7 @@ class Groups:
         size: number of decided responses in the group, [b].
         single: the group has one response, bool [b].
         constant: the group has several responses, and all its decided rewards are equal, bool [b].
+        rounding: the relative size of a difference that is rounding.
     """
 
     rewards: Tensor
@@ -65,6 +66,7 @@ class Groups:
     size: Tensor
     single: Tensor
     constant: Tensor
+    rounding: float
 
     def sum(self, values: Tensor) -> Tensor:
         """Σ over the group of each response, [b]."""
@@ -79,9 +81,15 @@ class Groups:
         squares = self.sum((values - self.mean(values)).square())
         return torch.where(self.single, 1.0, (squares / (self.size - 1).clamp(min=1)).sqrt())
 
+    def above(self, baseline: Tensor) -> Tensor:
+        """R − baseline, exactly 0 where they differ only by rounding; R in a group of one."""
+        size = self.sum(self.rewards.abs()) / self.size
+        left = self.rewards - torch.where(self.single, 0.0, baseline)
+        return torch.where(self.constant | (left.abs() <= self.rounding * size), 0.0, left)
+
     def centred(self) -> Tensor:
         """R − mean_g, exactly 0 in a group with constant rewards."""
-        return torch.where(self.constant, 0.0, self.rewards - self.mean(self.rewards))
+        return self.above(self.mean(self.rewards))
 
     def whitened(self, values: Tensor) -> Tensor:
         """(x − mean) / sqrt(var + 1e-8), with each response counted |o| times (unbiased var)."""
@@ -127,8 +135,9 @@ class Advantage(Primitive):
             decided = decided[column[decided].argsort(stable=True)]
         advantages = torch.zeros_like(rewards)
         if len(decided):
-            equal = several.merged(rewards[decided], groups[decided], given.dtype)
-            table = _group(equal, groups[decided], lengths[decided], groups)
+            rounding = several.rounding(given.dtype)
+            equal = several.merged(rewards[decided], groups[decided], rounding)
+            table = _group(equal, groups[decided], lengths[decided], groups, rounding)
             estimate = self.estimate(table)
             zero = table.constant if self.relative else torch.zeros_like(table.constant)
             advantages[decided] = torch.where(zero, 0.0, estimate)
@@ -148,7 +157,9 @@ class Advantage(Primitive):
         raise NotImplementedError
 
 
-def _group(rewards: Tensor, groups: Tensor, lengths: Tensor, all_groups: Tensor) -> Groups:
+def _group(
+    rewards: Tensor, groups: Tensor, lengths: Tensor, all_groups: Tensor, rounding: float
+) -> Groups:
     ids, group, size = groups.unique(return_inverse=True, return_counts=True)
     all_ids, all_sizes = all_groups.unique(return_counts=True)
     members = all_sizes[torch.searchsorted(all_ids, ids)]  # with undecided responses
@@ -158,7 +169,7 @@ def _group(rewards: Tensor, groups: Tensor, lengths: Tensor, all_groups: Tensor)
     last.scatter_reduce_(0, group, rewards, "amax")
     single = (members == 1)[group]
     constant = ((first == last) & (members > 1))[group]
-    return Groups(rewards, lengths, group, size[group], single, constant)
+    return Groups(rewards, lengths, group, size[group], single, constant, rounding)
 
 
 class GroupNormalized(Advantage):
@@ -257,7 +268,7 @@ class LengthWeighted(Advantage):
     def estimate(self, groups: Groups) -> Tensor:
         tokens = groups.sum(groups.lengths)
         baseline = groups.sum(groups.lengths * groups.rewards) / tokens.clamp(min=1)
-        return groups.rewards - torch.where(groups.single, 0.0, baseline)
+        return groups.above(baseline)
 
 
 class QuantileBaseline(Advantage):

@@ -94,20 +94,22 @@ def named(rewards: Tensor, names: Sequence[str] | None, name: str) -> Tensor:
     return rewards if rewards.dim() == 1 else rewards[:, (names or ()).index(name)]
 
 
-def merged(
-    rewards: Tensor, groups: Tensor | None = None, dtype: torch.dtype = torch.float64
-) -> Tensor:
+def rounding(dtype: torch.dtype) -> float:
+    """The relative size of a difference between rewards of this precision that is rounding."""
+    return 1e-9 if dtype == torch.float64 else 4 * torch.finfo(torch.float32).eps
+
+
+def merged(rewards: Tensor, groups: Tensor | None = None, rounding: float = 1e-9) -> Tensor:
     """Rewards in which values that differ only by rounding are equal, such as 0.3 and 0.1 + 0.2.
 
-    A reward that exceeds the next smaller one of its group by at most 1e-9 of its size (or by
-    1e-12) gets the value of that one; for float32 rewards it is 4 units in the last place.
+    A reward that exceeds the next smaller one of its group by at most `rounding` of its size (or by
+    1e-12) gets the value of that one.
 
     Args:
         rewards: [b], ascending in each group, none of them NaN.
         groups: the group of each reward, ascending, int [b]; None = one group.
-        dtype: the precision in which the rewards were given.
+        rounding: see the function of this name.
     """
-    rounding = 1e-9 if dtype == torch.float64 else 4 * torch.finfo(torch.float32).eps
     same = torch.isclose(rewards[1:], rewards[:-1], rtol=rounding, atol=1e-12)
     if groups is not None:
         same &= groups[1:] == groups[:-1]
