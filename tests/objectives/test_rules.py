@@ -377,6 +377,13 @@ def test_share_computes_with_the_fraction_as_a_decimal() -> None:
     assert share(2e-4, 5000, "ceil") == 1
 
 
+@pytest.mark.parametrize("n", [3, 6, 30, 3 * 10**6])
+def test_a_third_of_three_tokens_is_one_token(n: int) -> None:
+    assert share(1 / 3, n, "floor") == share(1 / 3, n, "ceil") == n // 3
+    assert share(2 / 3, n + 1, "linear") == n // 3 * 2 + 1, "as torch.quantile interpolates"
+    assert share(1e-12, n, "ceil") == 1
+
+
 def test_walk_returns_every_node_once() -> None:
     rule = entropy.top(0.2, within=advantage > 0) & (prob < when(ratio > 2, "W", 1))
     names = [node.name for node in rule.walk() if isinstance(node, (Column, Controlled))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Literal
 
 from rlobj.base.errors import ConfigError
@@ -13,13 +12,15 @@ Rounding = Literal["ceil", "floor", "linear"]
 
 
 def share(fraction: float, n: int, rounding: Rounding) -> int:
-    """round(fraction·n), computed with the fraction as a decimal: 0.07·100 is 7.
+    """round(fraction·n), where a product that is whole but for rounding is whole: 0.07·100 is 7.
 
     "linear" is floor(fraction·(n − 1)) + 1: the number of values up to the quantile if it is
     interpolated between two values, as `torch.quantile` does.
     """
     linear = rounding == "linear"
-    exact = Fraction(repr(float(fraction))) * (n - linear)
+    product = fraction * (n - linear)
+    whole = round(product)
+    exact = whole if math.isclose(product, whole, rel_tol=1e-15) else product
     return math.ceil(exact) if rounding == "ceil" else math.floor(exact) + linear
 
 
