@@ -42,8 +42,6 @@ def regrade(
     reward: str | None = None,
     deadline: float | None = None,
     second: str | None = None,
-    judge_template: Path | None = None,
-    sampler: str | None = None,
     every: bool = False,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
@@ -57,27 +55,19 @@ def regrade(
 
     \b  rlobj eval regrade evals/base
       rlobj eval regrade evals/base --with math-verify
-      rlobj eval regrade evals/base --with judge:opencompass/CompassVerifier-3B
     """
     console, evaluations, screen = _loaded()
     from rlobj.base.errors import ConfigError
 
-    if second is None and (judge_template or sampler or every):
-        raise ConfigError("--judge-template, --sampler and --all need --with GRADER")
+    if second is None and every:
+        raise ConfigError("--all needs --with GRADER")
     if second and reward:
         raise ConfigError("--reward replaces the grades and --with keeps them: give one of both")
     with screen(console, doing="grading ") as callback:
         if second is None:
             evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
             return
-        found = evaluations.regrade_with(
-            directory,
-            second,
-            deadline=deadline,
-            template=judge_template,
-            sampler=sampler,
-            callback=callback,
-        )
+        found = evaluations.regrade_with(directory, second, deadline=deadline, callback=callback)
     show_markdown(console, found.to_markdown(None) if every else found.to_markdown())
     console.print(f"wrote {found.path}", markup=False, highlight=False, soft_wrap=True)
 

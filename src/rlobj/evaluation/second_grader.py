@@ -1,7 +1,7 @@
 """Grade stored responses with a second grader, beside the verdicts of the evaluation.
 
-A second grader is one of another project (`other_graders`) or a language model (`judge`). It
-changes nothing in the folder; its verdicts are written to DIR/regraded/NAME.json.
+A second grader is one of another project (`other_graders`). It changes nothing in the folder; its
+verdicts are written to DIR/regraded/NAME.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from rlobj.base.verdicts import WORDS, best
 from rlobj.data import Problem
 from rlobj.evaluation import other_graders
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.judge import JUDGE, open_judge
 from rlobj.evaluation.report.tables import percent, percent_signed
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import installed_version, session
@@ -54,7 +53,7 @@ class SecondVerdict:
         answer: the final answer that rlobj found.
         ours: the verdict of the evaluation.
         theirs: the verdict of the second grader.
-        reason: why the second grader is undecided, or the output of a judge.
+        reason: why the second grader is undecided.
     """
 
     benchmark: str
@@ -174,20 +173,14 @@ def regrade_with(
     grader: str,
     *,
     deadline: float | None = None,
-    template: Path | str | None = None,
-    sampler: str | None = None,
     callback: EvaluationCallback | None = None,
 ) -> SecondGrading:
     """Grade the graded responses of an evaluation with a second grader, and compare the verdicts.
 
     Args:
         path: folder of the evaluation. Only its subfolder `regraded` is written.
-        grader: "math-verify", "verl", "trl", or "judge:MODEL" for a language model, a hub id or a
-            folder.
-        deadline: seconds for one response, then it is undecided; None = 60. Not for a judge.
-        template: of a judge: a text file with {question}, {gold_answer} and {llm_response}.
-        sampler: of a judge: "vllm", "transformers" or "vllm-server"; None = vllm if it is
-            installed, else transformers.
+        grader: "math-verify", "verl" or "trl".
+        deadline: seconds for one response, then it is undecided; None = 60.
         callback: receives `graded`.
 
     Raises:
@@ -210,21 +203,11 @@ def regrade_with(
             f"{path}: the reward does not say which responses are right, so there is no verdict to "
             f"compare. Grade them with one that does: rlobj eval regrade {path} --reward math"
         )
-    if not grader.startswith(JUDGE) and (template or sampler):
-        raise ConfigError(f"--judge-template and --sampler are for judge:MODEL, not {grader}")
-    if grader.startswith(JUDGE):
-        opened = open_judge(grader.removeprefix(JUDGE), template, sampler)
-        packages = {"model": grader.removeprefix(JUDGE)}
-    else:
-        opened = OtherGrader(grader, deadline or SECONDS)
-        packages = {
-            each: installed_version(each) for each in dict.fromkeys([grader, "math-verify"])
-        }
     verdicts = []
-    with opened as judge:
+    with OtherGrader(grader, deadline or SECONDS) as second:
         for start in range(0, len(questions), BLOCK):
             part = questions[start : start + BLOCK]
-            found = judge.grade([(each.problem, response.text) for _, each, response, _ in part])
+            found = second.grade([(each.problem, response.text) for _, each, response, _ in part])
             verdicts += [
                 SecondVerdict(
                     *(name, each.problem.id, response.sample, each.problem.answer, grade.answer),
@@ -237,6 +220,7 @@ def regrade_with(
     folder = Path(path) / "regraded"
     folder.mkdir(exist_ok=True)
     file = folder / f"{file_name(grader)}.json"
+    packages = {each: installed_version(each) for each in (grader, "math-verify")}
     result = SecondGrading(grader, packages, tuple(verdicts), file)
     text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n"
     samples.write(str(result.path.relative_to(path)), text)
@@ -261,9 +245,7 @@ class OtherGrader:
     def __init__(self, name: str, deadline: float = SECONDS, workers: int | None = None) -> None:
         known = other_graders.PACKAGES
         if name not in known:
-            raise ConfigError(
-                f"--with {name}: expected {', '.join(known)} or judge:MODEL.{nearest(name, known)}"
-            )
+            raise ConfigError(f"--with {name}: expected {', '.join(known)}.{nearest(name, known)}")
         if find_spec(known[name]) is None:
             raise MissingExtra(name, name, f"--with {name}")
         file = str(Path(other_graders.__file__))
