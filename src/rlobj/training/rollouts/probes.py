@@ -3,12 +3,13 @@
     t, e: a token's log-prob by the trainer and by the engine after this sync; t', e' after the one
     before it; t₀, e₀ after the first
     Δ = t − t'    r = (e − t) − (e₀ − t₀)
-    lag λ = −Σ r Δ / Σ Δ²    error² = Σ (Σ (r + λ Δ) Δ over a sequence)² / (Σ Δ²)²
+    lag λ = −Σ r sgn(Δ) / Σ |Δ|
+    error² = Σ (Σ (r + λ Δ) sgn(Δ) over a sequence)² / (Σ |Δ|)²
 
 An engine that follows the trainer has λ = 0, and one that stays at the weights before has λ = 1.
 The weights alone do not show this: an engine may compute with copies of them, as in CUDA graphs.
-In bfloat16, much of Δ is rounding, which draws λ towards 1/2, and not above it if r = e − t. So λ
-is also taken over many syncs, with this r, and compared with 1/2.
+In bfloat16, much of Δ is rounding. If r = e − t, rounding alone has λ = 1/2: t and t' have the same
+part in (e − t) + Δ/2. So λ is also taken over many syncs, with this r, and compared with 1/2.
 """
 
 from __future__ import annotations
@@ -29,11 +30,10 @@ _ERRORS = 5
 """Standard errors at which a lag is significant."""
 _ROUNDING = 10
 """How far Δ must exceed the rounding e₀ − t₀ and e' − t', which is in r and in Δ: alone, λ = 1."""
-_DRIFT = 3
-"""How much larger than before rounding may be; without a lag, λ² is at most Σ r² / Σ Δ²."""
-_SYNCS, _CHANGED = 40, 2
-"""Syncs that are taken together: those with Σ Δ² above this multiple of Σ (e₀ − t₀)². If Δ is
-rounding only, the multiple is 1."""
+_DRIFT = 5
+"""How much larger than before rounding may be: without a lag, λ is about as large as |r| / |Δ|."""
+_SYNCS = 40
+"""Syncs that are taken together: those with Σ Δ² above Σ (e₀ − t₀)²."""
 
 
 class Probes:
@@ -70,43 +70,44 @@ class Probes:
         before, self._last = self._last, (t, e)
         change, late = t - before[0], before[1] - before[0]
         counts = change != 0, change == 0, e != before[1]
-        columns = (*counts, self._first**2, late**2)
+        columns = (*counts, change**2, self._first**2, late**2)
         sums = torch.stack([column.double().nan_to_num().sum() for column in columns])
         moments = [self._moments(r, change) for r in (e - t - self._first, e - t)]
         sums = self._comm.sum(torch.cat([sums, *moments]))
-        moved, still, followed, first, noise = sums[:5].tolist()
-        now, offset_too = sums[5:].view(2, -1)
-        size = float(now[0])
+        moved, still, followed, size, first, noise = sums[:6].tolist()
+        now, offset_too = sums[6:].view(2, -1)
         self._still = self._still + 1 if moved > still and not followed else 0
         if self._still > 1:
             _refuse("did not change in two syncs, and the trainer's changed in both", 1.0)
-        if size > _CHANGED * first:
+        if size > first:
             self._window.append(offset_too)
-            _accept(*_lag(torch.stack([*self._window]).sum(0)), most=0.5 + _MOST, expected=0.5)
+            lag, error = _lag(torch.stack([*self._window]).sum(0), about=0.5)
+            _accept(lag, 0.5 + max(_MOST, _ERRORS * error))
         rounding = max(first, noise)
         if size <= _ROUNDING**2 * rounding:
             return {}
         lag, error = _lag(now)
-        _accept(lag, error, most=max(_MOST, _DRIFT * math.sqrt(rounding / size)))
+        _accept(lag, max(_MOST, _ERRORS * error, _DRIFT * math.sqrt(rounding / size)))
         return {"sampler/lag": lag, "sampler/lag_error": error}
 
     def _moments(self, r: Tensor, change: Tensor) -> Tensor:
-        """Σ s, Σ x, Σ s², Σ s x and Σ x² over sequences, s = Σ Δ² and x = Σ r Δ of a sequence."""
+        """Σ m, Σ x, Σ m², Σ m x, Σ x² over sequences, m = Σ |Δ| and x = Σ r sgn(Δ) of one."""
         lengths = [len(response) for _, response in self.sequences] or [len(change)]
-        parts = torch.stack([change**2, r * change]).nan_to_num().split(lengths, 1)
-        s, x = torch.stack([part.sum(1) for part in parts], 1)
-        return torch.stack([s.sum(), x.sum(), s @ s, s @ x, x @ x])
+        parts = torch.stack([change.abs(), r * change.sign()]).nan_to_num().split(lengths, 1)
+        m, x = torch.stack([part.sum(1) for part in parts], 1)
+        return torch.stack([m.sum(), x.sum(), m @ m, m @ x, x @ x])
 
 
-def _lag(moments: Tensor) -> tuple[float, float]:
-    """λ and its error."""
-    s, x, ss, sx, xx = moments.tolist()
-    lag = -x / s
-    return lag, math.sqrt(max(xx + 2 * lag * sx + lag**2 * ss, 0.0)) / s
+def _lag(moments: Tensor, about: float | None = None) -> tuple[float, float]:
+    """λ and its error, the spread of sequences about λ or another number."""
+    m, x, mm, mx, xx = moments.tolist()
+    lag = -x / m
+    about = lag if about is None else about
+    return lag, math.sqrt(max(xx + 2 * about * mx + about**2 * mm, 0.0)) / m
 
 
-def _accept(lag: float, error: float, most: float, expected: float = 0.0) -> None:
-    if lag > max(most, expected + _ERRORS * error):
+def _accept(lag: float, most: float) -> None:
+    if lag > most:
         _refuse("do not follow the trainer's", lag)
 
 
