@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -233,6 +234,27 @@ def test_eval_of_a_run_uses_its_own_problems(
     refused = runner.invoke(app, ["eval", "run", "-n", "3", "--out", "results"])
     assert refused.exit_code == 2
     assert "results contains an evaluation with other settings" in refused.output
+
+
+@pytest.mark.slow
+def test_a_run_with_too_few_groups_is_continued_by_a_command_that_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same settings would fail again, and the reward of a file needs --trust."""
+    write_config(tmp_path, 2)
+    text = "def even(response, answer, **_):\n    right = answer in '02468' and response < '5'\n"
+    (tmp_path / "mine.py").write_text(f"{text}    return {{'reward': right, 'correct': right}}\n")
+    monkeypatch.chdir(tmp_path)
+    dynamic = "sampling.dynamic={whole_batches: true, max_batches: 1}"
+    words = ["--config", "run.yaml", "--out", "run", "--reward", "mine.py:even", "--set", dynamic]
+    failed = runner.invoke(app, ["train", *words])
+    assert failed.exit_code == 1
+    [more, less] = re.findall(r"^  rlobj train (--resume run --trust --set .*)$", failed.output, re.M)
+    assert re.fullmatch(r".* sampling\.dynamic\.max_batches=[2-9]\d*", more)
+    assert less.endswith(" sampling.dynamic.whole_batches=false")
+    assert "2 steps done" in output(*less.split())
+    done = output("--resume", "run", "--trust")
+    assert "rlobj train --resume run --set training.steps=4 --trust" in done
 
 
 @pytest.mark.slow

@@ -167,7 +167,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     ill = any(finding.holds for finding in found)
     chosen = " --checkpoint best" if ill and best else ""
     trust = trust_option(settings_of(config))
-    resumed = train_on(result.path, config.training.steps).removeprefix("rlobj ") + trust
+    resumed = train_on(result.path, config).removeprefix("rlobj ")
     commands = [
         *looks(result.path, str(result.path)),
         f"eval {result.path}{on} -n {samples}{chosen}{trust}",
@@ -184,6 +184,7 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
         show_touched(console, config.objective, run)
 
 
-def train_on(run: Path, steps: int) -> str:
+def train_on(run: Path, config: RunConfig) -> str:
     """The command that doubles the steps of a finished run."""
-    return f"rlobj train --resume {run} --set training.steps={max(2 * steps, 1)}"
+    steps, trust = max(2 * config.training.steps, 1), trust_option(settings_of(config))
+    return f"rlobj train --resume {run} --set training.steps={steps}{trust}"

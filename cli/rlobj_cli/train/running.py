@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -124,7 +125,7 @@ def resume(
     run, config, done = open_resumed(path, changes, Objects(reward=reward), trust=trust)
     steps = config.training.steps
     if done == steps:
-        advice = train_on(path, steps)
+        advice = train_on(path, config)
         console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
         return
     if processes not in (None, 1):
@@ -173,7 +174,7 @@ def _shown(
         if isinstance(error.__cause__, BatchError):  # the same step would fail again
             raise
         if isinstance(error, RunError):
-            raise RunError(f"{error}\n{_advice(out)}") from error
+            raise RunError(f"{error}\n{_advice(out, str(error))}") from error
         report("Interrupted", _advice(out))
         raise typer.Exit(exit_code(error)) from None
 
@@ -186,11 +187,14 @@ def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> No
         show_results(console, config, result)
 
 
-def _advice(path: Path) -> str:
-    """How to continue a run that has stopped."""
+def _advice(path: Path, error: str = "") -> str:
+    """How to continue a run that has stopped, with each setting that the error names."""
     done = RunDirectory(path).steps_saved()
     saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
     size = os.environ.get("WORLD_SIZE", "1")
     processes = f" --processes {size}" if size != "1" else ""
     trust = trust_option(read_settings(path))
-    return f"Stopped with {saved}. Continue with:\n  rlobj train --resume {path}{trust}{processes}"
+    command = f"\n  rlobj train --resume {path}{trust}{processes}"
+    lines = [f"{command} {each}" for each in re.findall(r"--set \S+\w", error)] or [command]
+    one_of = " one of" * (len(lines) > 1)
+    return f"Stopped with {saved}. Continue with{one_of}:{''.join(lines)}"
