@@ -249,7 +249,9 @@ def test_a_run_with_too_few_groups_is_continued_by_a_command_that_it_prints(
     words = ["--config", "run.yaml", "--out", "run", "--reward", "mine.py:even", "--set", dynamic]
     failed = runner.invoke(app, ["train", *words])
     assert failed.exit_code == 1
-    [more, less] = re.findall(r"^  rlobj train (--resume run --trust --set .*)$", failed.output, re.M)
+    [more, less] = re.findall(
+        r"^  rlobj train (--resume run --trust --set .*)$", failed.output, re.M
+    )
     assert re.fullmatch(r".* sampling\.dynamic\.max_batches=[2-9]\d*", more)
     assert less.endswith(" sampling.dynamic.whole_batches=false")
     assert "2 steps done" in output(*less.split())

@@ -14,7 +14,7 @@ import pytest
 import rlobj
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.data import Problem
-from rlobj.evaluation import compare, regrade_with, summarise
+from rlobj.evaluation import compare, regrade_with, summarise, summarise_folder
 from rlobj.evaluation.comparing import compare_benchmark
 from rlobj.evaluation.report import results_json, results_markdown
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
@@ -137,6 +137,28 @@ def test_the_result_of_python_has_a_reward_and_no_accuracy(folder: Path) -> None
     again = rlobj.evaluate("embedded", on=ROWS, n=4, reward=told)
     assert math.isnan(again.reward)
     assert again.accuracy == fmean(each["accuracy"] for each in again.rows)
+
+
+def undecided(response: str, answer: str, **_: Any) -> None:
+    return None
+
+
+def test_a_function_that_decides_nothing_gives_no_accuracy(folder: Path, tmp_path: Path) -> None:
+    rlobj.evaluate("embedded", on=ROWS, n=4, reward=undecided, out=tmp_path / "open")
+    result = summarise_folder(tmp_path / "open")
+    assert (math.isnan(result.accuracy), math.isnan(result.reward)) == (True, True)
+    table, *notes = (tmp_path / "open" / "results.md").read_text().split("\n\n")
+    assert "| mean reward | – |" in table
+    assert not re.search(OF_RIGHT, table)
+    assert any("Undecided responses enter no mean reward: problems 48 (custom)" in n for n in notes)
+    with pytest.raises(DataError, match="Nothing to compare"):
+        compare(tmp_path / "open", folder / "number")
+    for reason, known in (("a: custom", False), ("gold not readable", True)):
+        grades = (Graded(math.nan, None, reason, None),)
+        whole = GradedProblem(
+            Problem("1", "?", "1"), (ResponseRecord(0, 0, "", 3, "stop"),), grades
+        )
+        assert GradedBenchmark("mine", (whole,)).says_right is known
 
 
 # Comparisons.

@@ -98,9 +98,14 @@ class GradedBenchmark:
 
     @property
     def says_right(self) -> bool:
-        """Whether each grade that has a reward says whether the response is right."""
+        """Whether each grade that has a reward says whether the response is right.
+
+        Without any reward nobody knows it of a function; all other graders would say it.
+        """
         grades = [grade for each in self.problems for grade in each.grades]
-        return all(each.undecided or each.correct is not None for each in grades)
+        if decided := [grade for grade in grades if not grade.undecided]:
+            return all(grade.correct is not None for grade in decided)
+        return not any(grade.reason.endswith("custom") for grade in grades)
 
     @property
     def verifiers(self) -> tuple[str, ...]:
