@@ -161,6 +161,8 @@ ROWS = {
     """,
     "residue classes": r"""
         6: x \equiv 6 \pmod 7 ; 2^{100} + 4 \equiv 6 \pmod{14} ; 13 \bmod 7 ; N \bmod 7 = 6 | 6 \pmod 7 ; 6 \pmod{7} ; 6 \mod 7 ; 6 \bmod 7 ; 6 (mod 7) ; 6 \text{ mod } 7 ; 6, 13 \pmod 7 ; \{6 \pmod 7\} ; x \equiv 5 \pmod 7
+        -1: -1 ; x \equiv -1 \pmod 7 | -1 \mod 7 ; -1 \bmod 7 ; -1 \pmod 7
+        6.0: 6.0 ; 13 \mod 7 | 6.0 \mod 7 ; (6) \bmod 7 ; 6 \mod{(7)} ; {6}\bmod{7}
         1,3: 3, 1 | 1 \pmod 4, 3 \pmod 4 ; 1, 3 \pmod 4
         6 \pmod 7: 6 \pmod{7} ; 6 \mod 7 ; 6 \bmod 7 ; x \equiv 6 \pmod 7 ; n \equiv 6 \mod 7 | 6 \pmod 8 ; 5 \pmod 7 ; x \equiv 6 \pmod 8
     """,
@@ -187,12 +189,13 @@ ROWS = {
         90^\circ: 90^{\mathrm{o}} ; 90^\mathrm{o} ; 90^{\rm o} ; 90^{o} ; 90^o ; 90^{\text{o}} ; 90^{\textrm{o}} ; 90^{\mathrm{\circ}} ; 90^{{\circ}} ; 90^{\mathrm{o}}\mathrm{C} | 91^{\mathrm{o}} ; 90^{0} ; 90^{oo} ; 90^{o+1} ; 9^{0o} ; 90_{o}
         45^\circ, 60^\circ: 60^{\mathrm{o}}, 45^{\mathrm{o}} | 45^{\mathrm{o}}, 61^{\mathrm{o}}
         \frac{270}{7}: \frac{270}{7}^{\mathrm{o}} | \frac{271}{7}^{\mathrm{o}}
-        \frac{1}{2}: \sin 30^{\mathrm{o}} | \sin 31^{\mathrm{o}} ; \cos 30^{\mathrm{o}}
+        \frac{1}{2}: \sin 30^{\mathrm{o}} ; \sin{30^{\circ}} ; \sin{30^{\mathrm{\circ}}} | \sin 31^{\mathrm{o}} ; \cos 30^{\mathrm{o}} ; \sin{31^{\circ}}
+        90: 90^{°} ; 90^{\text{°}} ; 90^\text{°} ; {90^{\circ}} | 91^{°} ; 9^{0°}
         x: x | x^{o} ; x^{\mathrm{o}} ; x_1^{o}
         x_1: x_1 | x_1^{o} ; x_1^{\mathrm{o}}
     """,
     "labels before words": r"""
-        \text{Evelyn}: \text{Student: Evelyn} ; \text{The winning student: Evelyn} ; \text{Name: }\text{Evelyn} ; \textbf{Winner:} Evelyn ; Runner: Evelyn ; \text{Student}: \text{Evelyn} | \text{Student: Bob} ; \text{not Evelyn: Bob} ; \text{Bob: Evelyn} ; \text{Evelyn: Bob} ; \text{Not the student: Evelyn} ; \text{Wrong student: Evelyn} ; \text{Rejected student: Evelyn} ; \text{Other student: Evelyn} ; \text{Losing student: Evelyn} ; \text{Former winner: Evelyn} ; \text{Contrary to student: Evelyn} ; \text{Student: not Evelyn} ; \text{Student: Evelyn or Bob} ; \text{Students: Evelyn, Bob} ; \text{Perhaps the student: Evelyn} ; \text{No student: Evelyn}
+        \text{Evelyn}: \text{Student: Evelyn} ; \text{The winning student: Evelyn} ; \text{Name: }\text{Evelyn} ; \textbf{Winner:} Evelyn ; Runner: Evelyn ; \text{Student}: \text{Evelyn} ; \text{Student : Evelyn} ; \text{Student's name: Evelyn} | \text{Student : Bob} ; \text{Student's rival: Evelyn} ; \text{Student: Bob} ; \text{not Evelyn: Bob} ; \text{Bob: Evelyn} ; \text{Evelyn: Bob} ; \text{Not the student: Evelyn} ; \text{Wrong student: Evelyn} ; \text{Rejected student: Evelyn} ; \text{Other student: Evelyn} ; \text{Losing student: Evelyn} ; \text{Former winner: Evelyn} ; \text{Contrary to student: Evelyn} ; \text{Student: not Evelyn} ; \text{Student: Evelyn or Bob} ; \text{Students: Evelyn, Bob} ; \text{Perhaps the student: Evelyn} ; \text{No student: Evelyn}
         \text{east}: \text{Direction: east} ; \text{Heading: east} | \text{Direction: west} ; \text{Opposite direction: east} ; \text{west: east}
         \text{ellipse}: \text{Type of curve: an ellipse} ; \text{Conic section: ellipse} | \text{parabola: ellipse} ; \text{Type: parabola}
         \text{even}: \text{Parity: even} | \text{odd: even} ; \text{Parity: not even}
@@ -204,10 +207,20 @@ ROWS = {
         5\,\mu\mathrm{m}: 5 \mu m ; 5 \text{ micrometers} ; 5 | 5\text{ nm} ; 5\text{ m} ; 5 \mu\mathrm{s}
         5\text{ kg m}: 5\,\mathrm{kg\,m} | 5\text{ kg} ; 5\,\mathrm{kg\,s}
         \mu m g: \mu m g ; mg\mu | g ; \mu m
+        3 m \mu: 3 \mu m ; x = 3\mu m | 3 ; 3 \mu ; 2 \mu m
+        4: 4\text{ cm} ; 4\ \AA ; 4\text{ N} m ; 4\text{ hours} (a,b) | 4\text{ cm} x ; 4 \AA x ; 4\text{ seconds} t
+        4\text{ kPa}: 4\text{ kPa} ; 4 | 4\text{ hPa} ; 4\text{ MPa}
+        4\text{ MWh}: 4\text{ MWh} ; 4 MWh | 4\text{ kWh} ; 4\text{ GWh}
+        4\text{ TeV}: 4\text{ TeV} | 4\text{ PeV} ; 4\text{ EeV}
         6 M_\odot c^2: 6 c^2 M_\odot | 6 c^2 ; 6 ; 6 M_\odot
         \frac{\pi}{3}: \operatorname{arcsec}(2) ; \operatorname{arcsec} 2 | 2\text{ arcsec}
     """,
     "letters after a slash": r"""
+        \frac{x}{y} e^{-t}: x/y e^{-t} | x/ye^{-t}
+        \frac{x}{ye^{-t}}: x/ye^{-t} | x/y e^{-t}
+        \frac{1}{xe}: 1/xe | 1/x e
+        \frac{k\pi}{n}: k/n\pi ; k\pi/n | k/(n\pi)
+        \frac{k\alpha}{\pi}: k/\pi\alpha | k/(\pi\alpha)
         e^{hc/(\lambda kT)}: e^{hc/\lambda kT} ; e^{hc/\lambda k T} ; e^{\frac{hc}{\lambda kT}} ; e^{h c /(\lambda k T)} | e^{hckT/\lambda} ; e^{hcT/\lambda k} ; e^{hc/\lambda k} ; e^{hc/\lambda} kT
         \frac{E}{kT}: E/kT ; E/(kT) | ET/k ; \frac{E}{k}T ; E/k
         \frac{E}{k_B T}: E/k_BT ; E/k_B T ; E/k_{\mathrm{B}}T | ET/k_B ; \frac{E}{k_B}T

@@ -269,9 +269,19 @@ def test_box_without_braces_holds_what_tex_would_box(response, answer):
         "1. n odd: \\boxed{5}\n2. n even: \\boxed{6}",
         r"Scenario 1: \boxed{5}. Scenario 2: \boxed{6}.",
         r"If n is odd, the answer is \boxed{5}. If n is even, the maximum is \boxed{6}.",
+        r"When $x>0$ the answer is \boxed{5}. When $x<0$ the answer is \boxed{6}.",
+        r"Under the first interpretation, \boxed{5}. Under the second interpretation, \boxed{6}.",
+        r"Let $n$ be odd. Then \boxed{5}. Let $n$ be even. Then \boxed{6}.",
+        r"Given that n is odd, it is \boxed{5}. Given that n is even, it is \boxed{6}.",
+        r"As long as n is odd, \boxed{5}. As long as n is even, \boxed{6}.",
+        r"\boxed{5} (n odd). \boxed{6} (n even).",
+        r"Option 1: \boxed{5}. Option 2: \boxed{6}.",
+        "If n is odd, the answer is 5. If n is even, the answer is 6.",
+        "Case 1: n is odd.\nAnswer: 5\n\nCase 2: n is even.\nAnswer: 6",
+        "The answer is $5$ if n is odd. The answer is $6$ if n is even.",
     ],
 )
-def test_cases_with_a_box_each_give_no_answer(response):
+def test_cases_with_an_answer_each_give_no_answer(response):
     assert extract_answer(response) is None
 
 
@@ -291,6 +301,9 @@ def test_cases_with_a_box_each_give_no_answer(response):
         (r"If x is 3, then \boxed{12}.", "12"),
         (r"Given the triangle, the area is \boxed{6}. Given this, the inradius is \boxed{1}.", "1"),
         (r"When $k=2$, we get $a=\boxed{4}$. When all values are added we get \boxed{20}.", "20"),
+        (r"Let $n$ be odd. Then \boxed{5}. Let $n$ be even. Then 1. So \boxed{6}.", "6"),
+        ("If n is odd, the answer is 5. If n is even, the answer is 6. So the answer is 11.", "11"),
+        ("If we ignore order, the answer is 5. But order matters, so the answer is 6.", "6"),
         (r"If $x=1$, \boxed{5}. Wait, if $x=1$ we have \boxed{6}.", "6"),
         (r"<think>If n is odd, \boxed{5}.</think> If n is 4, \boxed{6}.", "6"),
     ],

@@ -10,7 +10,15 @@ from rlobj.answers.exact import ExactComparer
 from rlobj.answers.lexer import NotAnAnswer, Unreadable
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
-from rlobj.answers.structures import Items, Structure, Tuple, Words, as_point, without_name
+from rlobj.answers.structures import (
+    Items,
+    Structure,
+    Tuple,
+    Words,
+    as_point,
+    names_in,
+    without_name,
+)
 from rlobj.answers.words import normalize_words
 
 NOT_AN_ANSWER = "not an answer"
@@ -48,6 +56,8 @@ def check_equivalence(
         if "\\" in gold or not re.search("[A-Za-z]{3}", gold):
             return None, "gold not readable"
         expected = Words(normalize_words(gold))
+    if "\\mu" in answer and "mu" in names_in(expected):
+        answer = answer.replace("\\mu", "{\\mu}")  # a factor, not micro
     try:
         given = parse_structure(answer)
         if isinstance(expected, (Items, Tuple)) and join_comma_groups(normalize(answer)):

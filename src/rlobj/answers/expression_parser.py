@@ -139,10 +139,11 @@ class _Parser:
             return self.signed_power()
         product, together = None, False
         while True:
-            factor = self.atom()
+            own, factor = self.next.text, self.atom()
             together = together or factor[1] == "k_B" or factor[1] in GREEK
             kind, text, spaced = self.next
-            joined = kind in ("name", "word") and text != "e" and (together or not spaced)
+            joined = kind in ("name", "word") and "pi" not in (own, text)
+            joined = joined and (not spaced or (together and text != "e"))
             joined = joined and factor[0] != "apply"
             factor = factor if joined else self.postfix(factor)
             product = factor if product is None else ("*", product, factor)

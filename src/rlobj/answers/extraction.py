@@ -171,7 +171,18 @@ def _split_thinking(response: str) -> tuple[str, str | None]:
 
 
 def _after_phrase(text: str) -> str | None:
-    for phrase in _phrases(text):
+    phrases = _phrases(text)
+    if (last := _phrase_answer(text, phrases)) is None:
+        return None
+    if not asserted(text[: last.start], last.content, text[last.end :]):
+        return None
+    earlier = _phrase_answer(text, phrases)
+    return None if earlier and in_cases(text, earlier, last) else last.content
+
+
+def _phrase_answer(text: str, phrases: Iterator[re.Match[str]]) -> Box | None:
+    """Return the answer after the next phrase that gives one, and its place in the text."""
+    for phrase in phrases:
         start = _LEAD.match(text, phrase.end()).end()  # type: ignore[union-attr]
         if not _COMMENT.match(text, start):  # "The answer is unique."
             break
@@ -180,9 +191,8 @@ def _after_phrase(text: str) -> str | None:
     if lead := _LEAD_WORDS.match(text, start):
         start = lead.end()
     answer, start, end = _sentence_answer(text, start, price="####" in phrase[0])
-    if not answer or re.search(r"\\f?box(?:ed)?\b", answer):
-        return None
-    return answer if asserted(text[:start], answer, text[end:]) else None
+    bad = not answer or re.search(r"\\f?box(?:ed)?\b", answer)
+    return None if bad else Box(start, end, answer)
 
 
 def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]:

@@ -101,6 +101,8 @@ def _without_noun(tokens: Tokens) -> Tokens:
     if read_number_words(" ".join(words)) == "".join(token.text for token in tokens[:first]):
         return tokens[:first]  # 4 (four)
     kept, words = _measure(words)
+    if not words and [token.kind for token in tokens[first + 1 :]][:1] == ["name"]:
+        return tokens  # 5 cm x
     aside = tokens[first].text.lstrip()[:1] in (",", "(", "-")
     if words == ["times"] and first == len(tokens) - 1:
         return tokens[:first]

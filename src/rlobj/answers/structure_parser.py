@@ -220,14 +220,17 @@ def _combined(tokens: Tokens) -> Structure | None:
 def _modular(tokens: Tokens, name: str) -> Named | None:
     r"""Parse `3 \pmod 7` and `x \equiv 3 \pmod 7` as 3 with its modulus as name.
 
-    `10 \bmod 7` is the number 3, but `3 \bmod 7` is read like `3 \pmod 7`.
+    `10 \bmod 7` is the number 3, but `3 \bmod 7` and `-4 \bmod 7` are read like `3 \pmod 7`.
     """
     found = (n for n, t in enumerate(tokens) if t.text in _MODULO and t.kind == "command")
     if not (n := next(found, 0)):
         return None
-    residue, modulus = join_text(tokens[:n]), join_text(tokens[n + 1 :])
-    reduced = (residue + modulus).isdecimal() and int(residue or 0) < int(modulus or 0)
-    if tokens[n].text != "pmod" and not reduced:
+    residue, modulus = (
+        "".join(token.text for token in part if token.text not in "(){}")
+        for part in (tokens[:n], tokens[n + 1 :])
+    )
+    known = re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", residue) and modulus.isdecimal()
+    if tokens[n].text != "pmod" and not (known and Fraction(residue) < int(modulus)):
         return None
     return Named(f"{name} {modulus}", _structure(tokens[:n]))
 
