@@ -221,6 +221,11 @@ ROWS = {
         \frac{1}{xe}: 1/xe | 1/x e
         \frac{k\pi}{n}: k/n\pi ; k\pi/n | k/(n\pi)
         \frac{k\alpha}{\pi}: k/\pi\alpha | k/(\pi\alpha)
+        \frac{V}{\omega C\mu}: V/\omega C\mu ; V/\omega\mu C | V\mu/\omega C
+        \frac{V}{C}\mu: V\mu/C | V/C\mu
+        \frac{V}{\lambda k^2T}: V/\lambda k^2T | V/k\lambda^2 T ; VT/\lambda k^2
+        \frac{VT}{\lambda k^2}: VT/\lambda k^2 | V/\lambda k^2T ; V/k^2\lambda T
+        \frac{VT}{k^2}: V/k^2T ; VT/k^2 | V/(k^2T)
         e^{hc/(\lambda kT)}: e^{hc/\lambda kT} ; e^{hc/\lambda k T} ; e^{\frac{hc}{\lambda kT}} ; e^{h c /(\lambda k T)} | e^{hckT/\lambda} ; e^{hcT/\lambda k} ; e^{hc/\lambda k} ; e^{hc/\lambda} kT
         \frac{E}{kT}: E/kT ; E/(kT) | ET/k ; \frac{E}{k}T ; E/k
         \frac{E}{k_B T}: E/k_BT ; E/k_B T ; E/k_{\mathrm{B}}T | ET/k_B ; \frac{E}{k_B}T

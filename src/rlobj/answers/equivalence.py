@@ -57,7 +57,7 @@ def check_equivalence(
             return None, "gold not readable"
         expected = Words(normalize_words(gold))
     if "\\mu" in answer and "mu" in names_in(expected):
-        answer = answer.replace("\\mu", "{\\mu}")  # a factor, not micro
+        answer = answer.replace("\\mu", "\\mu{}")  # a factor, not micro
     try:
         given = parse_structure(answer)
         if isinstance(expected, (Items, Tuple)) and join_comma_groups(normalize(answer)):

@@ -133,7 +133,8 @@ class _Parser:
     def _divisor(self) -> Tree:
         r"""Parse a divisor; letters without blanks between them are one: t/RC = t/(R C).
 
-        Blanks after a Greek letter or Boltzmann's constant do not count: hc/\lambda kT.
+        Blanks after a Greek letter or Boltzmann's constant do not count: hc/\lambda kT. A power
+        ends it after the first letter only: t/R^2C is tC/R^2, but t/LR^2C divides by all.
         """
         if self.next.kind not in ("name", "word"):
             return self.signed_power()
@@ -141,14 +142,18 @@ class _Parser:
         while True:
             own, factor = self.next.text, self.atom()
             together = together or factor[1] == "k_B" or factor[1] in GREEK
-            kind, text, spaced = self.next
-            joined = kind in ("name", "word") and "pi" not in (own, text)
-            joined = joined and (not spaced or (together and text != "e"))
-            joined = joined and factor[0] != "apply"
-            factor = factor if joined else self.postfix(factor)
+            joined = factor[0] != "apply" and self._joins(own, together)
+            if not joined:
+                factor = self.postfix(factor)
+                joined = product is not None and self._joins(own, together=False)
             product = factor if product is None else ("*", product, factor)
             if not joined:
                 return product
+
+    def _joins(self, before: str, together: bool) -> bool:
+        kind, text, spaced = self.next
+        letter = kind in ("name", "word") and "pi" not in (before, text)
+        return letter and (not spaced or (together and text != "e"))
 
     def _implicit_product(self, tree: Tree, first: int) -> Tree:
         """Parse a factor without a sign before it: a product, or part of a mixed number."""
