@@ -93,11 +93,9 @@ def scored_table() -> rlobj.TokenBatch:
 
 
 def members(parallel: Parallel, step: int) -> list[int]:
-    """The responses of this rank: all of them on the first in step 0, then two groups and one."""
-    if parallel.size == 1:
-        return list(range(RESPONSES))
-    border = RESPONSES if step == 0 else 2 * GROUP
-    return list(range(border)) if parallel.rank == 0 else list(range(border, RESPONSES))
+    """The responses of this rank: all of them on the first in step 0, then whole groups."""
+    size, groups = 1 if step == 0 else parallel.size, RESPONSES // GROUP
+    return [i for i in range(RESPONSES) if i // GROUP * size // groups == parallel.rank]
 
 
 def threes(count: int) -> list[list[int]]:
@@ -137,7 +135,8 @@ class Session:
         with torch.no_grad():
             scores = [self.score([sequences[mine[i]] for i in part]) for part in parts]
         columns = {name: torch.cat([s[name] for s in scores]) for name in scores[0]}
-        table = table.replace(**columns, old_logprobs=columns["logprobs"] + 0.1 * step)
+        old = (columns["logprobs"] + 0.1 * step).clamp(max=0)
+        table = table.replace(**columns, old_logprobs=old)
         tables = [table.select(part, index) for index, part in enumerate(parts)]
         plan = OBJECTIVE.plan(tables, OBJECTIVE.init(), comm)
         total = torch.zeros((), dtype=torch.float64)
