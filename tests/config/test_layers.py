@@ -126,3 +126,18 @@ def test_origins_name_the_last_layer_and_leave_out_replaced_settings() -> None:
 def test_layers_are_named_from_the_lowest_up() -> None:
     layers = layers_of("stapo", [("--set", {"seed": 3})])
     assert names(layers) == ["preset stapo", EMBEDDED_LAYER, "--set"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ({"data": {"system": "\ud83d"}}, "data.system"),
+        ({"data": {"template": "{prompt}\ud83d"}}, "data.template"),
+        ({"sampling": {"stop": ["a", "\udc00"]}}, "sampling.stop"),
+        ({"model": {"chat_template_kwargs": {"a": {"b": "\ud83d"}}}}, "kwargs.a.b"),
+        ({"model": {"chat_template_kwargs": {"\ud83d": 1}}}, r"kwargs.\\ud83d"),
+    ],
+)
+def test_half_a_surrogate_pair_in_a_setting_is_refused_with_its_name(setting, path) -> None:
+    with pytest.raises(ConfigError, match=rf"{path} \(from here\): half a surrogate pair"):
+        compose("stapo", [("model", MODEL), ("here", setting)])

@@ -237,6 +237,15 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
         ("a.jsonl", '\n{"problem": \n', r":2: not JSON in or after column 'problem'"),
         ("a.jsonl", "\n{problem: 1}\n", r":2: not JSON \(.* character 2\); expected"),
         ("a.jsonl", '{"problem": "\\ud800", "answer": "1"}', r":1, column 'problem': half a surr"),
+        ("a.jsonl", '{"problem": "A", "answer": "\\ud83d"}', r":1, column 'answer': half a surr"),
+        ("a.jsonl", '{"problem": "A", "answer": ["\\udc00"]}', r":1, column 'answer': half"),
+        ("a.jsonl", '{"problem": "A", "answer": "1", "id": "\\ud83d"}', r":1, column 'id': half"),
+        (
+            "a.json",
+            '[{"problem": "A", "answer": "1", "x": {"y": ["", "\\ud83d"]}}]',
+            r"a\.json, item 1, column 'x.y': half a surrogate pair",
+        ),
+        ("a.json", '[{"problem": "A", "answer": "1", "\\ud83d": 1}]', r"column '\\ud83d': half"),
         ("a.json", "[" * 9999, r"a\.json:1: not JSON \(maximum recursion depth"),
         ("a.jsonl", '{"answer": ' + "9" * 9999, r"a\.jsonl:1: not JSON \(Exceeds the limit"),
         ("a.jsonl", '{"problem": "A", "answer": "1"}\n[1]\n', r"a\.jsonl:2: expected an object"),
@@ -267,3 +276,11 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
 def test_error_says_that_a_folder_is_not_a_file(tmp_path) -> None:
     with pytest.raises(DataError, match="is a folder; expected a file"):
         list(read_file(tmp_path))
+
+
+def test_whole_surrogate_pairs_are_characters(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"problem": "A", "answer": "\\ud83d\\ude00", "x": "\\u00e9"}'
+    )
+    [problem] = load(tmp_path / "a.jsonl")
+    assert (problem.answer, problem.extra) == ("\U0001f600", {"x": "\u00e9"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -40,6 +40,25 @@ class Model(BaseModel):
         return [field.alias or name for name, field in cls.model_fields.items()]
 
 
+HALF = "half a surrogate pair, such as \\ud800, is no character"
+
+
+def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a value that cannot be written to a file, each with its dotted name."""
+    if isinstance(value, str):
+        if not value.isascii() and _SURROGATE.search(value):
+            yield name.encode(errors="backslashreplace").decode(), ascii(value[:80])
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            path = f"{name}.{key}" if name else str(key)
+            yield from half_surrogates(key, path)
+            yield from half_surrogates(inner, path)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from half_surrogates(inner, name)
+
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _WORDS = {
     bool: ("true", "false"),
     int: ("a whole number",),

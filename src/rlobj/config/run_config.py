@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.validation import InvalidFields, Model
+from rlobj.base.validation import HALF, InvalidFields, Model, half_surrogates
 from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.findings import FindingName
 from rlobj.config.layers import Layer, flattened, layers_of, merged
@@ -350,8 +350,11 @@ def build_config(layers: Iterable[Layer]) -> RunConfig:
     layers = list(layers)
     default = Objective()
     kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
+    settings = merged([("defaults", {"objective": kinds}), *layers])
     try:
-        return RunConfig(**merged([("defaults", {"objective": kinds}), *layers]))
+        if broken := [(path, f"{HALF}, got {text}") for path, text in half_surrogates(settings)]:
+            raise InvalidFields(broken)
+        return RunConfig(**settings)
     except InvalidFields as error:
         lines = [
             f"{path}{_origin(path, layers)}: {text}{_elsewhere(path, text)}"

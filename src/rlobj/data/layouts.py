@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, nearest
-from rlobj.base.validation import Model
+from rlobj.base.validation import HALF, Model, half_surrogates
 from rlobj.data.problems import Problem, Row, digest
 
 KNOWN = {
@@ -102,16 +102,10 @@ class RowReader:
         prompt = prompt_text(value_of(row, names[0]), f"{where}, column '{names[0]}'")
         if not prompt.strip():
             return "a question"
-        try:
-            prompt.encode()
-        except UnicodeEncodeError:
-            raise DataError(
-                f"{where}, column '{names[0]}': half a surrogate pair, such as \\ud800, is no "
-                f"character: {prompt[:80]!r}"
-            ) from None
         answers = self._answers(value_of(row, names[1]), f"{where}, column '{names[1]}'")
         if not answers:
             return "an answer"
+        require_texts(row, where)
         name = None if names[2] is None else value_of(row, names[2])
         extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
@@ -130,6 +124,16 @@ class RowReader:
             return [text] if text else []
         texts = [text for item in value if (text := answer_text(item, where))]
         return [", ".join(texts)] if self._several == "values" and texts else texts
+
+
+def require_texts(row: Mapping[str, Any], where: str) -> None:
+    """Check that every text of a row can be written to a file.
+
+    Raises:
+        DataError: a text or the name of a column has half a surrogate pair, as JSON allows.
+    """
+    for column, text in half_surrogates(row):
+        raise DataError(f"{where}, column '{column}': {HALF}: {text}")
 
 
 def find_columns(
