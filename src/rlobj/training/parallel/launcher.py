@@ -68,7 +68,7 @@ def launch(
         arguments: of the program; `--processes` is removed from them.
         processes: how many ranks, at least 1.
         log_dir: folder for `rank-1.log` and so on. Default: a new temporary folder, which is
-            removed if all ranks end well.
+            removed unless the report names a file in it.
         program: the command that is started. With `-P`, modules in the current folder, which may be
             the run of somebody else, are not imported in place of installed ones.
 
@@ -87,8 +87,26 @@ def launch(
             f"--processes {processes}, but WORLD_SIZE is {world}: torchrun or accelerate launch "
             "has started the processes already. Leave out --processes, or that launcher."
         )
-    folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))
+        if log_dir is None:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        ranks, arrived = _run(arguments, processes, folder, program)
+        failed = [rank for rank in ranks if rank.failed_by_itself()]
+        if not failed:
+            return 128 + arrived[0] if any(rank.returncode for rank in ranks) else 0
+        cause = _cause(failed, ranks)
+        sys.stderr.write(_report(cause, ranks))
+        if cause.log is not None:
+            stack.pop_all()  # the report names the log
+    return 1 if cause.returncode < 0 else cause.returncode
+
+
+def _run(
+    arguments: Sequence[str], processes: int, folder: Path, program: Sequence[str]
+) -> tuple[list[_Rank], list[int]]:
+    """Start the ranks and wait for them; also the signals that arrived."""
     command = [*program, *without(arguments, "--processes")]  # ranks must not launch
     ranks: list[_Rank] = []
     with _caught(signal.SIGTERM, signal.SIGINT) as arrived:
@@ -100,17 +118,16 @@ def launch(
         finally:
             for rank in ranks:
                 rank.end()
-    if all(rank.returncode == 0 for rank in ranks):
-        if log_dir is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        return 0
-    failed = [rank for rank in ranks if rank.failed_by_itself()]
-    if not failed:
-        return 128 + arrived[0]
+    return ranks, arrived
+
+
+def _cause(failed: list[_Rank], ranks: Sequence[_Rank]) -> _Rank:
+    """The rank that caused the failure. Ranks that wait for a stopped one end with 1."""
     failed.sort(key=lambda rank: rank.ended or 0.0)
-    cause = next((rank for rank in failed if not rank.only_lost_a_peer()), failed[0])
-    sys.stderr.write(_report(cause, ranks))
-    return 1 if cause.returncode < 0 else cause.returncode
+    stopped = [rank for rank in ranks if rank.stopped]
+    if stopped and all(rank.returncode == 1 for rank in failed):
+        return stopped[0]
+    return next((rank for rank in failed if not rank.only_lost_a_peer()), failed[0])
 
 
 class _Rank(subprocess.Popen[bytes]):
@@ -124,6 +141,7 @@ class _Rank(subprocess.Popen[bytes]):
     Attributes:
         log: as given.
         ended: when it was seen to have ended, on the monotonic clock; None = it runs.
+        stopped: whether a signal such as SIGSTOP had stopped it when another one failed.
     """
 
     def __init__(
@@ -131,6 +149,7 @@ class _Rank(subprocess.Popen[bytes]):
     ) -> None:
         self.log = log
         self.ended: float | None = None
+        self.stopped = False
         self._sent: set[int] = set()
         with contextlib.nullcontext() if log is None else log.open("wb") as output:
             super().__init__(
@@ -156,6 +175,12 @@ class _Rank(subprocess.Popen[bytes]):
         if self.running():
             self._sent.add(number)
             self.send_signal(number)
+
+    def look(self) -> None:
+        """Find out whether it is stopped; without taking the news from `poll`."""
+        if self.running():
+            state = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            self.stopped = state is not None
 
     def end(self) -> None:
         """Kill it and the processes that it started."""
@@ -183,8 +208,10 @@ class _Rank(subprocess.Popen[bytes]):
         return self.log is None or LOST_A_PEER.search(_tail(self.log)) is not None
 
     def how_it_ended(self) -> str:
-        """`exit code 3`, or the name of a signal."""
+        """`exit code 3`, the name of a signal, or a signal that stops it."""
         code = self.returncode
+        if self.stopped:
+            return "a signal that stops it, such as SIGSTOP"
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
@@ -265,6 +292,7 @@ def _wait(ranks: Sequence[_Rank], arrived: Sequence[int]) -> None:
         elif failed_for > SETTLE and not terminated:
             terminated = True
             for rank in ranks:
+                rank.look()
                 rank.send(signal.SIGTERM)
         time.sleep(POLL)
 
@@ -272,8 +300,8 @@ def _wait(ranks: Sequence[_Rank], arrived: Sequence[int]) -> None:
 def _report(cause: _Rank, ranks: Sequence[_Rank]) -> str:
     """Which rank failed, how, the end of its output, and how the others ended."""
     cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a killed screen leaves the cursor hidden
-    memory = " (often the system, out of memory)" if cause.returncode == -signal.SIGKILL else ""
-    how = f"{cause.how_it_ended()}{memory}"
+    how = cause.how_it_ended()
+    how += " (often the system, out of memory)" * (how == "SIGKILL")
     lines = [f"{cursor}\nrank {ranks.index(cause)} of {len(ranks)} processes failed: {how}"]
     if cause.log is None:
         lines.append("Its output is above.")
