@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from typing import Any
@@ -221,6 +222,21 @@ def test_a_batch_with_other_results_than_one_a_response_is_an_error(result):
 def test_one_wrong_result_in_a_batch_names_its_problem():
     with pytest.raises(RunError, match="returned 'good' on problem 'p1'; expected a finite"):
         graded(lambda responses, answers: [1, "good"], ["a", "b"], batched=True)
+
+
+@pytest.mark.parametrize("text", ["0.5", b"0.5", np.array("0.5"), np.str_("1")], ids=repr)
+@pytest.mark.parametrize("form", ["alone", "in a list", "in a mapping", "in a list of mappings"])
+def test_a_text_is_no_reward_and_its_function_is_named_with_file_and_line(text, form):
+    value = {"reward": text, "correct": True} if "mapping" in form else text
+
+    def score(response, answer):
+        return [value, value] if "list" in form else value
+
+    line = score.__code__.co_firstlineno
+    place = rf"expected a .*\.\n  at {re.escape(__file__)}, line {line}\n  response: 'a'"
+    batched = "list" in form
+    with pytest.raises(RunError, match=rf"returned .*(0\.5|1)'.* on problem 'p0'; {place}"):
+        graded(score, ["a", "b"] if batched else ["a"], batched=batched)
 
 
 def test_a_batch_that_fails_or_hangs_is_undecided_as_a_whole():

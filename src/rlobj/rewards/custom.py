@@ -213,6 +213,7 @@ class _CustomGrader(Grader):
             raise _WrongResult(
                 f"Reward {self._name} returned {shown(result)} for {counted(count, 'response')}; "
                 f"expected a list of {counted(count, 'reward')}, in the order of the responses."
+                f"{place_of(self._calls.function)}"
             )
         grades: list[Graded] = []
         for value, response, problem in zip(values, responses, problems, strict=True):
@@ -224,7 +225,7 @@ class _CustomGrader(Grader):
                     f"{error}"
                     + " Set batched: true if it grades all responses in one call."
                     * isinstance(value, list)
-                    + f"\n  response: {shown(response)}"
+                    + f"{place_of(self._calls.function)}\n  response: {shown(response)}"
                 ) from None
         return grades
 
@@ -239,13 +240,12 @@ class _CustomGrader(Grader):
         if unknown := [key for key in given if key not in _KEYS]:
             raise _WrongResult(f"{unknown[0]!r} is no key.{nearest(str(unknown[0]), _KEYS)}")
         try:
-            reward = math.nan if (found := given["reward"]) is None else float(found)
+            reward = math.nan if (found := given["reward"]) is None else _number(found)
         except (KeyError, TypeError, ValueError, OverflowError):
             reward = math.inf
         undecided, right = math.isnan(reward), given.get("correct")
         says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
-        text = isinstance(given.get("reward"), str | bytes | bytearray)  # "0.5" is no number
-        if text or math.isinf(reward) or (mapped and not (undecided or says)):
+        if math.isinf(reward) or (mapped and not (undecided or says)):
             number = "a finite number, True, False, or None for undecided"
             mapping = f"a mapping such as {MAPPING}, whose correct is True or False, or "
             mapping += '{"reward": None} for undecided'
@@ -259,6 +259,13 @@ class _CustomGrader(Grader):
                 )
             self._mapped, self._known = mapped, True
         return Graded(reward, bool(right) if says and not undecided else None, "custom", None)
+
+
+def _number(value: Any) -> float:
+    """A value as a number; infinity for a text, such as "0.5", or an array of texts."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    is_text = isinstance(value, str | bytes | bytearray) or kind in ("U", "S")
+    return math.inf if is_text else float(value)
 
 
 def _listed(result: Any) -> list[Any]:
