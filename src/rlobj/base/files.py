@@ -95,6 +95,23 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def located(name: str, home: Path) -> str:
+    """The absolute path of a file or folder, seen from `home`; any other name as it is."""
+    path = home / name
+    return str(path) if name and path.exists() else name
+
+
+def located_target(target: str, home: Path) -> str:
+    """`path/to/file.py:name` with the absolute path of the file."""
+    file, colon, name = target.rpartition(":")
+    return f"{located(file, home)}{colon}{name}"
+
+
+def nearby(path: Path) -> Path:
+    """The path as it is shown: seen from the current folder, if it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def file_name(text: str) -> str:
     """A text as the name of a file: each other character than letters, digits and +.-_ is a -."""
     return re.sub(r"[^\w+.-]", "-", text.strip("./~"))

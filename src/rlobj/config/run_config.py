@@ -227,7 +227,7 @@ class RunConfig(Model):
     output: OutputConfig = OutputConfig()
     """samples, records, tables"""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """seed of sampling and data order"""
+    """seed of sampling, data order, and the generators of Python, numpy and torch"""
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import file_name
+from rlobj.base.files import file_name, located, nearby
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, merged, nested, reward_settings
 from rlobj.config.resuming import require_trust
@@ -32,7 +32,7 @@ from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.sampling import sample_and_grade
 from rlobj.installation import session
-from rlobj.samplers.types import check_prompts
+from rlobj.samplers.types import check_prompts, seed_generators
 
 AUTO = "auto"
 """As a folder: one under evals/ whose name belongs to the model and all settings."""
@@ -167,9 +167,13 @@ def _run(
     callback: EvaluationCallback,
 ) -> EvaluationResult:
     callback.started(source.name)
+    home = Path.cwd()  # the code of a reward may leave it
+    out = out if out in (None, AUTO) else home / out
     for each in sets:
         each.open_grader().check(each.problems)
     model = source.locate(callback.warm_starting)
+    if isinstance(model, str) and Path.cwd() != home:
+        model = located(model, home)
     if out != AUTO:
         Samples(out).require_free()
     with contextlib.ExitStack() as stack:
@@ -181,9 +185,10 @@ def _run(
             "benchmarks": {each.name: _settings(each, engine, protocol) for each in sets},
         }
         if out == AUTO:
-            out = Path("evals") / _folder_name(source.name, settings)
+            out = home / "evals" / _folder_name(source.name, settings)
         samples = Samples(out)
-        callback.ready({**engine.facts, **({} if out is None else {"folder": str(out)})})
+        where = {} if samples.path is None else {"folder": str(nearby(samples.path))}
+        callback.ready({**engine.facts, **where})
         with samples.locked():
             _begin(samples, settings, sets, callback)
             try:
@@ -318,6 +323,7 @@ def _evaluate_one(
     if config.evaluation.temperature == 0 and count > 1:
         text = f"{each.name}: at temperature 0 the {count} responses of a problem are one"
         callback.noted(text, warning=True)
+    seed_generators(config.seed)
     with each.open_grader() as grader:
         sample_and_grade(
             engine.sampler,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
+import numpy
 import torch
 from pydantic import Field, StringConstraints
 from torch import Tensor
@@ -20,6 +22,13 @@ def derive_seed(*parts: int | str) -> int:
     """Hash all parts to a seed in [0, 2^62), which is the same on every machine."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of Python, numpy and torch, which code of the user may use."""
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)
 
 
 class Sample:

@@ -19,7 +19,7 @@ from rlobj.config.run_folder import best_checkpoint, held_out, measure_of
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
 from rlobj.samplers import Sample, derive_seed
-from rlobj.samplers.types import WeightsLost
+from rlobj.samplers.types import WeightsLost, seed_generators
 from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
 from rlobj.training.loop.parts import Parts
 from rlobj.training.parallel.agreement import together
@@ -81,6 +81,7 @@ def collect(parts: Parts) -> Rollout:
     def take() -> Rollout:
         with together(parts.comm, "checking the sampler", survive=True):
             parts.synchronizer.check()
+        _seed(parts, "rewards")
         return parts.pipeline.take(step)
 
     rollout = repeated(parts, take)
@@ -193,6 +194,11 @@ def _draw(parts: Parts) -> list[Sample]:
     return [sample for group in groups for sample in group]
 
 
+def _seed(parts: Parts, purpose: str) -> None:
+    """Seed the global generators for this step, so that a resumed run draws the same numbers."""
+    seed_generators(derive_seed(parts.config.seed, purpose, parts.learner.steps, parts.comm.rank))
+
+
 def evaluate(parts: Parts) -> None:
     """Evaluate on the test problems if it is due: after some steps, the last, and before the
     first."""
@@ -203,6 +209,7 @@ def evaluate(parts: Parts) -> None:
     parts.learner.clock.start("evaluating")
 
     def own() -> list[GradedProblem]:
+        _seed(parts, "held-out rewards")
         with together(comm, "evaluating", survive=done > 0):
             part = sample_and_grade(
                 parts.sampler,

@@ -16,6 +16,7 @@ import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.base.ports import free_port
+from rlobj.samplers.types import seed_generators
 from rlobj.training.parallel.base import Parallel
 
 TIMEOUT = timedelta(minutes=60)
@@ -37,7 +38,7 @@ def open_parallel(
         strategy: strategy of the training; "auto" is resolved by `resolve_strategy`.
         max_grad_norm: the gradient is clipped to this norm.
         autocast: dtype of the caller's forward passes under `torch.autocast`; None = float32.
-        seed: seed of torch's global generators, the same on every rank.
+        seed: seed of the global generators, the same on every rank.
 
     Raises:
         ConfigError: the strategy is not possible on this machine, DeepSpeed is too old, or
@@ -56,7 +57,7 @@ def open_parallel(
         launched = _size(os.environ) > 1 or "LOCAL_RANK" in os.environ
         grouped = launched or chosen != "ddp"
         accelerator = open_processes(stack, grouped)
-        torch.manual_seed(seed)
+        seed_generators(seed)
         parallel = build_parallel(chosen, accelerator, max_grad_norm, autocast)
         parallel.on_close(stack.pop_all().close)
     return parallel

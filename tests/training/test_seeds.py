@@ -1,0 +1,115 @@
+"""The numbers that a reward draws at random are those of the run's seed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import QUICK, ROWS, ROWS_TEMPLATE, metrics, ranks, same, weights
+
+import rlobj
+
+DRAWS = {
+    "random": "random.random()",
+    "numpy": "numpy.random.rand()",
+    "torch": "torch.rand(()).item()",
+}
+NOISE = """
+import os, random
+import numpy, torch
+def score(response, answer, **columns):
+    drawn = {draw}
+    with open({log!r} + os.environ.get("RANK", ""), "a") as log:
+        log.write(f"{{drawn}}\\n")
+    return drawn
+"""
+SETTINGS = {
+    **QUICK,
+    **ROWS_TEMPLATE,
+    "training.steps": 4,
+    "sampling.prompts_per_step": 4,
+    "checkpoint.every": 2,
+    "evaluation.every": 1,
+    "evaluation.samples": 1,
+    "evaluation.problems": 4,
+}
+
+
+class Stop(rlobj.Callback):
+    """Ends the run after its third step, before the next checkpoint."""
+
+    def stepped(self, step: int, numbers: Mapping[str, float]) -> None:
+        if step == 3:
+            raise RuntimeError("stopped")
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return {"model": "embedded", "data": str(rows), "eval_on": str(rows)}
+
+
+def noise(folder: Path, module: str) -> str:
+    """The target of a reward that draws numbers, and writes them to `drawn`."""
+    file = folder / "noise.py"
+    file.write_text(NOISE.format(draw=DRAWS[module], log=str(folder / "drawn")))
+    return f"{file}:score"
+
+
+def other_state() -> None:
+    """Advance all generators, as other code of a program does."""
+    random.seed(), np.random.seed(), torch.seed()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("module", DRAWS)
+def test_a_reward_draws_the_numbers_of_the_seed(module, given, tmp_path):
+    given |= {"reward": noise(tmp_path, module)}
+    found = []
+    for seed in (7, 7, 8):
+        other_state()
+        out = tmp_path / f"run-{len(found)}"
+        settings = {**SETTINGS, "seed": seed, "training.steps": 1, "checkpoint.every": 0}
+        rlobj.train("grpo", out=out, settings=settings, **given)
+        found.append((metrics(out), weights(out)))
+    (first, w1), (again, w2), (other, _) = found
+    assert first == again
+    assert same(w1, w2)
+    assert first[-1]["reward/mean"] != other[-1]["reward/mean"]
+
+
+@pytest.mark.parametrize("module", DRAWS)
+def test_a_resumed_run_draws_the_numbers_of_an_uninterrupted_one(module, given, tmp_path):
+    given |= {"reward": noise(tmp_path, module), "settings": SETTINGS}
+    rlobj.train("grpo", out=tmp_path / "whole", **given)
+    with pytest.raises(RuntimeError, match="stopped"):
+        rlobj.train("grpo", out=tmp_path / "cut", callbacks=[Stop()], **given)
+    other_state()
+    rlobj.resume(tmp_path / "cut", trust=True)
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_each_rank_draws_numbers_of_its_own_and_the_same_again(given, tmp_path):
+    words = ["train", "--preset", "grpo", "--model", "embedded", "--data", given["data"]]
+    words += ["--reward", noise(tmp_path, "random"), "--eval-every", "0"]
+    for name, value in {**QUICK, **ROWS_TEMPLATE}.items():
+        words += ["--set", f"{name}={value}"]
+    drawn = []
+    for run in ("one", "two"):
+        ranks([*words, "--out", tmp_path / run])
+        logs = [tmp_path / f"drawn{rank}" for rank in (0, 1)]
+        drawn.append([log.read_text().split()[1:] for log in logs])  # the first is of the check
+        for log in logs:
+            log.unlink()
+    assert drawn[0] == drawn[1]
+    one, two = map(set, drawn[0])
+    assert len(one) == len(two) == 16
+    assert not one & two
