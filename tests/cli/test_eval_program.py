@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,29 @@ def test_default_folder_depends_on_the_settings(policy, problems, tmp_path, monk
         here(*asked, "--max-tokens", "4", *more)
     folders = sorted((tmp_path / "evals").iterdir())
     assert sorted(len(lines(folder)) for folder in folders) == [6, 12]
+
+
+@pytest.mark.parametrize("out", [["--out", "found"], []])
+def test_a_reward_that_changes_the_folder_does_not_move_an_evaluation(
+    policy, problems, tmp_path, monkeypatch, out
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "import os\n"
+        "def score(response, answer, **columns):\n"
+        "    os.chdir('/')\n"
+        "    return float(response == answer)\n"
+    )
+    shutil.copytree(policy, "policy")
+    for name in ("one.jsonl", "two.jsonl"):
+        shutil.copy(problems, name)
+    words = ["eval", "policy", "--on", "one.jsonl,two.jsonl", "--reward", "mine.py:score"]
+    here(*words, "--limit", "3", "-n", "2", "--template", "{prompt}", "--max-tokens", "4", *out)
+    [folder] = [tmp_path / "found"] if out else (tmp_path / "evals").iterdir()
+    assert len(lines(folder, "grades.jsonl")) == 12
+    assert (folder / "report.html").exists()
+    monkeypatch.chdir(tmp_path)
+    assert "12 responses graded again" in here("eval", "regrade", folder)
 
 
 def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_path):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from forked import run_ranks
@@ -235,6 +236,45 @@ def test_two_runs_of_one_second_have_their_own_folders(
         folders.append(run.default_folder(compose("stapo")))
         folders[-1].mkdir(parents=True)
     assert len(set(folders)) == 20
+
+
+# Code that leaves the folder.
+
+LEAVES = """
+import os
+def score(response, answer, **columns):
+    os.chdir("/")
+    return {"reward": float(response == answer), "correct": response == answer}
+"""
+
+
+@pytest.mark.parametrize("out", ["there/run", None])
+def test_a_reward_that_changes_the_folder_does_not_move_the_run(out, tmp_path) -> None:
+    Path("mine.py").write_text(LEAVES)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    settings = {**QUICK, **ROWS_TEMPLATE, "checkpoint.every": 1, "output.tables_every": 1}
+    settings |= {"evaluation.every": 1, "data.test": "rows.jsonl", "evaluation.samples": 1}
+    given = {"data": "rows.jsonl", "reward": "mine.py:score", "model": "embedded"}
+    result = rlobj.train("grpo", out=out, settings=settings, **given)
+    assert Path.cwd() == tmp_path  # as it was before the training
+    found = {name: len([*result.path.glob(f"{name}/*")]) for name in ("checkpoints", "tables")}
+    assert found == {"checkpoints": 2, "tables": 2}
+    assert rlobj.resume(result.path, settings={"training.steps": 3}, trust=True).steps == 3
+
+
+@pytest.mark.slow
+def test_the_program_shows_a_run_whose_reward_changes_the_folder(tmp_path) -> None:
+    Path("mine.py").write_text(LEAVES)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    words = ["train", "--preset", "grpo", "--model", "embedded", "--data", "rows.jsonl"]
+    words += ["--reward", "mine.py:score", "--out", "there/run", "--eval-every", "0"]
+    for setting in ("training.steps=2", "sampling.max_tokens=2", "sampling.prompts_per_step=4"):
+        words += ["--set", setting]
+    done = forked.run(["-m", "rlobj_cli", *words], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Run: there/run\n" in done.stdout
+    assert "rlobj train --resume there/run" in done.stdout
+    assert [line["step"] for line in RunDirectory("there/run").lines()] == [1, 2]
 
 
 # Several processes.

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.files import nearby
 from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
 from rlobj.evaluation.report.tables import UNKNOWN
 from rlobj_cli.screen import console as screen
@@ -90,7 +91,8 @@ class EvaluationScreen(screen.Stages, EvaluationCallback):
         if result.unfinished:
             self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         screen.show_markdown(self.console, result.to_markdown())
-        written = f"wrote results.json, results.md and report.html to {result.path}"
+        where = result.path and nearby(result.path)
+        written = f"wrote results.json, results.md and report.html to {where}"
         self.console.print(Text(written), soft_wrap=True)
 
 

@@ -78,6 +78,6 @@ def _named(ctx: typer.Context, folder: Path | None) -> Path | None:
     """Name the folder in the environment while the command runs, for it and what it starts."""
     if folder is not None:
         before = dict(os.environ)
-        os.environ[VARIABLE] = str(folder)
+        os.environ[VARIABLE] = str(folder.absolute())
         ctx.call_on_close(lambda: (os.environ.clear(), os.environ.update(before)))
     return folder

@@ -254,7 +254,7 @@ def _side(
         return str(side.path or side.model), side.settings, graded
     samples = Samples.open(side)
     graded = {name: samples.graded(name, those) for name, those in samples.problems().items()}
-    return str(samples.path), samples.settings(), graded
+    return str(side), samples.settings(), graded
 
 
 def _markdown(comparisons: Sequence[Comparison]) -> str:

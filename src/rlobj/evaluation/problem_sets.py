@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ class ProblemSet:
         lower_to_context: whether `max_tokens` is a default that may be lowered to the model's
             context.
         reward: a Python function that grades, in place of the one that `config` names.
+        home: the folder from which `config` names files; code of a reward may leave it.
     """
 
     name: str
@@ -102,11 +103,12 @@ class ProblemSet:
     notes: tuple[str, ...] = ()
     lower_to_context: bool = False
     reward: Callable[..., Any] | None = None
+    home: Path = field(default_factory=Path.cwd)
 
     def open_grader(self) -> Grader:
         """The grader, to be entered with `with`."""
         if self.reward is None:
-            return self.config.rewards.open()
+            return self.config.rewards.seen_from(self.home).open()
         name = getattr(self.config.rewards, "target", "reward")
         return function_grader(self.reward, name, self.config.rewards)
 

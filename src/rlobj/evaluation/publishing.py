@@ -11,6 +11,7 @@ from typing import Any
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.report import write_page
 from rlobj.evaluation.result import EvaluationResult, GradeChange, without_empty
@@ -61,7 +62,7 @@ def publish(
             callback.noted(
                 f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
                 f"the present one ({current}). To grade the stored responses again: rlobj eval "
-                f"regrade {samples.path}",
+                f"regrade {nearby(samples.path)}",
                 warning=True,
             )
     callback.finished(result)

@@ -50,10 +50,10 @@ def regrade(
     with samples.locked():
         settings, problems = samples.settings(), samples.problems()
         again = Samples()
-        again.responses = samples.responses
+        again.responses, home = samples.responses, Path.cwd()
         for name, own in settings["benchmarks"].items():
             changed = _changed(own["reward"], change)
-            _grade(changed, name, problems.get(name, []), again, callback)
+            _grade(changed.seen_from(home), name, problems.get(name, []), again, callback)
             own["reward"] = changed.recorded()
         before = samples.grades
         samples.rewrite_grades(again.grades)

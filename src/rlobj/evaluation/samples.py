@@ -121,13 +121,13 @@ class Samples:
         path: a folder, which `locked` makes; None = everything is kept in memory.
 
     Attributes:
-        path: as given.
+        path: absolute.
         responses: by key.
         grades: by key.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(path).absolute()
         self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
         self._settings: dict[str, Any] = {}

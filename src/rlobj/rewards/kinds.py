@@ -13,12 +13,14 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
+from rlobj.base.files import located_target
 from rlobj.base.primitive import Primitive
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.verdicts import WORDS, best_of_golds
@@ -222,6 +224,10 @@ class Reward(Primitive):
         """
         target = getattr(self, "target", None)
         return self if target is None else self.model_copy(update={"target": change(target)})
+
+    def seen_from(self, home: Path) -> Self:
+        """A copy with the absolute paths of files with functions, which are seen from `home`."""
+        return self.with_targets(functools.partial(located_target, home=home))
 
     def recorded(self) -> dict[str, Any]:
         """The settings that can change a grade."""

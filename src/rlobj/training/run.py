@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import step_of
+from rlobj.base.files import located, step_of
 from rlobj.base.targets import importing
 from rlobj.config.layers import Layer, file_layer, layers_of, merged, nested, origins
 from rlobj.config.presets import difference, merge, read_yaml
@@ -198,7 +198,7 @@ def resume(
             words += ["--set", f"{path}={json.dumps(value)}"]
         return _launched(words, processes, directory.path)
     given = objects.given(config)
-    return run_training(config, directory.path, resume=True, callbacks=callbacks, given=given)
+    return run_training(config, run, resume=True, callbacks=callbacks, given=given)
 
 
 def open_resumed(
@@ -252,7 +252,7 @@ def prepared(config: RunConfig) -> RunConfig:
         require_source(source)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
-    rewards = config.rewards.with_targets(_absolute_target)
+    rewards = config.rewards.seen_from(Path.cwd())
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
     return config.model_copy(update=located)
 
@@ -325,15 +325,9 @@ def _layers(settings: Mapping[str, Any] | None) -> list[Layer]:
 
 def _absolute(name: str | None) -> str | None:
     """The name of a file or folder from the root; any other name as it is."""
-    if not name or name in {*TASKS, *NAMED_SOURCES, *BENCHMARKS} or not Path(name).exists():
+    if not name or name in {*TASKS, *NAMED_SOURCES, *BENCHMARKS}:
         return name
-    return str(Path(name).absolute())
-
-
-def _absolute_target(target: str) -> str:
-    """The target with the absolute path of its file."""
-    file, colon, function = target.rpartition(":")
-    return f"{_absolute(file)}{colon}{function}"
+    return located(name, Path.cwd())
 
 
 def _require_same_objects(

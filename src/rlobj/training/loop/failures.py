@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from rlobj.base.errors import BatchError, RlobjError, RunError
+from rlobj.base.files import nearby
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
 from rlobj.training.loop import stages
@@ -60,7 +61,7 @@ def explained(parts: Parts) -> Iterator[None]:
             f"step {step + 1} failed: {error}\nThe same step would fail again. Mend what the error "
             "names: a rule in a preset file, which rlobj presets check FILE.yaml tries, or the "
             f"reward. Then start anew:\n"
-            f"  rlobj train --from {parts.run.path}{trust} --preset FILE.yaml"
+            f"  rlobj train --from {nearby(parts.run.path)}{trust} --preset FILE.yaml"
         ) from error
     except RlobjError as error:
         raise RunError(f"step {step + 1} failed: {error}") from error

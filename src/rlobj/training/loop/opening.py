@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import counted
-from rlobj.base.files import refuse_links
+from rlobj.base.files import nearby, refuse_links
 from rlobj.config.resuming import changed, recorded, refuse_changes, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, read_settings
@@ -215,7 +215,7 @@ def _facts(parts: Parts, given: Given, size: str, note: str) -> dict[str, str]:
         "device": f"{device}, {arithmetic}{threads}{ranks}",
         "sampler": config.sampling.engine + (f", {counted(depth, 'step')} ahead" if depth else ""),
         "reference": "loaded" if learner.reference else "not needed",
-        "run": str(parts.run.path),
+        "run": str(nearby(parts.run.path)),
     }
 
 

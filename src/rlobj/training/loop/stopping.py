@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Self
 
 from rlobj.base.errors import RunError
-from rlobj.base.files import step_of, write_whole
+from rlobj.base.files import nearby, step_of, write_whole
 from rlobj.base.progress import ENDING
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
@@ -95,7 +95,7 @@ def stop_on_findings(parts: Parts) -> None:
 
 def _reason(parts: Parts, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
-    run, rate = parts.run.path, parts.config.training.learning_rate / 10
+    run, rate = nearby(parts.run.path), parts.config.training.learning_rate / 10
     best, (measure, known) = best_checkpoint(run, before=finding.since), held_out(run)
     found = f"none was saved with a {measure.name}{' above 0' * (measure is ACCURACY)}"
     if best is not None:

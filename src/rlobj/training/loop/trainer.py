@@ -52,7 +52,14 @@ def run_training(
     """
     start = time.perf_counter()
     opened = open_parts(config, out, resume=resume, callbacks=callbacks, given=given)
-    with Interrupts() as interrupts, opened as parts, noted(parts), _watched(parts), _frozen():
+    with (
+        contextlib.chdir("."),  # a reward may have changed it
+        Interrupts() as interrupts,
+        opened as parts,
+        noted(parts),
+        _watched(parts),
+        _frozen(),
+    ):
         interrupts.defer()
         while parts.learner.steps < config.training.steps:
             try:
@@ -66,7 +73,7 @@ def run_training(
                     break
     seconds = time.perf_counter() - start
     lines = parts.run.lines()
-    return TrainingResult(parts.run.path, parts.learner.steps, seconds, lines, given.policy)
+    return TrainingResult(Path(out), parts.learner.steps, seconds, lines, given.policy)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path | str, foreign: bool = False) -> None:
-        self.path, self._foreign = Path(path), foreign
+        self.path, self._foreign = Path(path).absolute(), foreign
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
 
@@ -81,7 +81,7 @@ class RunDirectory:
         """The configuration with the run's own copy of a policy that comes from another run."""
         if config.origin is None:
             return config
-        model = config.model.model_copy(update={"name": str(self.path.absolute() / "initial")})
+        model = config.model.model_copy(update={"name": str(self.path / "initial")})
         return config.model_copy(update={"model": model})
 
     def create(

@@ -108,7 +108,7 @@ def _tracker(name: str, folder: Path, step: int) -> Any:
     """Create Accelerate's tracker without starting it."""
     from accelerate import tracking
 
-    run = folder.absolute().name
+    run = folder.name
     if name == "tensorboard":
         later = {"purge_step": step + 1} if step else {}
         return tracking.TensorBoardTracker("tensorboard", folder, **later)
