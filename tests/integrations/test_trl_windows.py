@@ -56,7 +56,7 @@ def test_each_update_is_that_of_rlobj_alone(
     tmp_path: Path, preset: str, settings: dict[str, Any], sizes: list[int]
 ) -> None:
     # At 1e-2 ratios reach 1e8, and rounding decides which token is at a cut.
-    one, found = train(tmp_path, preset, "trl", learning_rate=3e-3, **settings)
+    one, found = train(tmp_path, preset, "trl", learning_rate=1e-3, **settings)
     assert [len(window.inputs) for window, _ in one.updates] == sizes
     phases = load_preset(preset).resolved(8).phases
     per_phase = len(sizes) // len(phases)

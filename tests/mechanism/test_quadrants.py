@@ -48,7 +48,8 @@ def test_with_shared_parameters_all_tokens_follow_the_scalar_product_of_the_grad
     for name, found in fine.items():
         assert abs(found["first_order"]) > 1e-4, name
         assert found["all"] == pytest.approx(found["first_order"], rel=0.1), name
-        wide = abs(coarse[name]["all"] - found["first_order"])
+        wide = abs(coarse[name]["all"] - found["first_order"])  # by chance it may be tiny
+        wide = max(wide, 0.01 * abs(found["first_order"]))
         assert abs(found["all"] - found["first_order"]) < wide, name
 
 

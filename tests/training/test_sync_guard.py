@@ -151,7 +151,21 @@ def stale_head(load, now, before):
     load(weights_iterator=now)
 
 
+def head_is_shared(engine, parts):
+    """Whether the head computes with weights that were loaded without a refresh of the head."""
+    engine.reload_weights(
+        weights_iterator=((n, w * 2) for n, w in parts.policy.weights(lambda p: p.data))
+    )
+    head, shared = (
+        engine.rlobj_live()["tensors"][name][1:]
+        for name in ("lm_head.weight (packed)", "model.embed_tokens.weight")
+    )
+    return head == shared
+
+
 FUSED = r"model.layers.{}.mlp.gate_up_proj.weight"
+PACKED = r"(, [\w.]+ \(packed\))?"
+"""The CPU decides whether a layer in bfloat16 computes with a packed copy."""
 
 
 @pytest.mark.parametrize(
@@ -160,9 +174,12 @@ FUSED = r"model.layers.{}.mlp.gate_up_proj.weight"
         (frozen, r"embed_tokens.weight.* and \d+ more: still has the values of version \d"),
         (one_version_old, r"lm_head.weight \(packed\).*: still has the values of version \d"),
         (stale_head, r"^  lm_head.weight \(packed\): still has the values of version \d"),
-        (layers_exchanged, rf"{FUSED.format(0)}, {FUSED.format(1)}: has other values"),
-        (parts_exchanged, rf"^  {FUSED.format(1)}: has its values in another order"),
-        (scaled, rf"^  {FUSED.format(1)}: has other values"),
+        (
+            layers_exchanged,
+            rf"{FUSED.format(0)}{PACKED}, {FUSED.format(1)}{PACKED}: has other values",
+        ),
+        (parts_exchanged, rf"^  {FUSED.format(1)}{PACKED}: has its values in another order"),
+        (scaled, rf"^  {FUSED.format(1)}{PACKED}: has other values"),
     ],
 )
 def test_a_fault_inside_the_engine_is_named_in_its_step(parts, engine, monkeypatch, fault, message):
@@ -173,6 +190,8 @@ def test_a_fault_inside_the_engine_is_named_in_its_step(parts, engine, monkeypat
     )
     if fault is stale_head:
         monkeypatch.setattr("rlobj.samplers.vllm.extension.refresh_head", lambda *_: None)
+        if parts.config.model.dtype == "bfloat16" and head_is_shared(engine, parts):
+            pytest.skip("on this CPU, the head in bfloat16 computes with the shared weights")
     with pytest.raises(RunError, match=rf"(?ms)computes with others:.*{message}"):
         run_step(parts)
 
