@@ -269,3 +269,17 @@ def test_a_reward_file_that_was_edited_is_recorded(policy: Path, tmp_path: Path)
         return [name for _, name, _, _ in read_changes(run.path)]
 
     assert [steps_of(1), steps_of(2)] == [[], ["the file of a reward"]]
+
+
+def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_reward() -> None:
+    """A reward in other units does not compare; the checkpoint of step 1 has the highest number."""
+    once = {"training.steps": 1, "checkpoint.every": 1}
+    settings = {**QUICK, **once, "evaluation.every": 1, "evaluation.samples": 1}
+    reward = "mine.py:score"
+    Path("mine.py").write_text("def score(*_, **__): return 9\n")
+    rlobj.train("grpo", data="max-digits", reward=reward, out="run", settings=settings)
+    Path("mine.py").write_text("def score(*_, **__): return 8.25\n")
+    result = rlobj.resume("run", reward=reward, settings={"training.steps": 2})
+    assert [line["eval/reward"] for line in result.history] == [9, 9, 8.25]
+    assert result.best_checkpoint is not None
+    assert result.best_checkpoint.name == "step-000002"

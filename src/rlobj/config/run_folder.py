@@ -24,6 +24,9 @@ CONFIG_FILE = "config.resolved.yaml"
 STOP_FILE = "stopped.json"
 """Why a run ended with an error: `step`, `finding` (or null) and `message`."""
 
+REWARD_FILE = "the file of a reward"
+"""The name of a change that is no setting: somebody edited that file."""
+
 
 class Measure(NamedTuple):
     """What a run measures on held-out problems: one of `MEASURES`.
@@ -238,7 +241,7 @@ def newest_checkpoint(path: Path) -> Path | None:
 def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
     """What a run measures, and its value for each checkpoint that was evaluated, oldest first.
 
-    Those from before the settings of the newest evaluation are left out: they do not compare.
+    Those from before the newest evaluation's settings and reward are left out: they do not compare.
     """
     metrics = read_metrics(path)
     measure = measure_of(metrics)
@@ -247,7 +250,7 @@ def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
     changes = [
         step
         for step, name, _, _ in read_changes(path)
-        if name.startswith("evaluation.") and name != "evaluation.every"
+        if name.startswith(("evaluation.", "rewards.", REWARD_FILE)) and name != "evaluation.every"
     ]
     since = max((step for step in changes if step < max(known, default=0)), default=-1)
     steps = {each: step_of(each) for each in checkpoints(path)}

@@ -15,7 +15,7 @@ from rlobj.base.errors import counted
 from rlobj.base.files import nearby, refuse_links
 from rlobj.config.resuming import changed, recorded, refuse_changes, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import is_run, read_settings
+from rlobj.config.run_folder import REWARD_FILE, is_run, read_settings
 from rlobj.config.starting import doubts, refuse_unknown_accuracy
 from rlobj.data import ProblemStream
 from rlobj.scoring import PolicyScorer
@@ -167,7 +167,7 @@ def _prepare_folder(
             if old:
                 same = rollout_key(before, "", 0, "").split()[0]  # with the files of today
                 if same != old.split()[0]:
-                    changes["the file of a reward"] = (old.split()[0], same)
+                    changes[REWARD_FILE] = (old.split()[0], same)
             parts.run.write_config(parts.config)
             parts.run.truncate(learner.steps if newest is not None else -1)
             for line in parts.run.lines():
