@@ -28,7 +28,7 @@ from typing import Any
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import lock_folder, write_whole
+from rlobj.base.files import lock_folder, nearby, write_whole
 from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.config.run_folder import STOP_FILE, step_of
@@ -106,7 +106,7 @@ class RunDirectory:
             self.write_config(config)
         except (OSError, RunError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot write the run to {self.path}: {reason}") from error
+            raise ConfigError(f"cannot write the run to {nearby(self.path)}: {reason}") from error
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
