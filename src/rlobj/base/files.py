@@ -3,19 +3,58 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
+
+WHOLE = 1 << 26
+"""The largest file in bytes that is read at once, unless its reader says another number."""
+_KINDS = {"d": "a folder", "p": "a pipe", "s": "a socket"}
 
 
 def packaged(package: str, name: str) -> str:
     """The text of a file inside rlobj, such as a style sheet in `assets`."""
     return (files(package) / name).read_text(encoding="utf-8")
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a file of a stranger to read it; a pipe would wait for ever, and a device never ends.
+
+    Raises:
+        OSError: there is no file, or something else than a file.
+    """
+    if (kind := stat.filemode(path.stat().st_mode)[0]) != "-":
+        raise OSError(f"{path} is {_KINDS.get(kind, 'a device')}; expected a file")
+    return path.open("rb")
+
+
+def read_whole(path: Path, most: int = WHOLE) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        OSError: as `open_file`, or it has more bytes than `most`.
+    """
+    with open_file(path) as file:
+        if len(content := file.read(most + 1)) > most:
+            raise OSError(f"{path} has more than {most:,} bytes")
+    return content
+
+
+def parse_json(text: bytes | str) -> Any:
+    """JSON as Python objects; ValueError also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -44,6 +83,11 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
         raise
 
 
+def _at_once(path: str, flags: int) -> int:
+    """Open a file, or a pipe without waiting for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
+
+
 @contextmanager
 def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """Keep other processes from writing to a folder, which is made if it does not exist.
@@ -57,7 +101,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
+        lock = open(folder / ".lock", "a", opener=_at_once)  # noqa: SIM115
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error}") from error
     with lock:
@@ -69,14 +113,16 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Check that what is written and deleted in a folder is inside of it.
+    """Check that what is written and deleted in a folder is inside of it: files and folders only.
 
     Raises:
-        ConfigError: a link in the folder leads out of it.
+        ConfigError: a link in the folder leads out of it, or there is a pipe, socket or device.
     """
     home = folder.resolve()
-    for found in filter(Path.is_symlink, folder.rglob("*")):
-        if not found.resolve().is_relative_to(home):
+    for found in folder.rglob("*"):
+        if (kind := stat.filemode(found.lstat().st_mode)[0]) not in "-dl":
+            raise ConfigError(f"{found} is {_KINDS.get(kind, 'a device')}; expected a file")
+        if kind == "l" and not found.resolve().is_relative_to(home):
             raise ConfigError(
                 f"{found} is a link to {found.readlink()}, and files there would be changed or "
                 f"deleted. Expected no links out of {folder}. Replace the link by what it leads to"
@@ -86,7 +132,7 @@ def refuse_links(folder: Path) -> None:
 def is_locked(folder: Path) -> bool:
     """Whether a process has the lock of a folder."""
     try:
-        with (folder / ".lock").open("rb") as lock:
+        with open(folder / ".lock", "rb", opener=_at_once) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -110,13 +110,11 @@ def reward_settings(text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    import yaml
-
-    from rlobj.base.yaml import Loader
+    from rlobj.base.yaml import load_yaml
 
     try:
-        value = yaml.load(text, Loader=Loader)
-    except yaml.YAMLError:
+        value = load_yaml(text)
+    except ValueError:
         return text
     if isinstance(value, dict) and all(entry is None for entry in value.values()):
         return text  # {prompt} is a template, not a mapping without values
