@@ -10,7 +10,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +25,24 @@ def packaged(package: str, name: str) -> str:
     return (files(package) / name).read_text(encoding="utf-8")
 
 
-def open_file(path: Path) -> BufferedReader:
-    """Open a file of a stranger to read it; a pipe would wait for ever, and a device never ends.
+def a_file(path: Path) -> Path:
+    """The path of a file to read: a pipe would wait for ever, and a device never ends.
 
     Raises:
         OSError: there is no file, or something else than a file.
     """
     if (kind := stat.filemode(path.stat().st_mode)[0]) != "-":
         raise OSError(f"{path} is {_KINDS.get(kind, 'a device')}; expected a file")
-    return path.open("rb")
+    return path
 
 
 def read_whole(path: Path, most: int = WHOLE) -> bytes:
     """The bytes of a file.
 
     Raises:
-        OSError: as `open_file`, or it has more bytes than `most`.
+        OSError: as `a_file`, or it has more bytes than `most`.
     """
-    with open_file(path) as file:
+    with a_file(path).open("rb") as file:
         if len(content := file.read(most + 1)) > most:
             raise OSError(f"{path} has more than {most:,} bytes")
     return content

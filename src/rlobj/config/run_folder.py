@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.files import is_locked, open_file, parse_json, read_whole, step_of
+from rlobj.base.files import a_file, is_locked, parse_json, read_whole, step_of
 from rlobj.config.presets import read_yaml
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import RunConfig, settings_of
 
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -26,6 +26,15 @@ CONFIG_FILE = "config.resolved.yaml"
 STOP_FILE = "stopped.json"
 """Why a run ended with an error: `step`, `finding` (or null) and `message`."""
 
+_NEWER = """
+checkpoint.best data.gym data.max_prompt_tokens data.system data.test_template evaluation.min_p
+evaluation.top_k model.chat_template_kwargs model.lora objective.columns objective.shape
+output.records_mb output.records_share output.tables_every output.trackers sampling.async_depth
+sampling.max_logprob_gap sampling.server sampling.vllm training.adam_epsilon training.balance
+training.fused training.hang_timeout training.min_lr_ratio training.packed training.passes
+training.skip_inactive training.stop_on training.strategy training.warmup_ratio
+"""
+"""Settings that runs of 0.1.0 do not have. A new setting belongs here."""
 _STEP = itemgetter("step")
 MOST_LINE = 1 << 24
 """Bytes of the longest line of metrics.jsonl."""
@@ -125,6 +134,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not is_run(path):
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{inside}")
     settings = read_yaml(path / CONFIG_FILE)
+    lacking = [] if in_another_trainer(path) else _lacking(settings)
+    if lacking or not read_whole(path / CONFIG_FILE).endswith(b"\n"):
+        lacking = lacking or ["the end of its last line"]
+        raise ConfigError(
+            f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
+            "copy. The settings are also in state.json of a checkpoint, as JSON"
+        )
     if isinstance(output := settings.get("output"), dict):
         for name in ("tokens_every", "token_responses"):  # settings of 0.1.0 that are gone
             output.pop(name, None)
@@ -132,6 +148,19 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 warn_once = functools.cache(logging.getLogger(__name__).warning)
+
+
+def _lacking(settings: Mapping[str, Any]) -> list[str]:
+    """The sections and settings that every run has since 0.1.0, and that are not there."""
+    found: list[str] = []
+    for section, expected in settings_of(RunConfig()).items():
+        given = settings.get(section)
+        if given is None and section not in ("preset", "origin"):
+            found.append(section)
+        elif isinstance(given, Mapping) and section != "rewards":
+            names = (f"{section}.{key}" for key in expected if key not in given)
+            found += [name for name in names if name not in _NEWER.split()]
+    return found
 
 
 def read_metrics(path: Path, damage: list[str] | None = None) -> list[dict[str, Any]]:
@@ -191,7 +220,7 @@ class MetricsFile:
             ConfigError: the file cannot be read.
         """
         try:
-            with open_file(self.file) as file:
+            with a_file(self.file).open("rb") as file:
                 found = os.fstat(file.fileno())
                 if found.st_ino != self._inode or found.st_size < self._position:
                     self._restart(found.st_ino)
