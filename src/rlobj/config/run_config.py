@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.findings import FindingName
-from rlobj.config.layers import Layer, flattened, layers_of, merged
+from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
+from rlobj.config.resuming import named_code, require_named
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
@@ -324,12 +326,15 @@ def given_settings(config: RunConfig) -> dict[str, Any]:
     return found
 
 
-def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
+def compose(
+    preset: str | None, overrides: Sequence[Layer] = (), *, trust: bool = False
+) -> RunConfig:
     """Return the configuration of a preset and what overrides it.
 
     Args:
         preset: name or YAML file; None = the `preset` of an override, if any.
         overrides: (origin, partial RunConfig), later over earlier.
+        trust: as of `build_config`.
 
     Raises:
         ConfigError: all errors at once, each with its path and the layer that set it.
@@ -338,16 +343,28 @@ def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
         >>> compose("stapo", [("here", {"training": {"steps": 5}})]).training.steps
         5
     """
-    return build_config(layers_of(preset, overrides))
+    return build_config(layers_of(preset, overrides), trust=trust)
 
 
-def build_config(layers: Iterable[Layer]) -> RunConfig:
+def build_config(layers: Iterable[Layer], *, trust: bool = False) -> RunConfig:
     """Merge layers of settings, lowest first, to one configuration.
 
+    Args:
+        layers: the settings; `FromFile` marks those of files.
+        trust: import the code that files name. Without it, only code that another layer names.
+
     Raises:
-        ConfigError: all errors at once, each with its path and the layer that set it.
+        ConfigError: all errors at once, each with its path and the layer that set it; or code of a
+            file without `trust`.
     """
     layers = list(layers)
+    files = [layer for layer in layers if isinstance(layer[0], FromFile)]
+    if files and not trust:
+        given = merged(layer for layer in layers if layer not in files)
+        naming = [name for name, layer in files if named_code(layer)] or [files[-1][0]]
+        require_named(" and ".join(naming), merged(layers), given)
+        with importing(str(given)):  # also what `named_code` cannot see, such as a rule's text
+            return build_config(layers, trust=True)
     default = Objective()
     kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
     try:

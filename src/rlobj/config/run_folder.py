@@ -205,7 +205,7 @@ class MetricsFile:
 
     def _restart(self, inode: int) -> None:
         self._inode, self._position, self._number, self._damaged = inode, 0, 0, 0
-        self._steps, self._last = set[int](), -1
+        self._seen, self._last = set[int](), -1
 
     def more(
         self, *, growing: bool = False, progress: Progress = lambda done, total: None
@@ -242,7 +242,7 @@ class MetricsFile:
             raise ConfigError(f"cannot read {self.file}: {error}") from error
 
     def _numbers(self, text: bytes) -> dict[str, Any]:
-        """The numbers of a line; {} if it is damaged, or if its step has a line already."""
+        """The numbers of a line; {} if it is damaged, or equal to one before."""
         try:
             line = parse_json(text)
             step = line["step"]
@@ -251,12 +251,12 @@ class MetricsFile:
         except (ValueError, TypeError, KeyError):
             self._note("cannot be read and is left out")
             return {}
-        if step in self._steps:
+        if hash(text.strip()) in self._seen:
             self._note(f"repeats step {step} and is left out")
             return {}
-        if step < self._last:
+        if step <= self._last:
             self._note(f"has step {step}, after a line of step {self._last}")
-        self._steps.add(step)
+        self._seen.add(hash(text.strip()))
         self._last = max(step, self._last)
         numbers = {key: x for key, x in line.items() if x is None or isinstance(x, int | float)}
         return {key: x if is_number(x) else None for key, x in numbers.items()}

@@ -195,8 +195,8 @@ def inspect(
 
 def tokens_by_step(run: Path, step: int | None = None) -> dict[int, float]:
     """The number of tokens of each step, or of one, as metrics.jsonl counts them."""
-    known = {line["step"]: line.get("tokens/step") for line in read_metrics(run)}
-    return {at: n for at, n in known.items() if n is not None and step in (None, at)}
+    known = [(line["step"], line.get("tokens/step")) for line in read_metrics(run)]
+    return {at: n for at, n in known if n is not None and step in (None, at)}
 
 
 def _nothing(run: Path, step: int | None) -> str:

@@ -187,7 +187,7 @@ class RunDirectory:
         if damage:
             remove(aside := self.path / "metrics.damaged.jsonl")
             _link(str(self.metrics), str(aside))
-        if (known := sum(line["step"] > 0 for line in kept)) < step:
+        if (known := len({line["step"] for line in kept} - {0})) < step:
             logger.warning(
                 "%s has lines of %d of %d steps. Checkpoints of the others are not removed: they "
                 "may be the best",
