@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,8 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
                 os.fsync(file.fileno())
         partial.replace(path)
     except BaseException as error:  # also Ctrl-C
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk, or below a file
+            partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise RunError(f"cannot write {path}: {error}") from error
         raise
@@ -111,17 +112,28 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         yield
 
 
+def refuse_others(folder: Path) -> None:
+    """Check that a folder has only files and folders, also behind links.
+
+    Raises:
+        ConfigError: there is a pipe, socket or device.
+    """
+    for found in folder.rglob("*"):
+        kind = stat.filemode(found.stat().st_mode)[0] if found.exists() else "-"
+        if kind not in "-d":
+            raise ConfigError(f"{found} is {_KINDS.get(kind, 'a device')}; expected a file")
+
+
 def refuse_links(folder: Path) -> None:
     """Check that what is written and deleted in a folder is inside of it: files and folders only.
 
     Raises:
-        ConfigError: a link in the folder leads out of it, or there is a pipe, socket or device.
+        ConfigError: as `refuse_others`, or a link in the folder leads out of it.
     """
+    refuse_others(folder)
     home = folder.resolve()
-    for found in folder.rglob("*"):
-        if (kind := stat.filemode(found.lstat().st_mode)[0]) not in "-dl":
-            raise ConfigError(f"{found} is {_KINDS.get(kind, 'a device')}; expected a file")
-        if kind == "l" and not found.resolve().is_relative_to(home):
+    for found in filter(Path.is_symlink, folder.rglob("*")):
+        if not found.resolve().is_relative_to(home):
             raise ConfigError(
                 f"{found} is a link to {found.readlink()}, and files there would be changed or "
                 f"deleted. Expected no links out of {folder}. Replace the link by what it leads to"
