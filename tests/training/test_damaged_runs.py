@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from limits import replaced, within
 from tiny import eight_steps
 
 import rlobj
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.config.run_folder import read_settings
+from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.training import RunDirectory, run_training
 from rlobj.training.parallel.process_group import ProcessGroup
@@ -135,3 +137,60 @@ def test_a_rollout_that_is_no_file_is_sampled_again(
     with within(10):
         assert Journal(RunDirectory(tmp_path), ProcessGroup()).read(3) is None
     assert "step 4 is sampled again: cannot read" in caplog.text
+
+
+def damaged(file: Path, chance: random.Random) -> str:
+    """Do one damage to a file; its name."""
+    content = bytearray(file.read_bytes())
+    at, kind = chance.randrange(len(content) + 1), chance.choice(KINDS)
+    if kind in ("a pipe", "a device", "a folder"):
+        replaced(file, kind)
+    elif kind == "deleted":
+        file.unlink()
+    else:
+        new = {"cut": b"", "empty": b"", "garbage": chance.randbytes(9) + content[at + 9 :]}
+        new["bits"] = bytes([content[at % len(content)] ^ 1 << chance.randrange(8)])
+        new["bits"] += content[at + 1 :]
+        file.write_bytes((b"" if kind == "empty" else content[:at]) + new[kind])
+    return kind
+
+
+KINDS = ("cut", "bits", "garbage", "empty", "deleted", "a pipe", "a device", "a folder")
+READERS = {
+    "report": rlobj.report,
+    "diagnose": rlobj.diagnose,
+    "inspect": rlobj.inspect,
+    "page": rlobj.write_inspection_page,
+    "replay": lambda run: rlobj.replay(run, ["grpo", "prob < 0.5"]),
+    "records": lambda run: rlobj.replay(run / "records", ["prob < 0.5"]),
+    "resume": lambda run: rlobj.resume(run, settings={"training.steps": 3}),
+    "best": lambda run: find_model(str(run), checkpoint="best"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_damage_anywhere_is_an_error_of_ours_or_none(
+    finished: Path, tmp_path: Path, reader: str
+) -> None:
+    """`within` finds what hangs; an error of another kind would be a traceback."""
+    chance = random.Random(reader)
+    files = sorted(file.relative_to(finished) for file in finished.rglob("*") if file.is_file())
+    for number in range(25):
+        copy = Path(shutil.copytree(finished, tmp_path / str(number)))
+        name = chance.choice([file for file in files if file.name != ".lock"])
+        kind = damaged(copy / name, chance)
+        error = failure(READERS[reader], copy)
+        assert error is None or any(part in error for part in (*name.parts, *EMPTY)), (name, kind)
+
+
+EMPTY = ("no step", "no finished step", "no record", "no checkpoint", "is not a run")
+
+
+def failure(read: Callable[[Path], object], run: Path) -> str | None:
+    """The message of our error, if there is one; any other is raised."""
+    try:
+        with within(60):
+            read(run)
+    except RlobjError as error:
+        return str(error)
+    return None

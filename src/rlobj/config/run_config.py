@@ -329,15 +329,12 @@ def given_settings(config: RunConfig) -> dict[str, Any]:
 def compose(
     preset: str | None, overrides: Sequence[Layer] = (), *, trust: bool = False
 ) -> RunConfig:
-    """Return the configuration of a preset and what overrides it.
+    """Return the configuration of a preset and what overrides it; see `build_config`.
 
     Args:
         preset: name or YAML file; None = the `preset` of an override, if any.
         overrides: (origin, partial RunConfig), later over earlier.
-        trust: as of `build_config`.
-
-    Raises:
-        ConfigError: all errors at once, each with its path and the layer that set it.
+        trust: import the code that files name.
 
     Example:
         >>> compose("stapo", [("here", {"training": {"steps": 5}})]).training.steps
@@ -354,15 +351,14 @@ def build_config(layers: Iterable[Layer], *, trust: bool = False) -> RunConfig:
         trust: import the code that files name. Without it, only code that another layer names.
 
     Raises:
-        ConfigError: all errors at once, each with its path and the layer that set it; or code of a
-            file without `trust`.
+        ConfigError: all errors at once, each with its path and layer; or code without `trust`.
     """
     layers = list(layers)
     files = [layer for layer in layers if isinstance(layer[0], FromFile)]
     if files and not trust:
         given = merged(layer for layer in layers if layer not in files)
-        naming = [name for name, layer in files if named_code(layer)] or [files[-1][0]]
-        require_named(" and ".join(naming), merged(layers), given)
+        naming = " and ".join(name for name, layer in files if named_code(layer))
+        require_named(naming or files[-1][0], merged(layers), given)
         with importing(str(given)):  # also what `named_code` cannot see, such as a rule's text
             return build_config(layers, trust=True)
     default = Objective()

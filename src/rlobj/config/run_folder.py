@@ -72,7 +72,7 @@ def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
 
 def is_run(path: Path) -> bool:
     """Whether the folder holds a run."""
-    return (path / CONFIG_FILE).is_file()
+    return (path / CONFIG_FILE).exists()
 
 
 def named_folder(path: Path) -> Path:

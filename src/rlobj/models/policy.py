@@ -197,7 +197,8 @@ def _ends(call: Callable[[], Any]) -> bool:
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_SECONDS)
-        resource.setrlimit(resource.RLIMIT_AS, [peak_memory() + _MEMORY] * 2)
+        limit = peak_memory() + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         call()
     except BaseException as error:  # any other is raised again where the call is needed
         os._exit(isinstance(error.__cause__ or error, MemoryError))

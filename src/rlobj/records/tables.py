@@ -20,7 +20,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json, step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
@@ -152,7 +152,7 @@ def read_tables(
         try:
             if parse_json(parquet.read_schema(path).metadata[_UPDATES])["rank"] == 0:
                 yield from _read_step(path, trust)
-        except (ConfigError, BatchError, pyarrow.ArrowException):
+        except (ConfigError, pyarrow.ArrowException):
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(
