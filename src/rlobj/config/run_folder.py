@@ -134,9 +134,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not is_run(path):
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{inside}")
     settings = read_yaml(path / CONFIG_FILE)
-    lacking = [] if in_another_trainer(path) else _lacking(settings)
-    if lacking or not read_whole(path / CONFIG_FILE).endswith(b"\n"):
-        lacking = lacking or ["the end of its last line"]
+    lacking = [] if in_another_trainer(path) else _lacking(path, settings)
+    if lacking:
         raise ConfigError(
             f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
             "copy. The settings are also in state.json of a checkpoint, as JSON"
@@ -150,9 +149,10 @@ def read_settings(path: Path) -> dict[str, Any]:
 warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 
-def _lacking(settings: Mapping[str, Any]) -> list[str]:
+def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
     """The sections and settings that every run has since 0.1.0, and that are not there."""
-    found: list[str] = []
+    whole = read_whole(path / CONFIG_FILE).endswith(b"\n")
+    found = [] if whole else ["the end of its last line"]
     for section, expected in settings_of(RunConfig()).items():
         given = settings.get(section)
         if given is None and section not in ("preset", "origin"):
@@ -236,7 +236,7 @@ class MetricsFile:
                         return
                     if self._number % 100 == 0:
                         progress(self._position, found.st_size)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise ConfigError(f"cannot read {self.file}: {error}") from error
