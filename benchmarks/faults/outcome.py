@@ -59,7 +59,7 @@ class Place:
     def start(self, *words: str, name: str = "run", sections: Any = None, **variables: str | None):
         """Start a run in a new folder."""
         config, run = self.config(**(sections or {})), self.path(name)
-        return Trainer(["--config", config, "--out", run, *words], run, **variables)
+        return Trainer(["--config", config, "--trust", "--out", run, *words], run, **variables)
 
     def resume(self, run: Path, *words: str, **variables: str | None) -> Trainer:
         """Resume a run."""

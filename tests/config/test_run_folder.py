@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+from limits import replaced, within
+
+from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import (
+    MetricsFile,
     best_checkpoint,
     read_changes,
+    read_lines,
     read_metrics,
     read_sessions,
     read_stop,
@@ -37,3 +44,115 @@ def test_an_accuracy_that_is_no_number_is_none(tmp_path: Path) -> None:
     best = best_checkpoint(tmp_path)
     assert best is not None
     assert best.name == "step-000002"
+
+
+def line(step: int, **more: Any) -> bytes:
+    return json.dumps({"step": step, "reward/mean": step / 8, **more}).encode() + b"\n"
+
+
+DAMAGED = {
+    "garbage": b"\x8f\x03{]\n",
+    "NUL bytes": b"\0" * 500 + b"\n",
+    "no UTF-8": b'{"step": 4, "\xff\xfe": 1}\n',
+    "a half line": line(4)[:20] + b"\n",
+    "an empty line": b"\n",
+    "a list": b"[4]\n",
+    "a number": b"4\n",
+    "a text": b'"step"\n',
+    "no step": b'{"reward/mean": 0.5}\n',
+    "a step that is a list": b'{"step": [4]}\n',
+    "a step that is true": b'{"step": true}\n',
+    "a step that is a half": b'{"step": 4.5}\n',
+    "a step below 0": b'{"step": -4}\n',
+    "a step of 4,000 digits": b'{"step": ' + b"4" * 4_000 + b"}\n",
+    "a step that no computer makes": b'{"step": 1' + b"0" * 400 + b"}\n",
+    "a second line of a step": line(2),
+    "deep lists": b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_line_is_named_and_those_after_it_are_read(tmp_path: Path, name: str) -> None:
+    good = [line(step) for step in (0, 1, 2, 3, 5, 6)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join([*good[:4], DAMAGED[name], *good[4:]]))
+    notes: list[str] = []
+    with within(10):
+        assert [each["step"] for each in read_lines(tmp_path, notes)] == [0, 1, 2, 3, 5, 6]
+    [note] = notes
+    assert note.startswith("metrics.jsonl: line 5 ")
+    assert note.endswith("left out")
+
+
+def test_lines_in_another_order_are_sorted_and_named(tmp_path: Path) -> None:
+    steps = (1, 9, 2, 3)  # a 9 that was 0
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(line, steps)))
+    notes: list[str] = []
+    assert [each["step"] for each in read_lines(tmp_path, notes)] == [1, 2, 3, 9]
+    after = "after a line of step 9"
+    assert notes == [f"metrics.jsonl: line {n} has step {s}, {after}" for n, s in ((3, 2), (4, 3))]
+
+
+def test_a_file_full_of_damage_has_few_notes(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b"?\n" * 10_000 + line(3))
+    notes: list[str] = []
+    assert len(read_lines(tmp_path, notes)) == 1
+    assert notes[4:] == [
+        "metrics.jsonl: line 5 cannot be read and is left out",
+        "metrics.jsonl: more lines are damaged, from line 6",
+    ]
+
+
+def test_a_line_without_end_takes_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(line(1))
+    with (tmp_path / "metrics.jsonl").open("r+b") as file:
+        file.truncate(1 << 40)
+    notes: list[str] = []
+    with within(20, 1 << 29):
+        assert len(read_lines(tmp_path, notes)) == 1
+    assert notes[-1] == "metrics.jsonl: line 2 is too long: what follows is not read"
+
+
+def test_a_file_that_grows_is_read_from_where_it_was_left(tmp_path: Path) -> None:
+    file, notes = tmp_path / "metrics.jsonl", list[str]()
+    reader = MetricsFile(tmp_path, notes)
+
+    def steps() -> list[int]:
+        return [each["step"] for each in reader.more(growing=True)]
+
+    assert steps() == []
+    file.write_bytes(line(1) + b"?\n" + line(2)[:9])
+    assert steps() == [1]
+    with file.open("ab") as more:
+        more.write(line(2)[9:] + line(3))
+    assert steps() == [2, 3]
+    (tmp_path / "new").write_bytes(line(1) + line(2))
+    (tmp_path / "new").rename(file)  # as a resumed run replaces it
+    assert steps() == [1, 2]
+    assert notes == ["metrics.jsonl: line 2 cannot be read and is left out"]
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "sessions.jsonl", "stopped.json"])
+def test_something_else_than_a_file_is_named(
+    tmp_path: Path, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    replaced(tmp_path / name, kind)
+    with within(10):
+        try:
+            assert [read_metrics(tmp_path), read_sessions(tmp_path), read_stop(tmp_path)]
+            said = caplog.text
+        except ConfigError as error:
+            said = str(error)
+    assert f"{tmp_path / name} is {kind}; expected a file" in said
+
+
+def test_damaged_sessions_and_the_end_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "sessions.jsonl").write_bytes(b'{"step": 0}\n\xff\n[1]\n{"step": 2}\n')
+    (tmp_path / "stopped.json").write_bytes(b'{"step": 3, "find')
+    assert [each["step"] for each in read_sessions(tmp_path)] == [0, 2]
+    assert read_stop(tmp_path) is None
+    for number in (2, 3):
+        assert f"sessions.jsonl: line {number} cannot be read and is left out" in caplog.text
+    assert f"{tmp_path / 'stopped.json'} cannot be read" in caplog.text

@@ -16,6 +16,7 @@ from record_rows import write_records
 
 import rlobj
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import lock_folder
 from rlobj.config.findings import FindingName
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import STOP_FILE
@@ -374,16 +375,21 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         rlobj.diagnose(empty)
 
 
-def test_damaged_lines_are_named_and_a_cut_last_line_is_not(tmp_path: Path) -> None:
+def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(
+    tmp_path: Path,
+) -> None:
     run = write_run(tmp_path / "run")
     file = run / "metrics.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([*lines, lines[0][:50]]))
-    assert rlobj.diagnose(run).runs[0].notes == ()
+    with lock_folder(run, "training in"):
+        assert rlobj.diagnose(run).runs[0].notes == ()
+    cut = "metrics.jsonl: line 41 cannot be read and is left out"
+    assert rlobj.diagnose(run).runs[0].notes == (cut,)
     file.write_text("\n".join([*lines[:9], lines[9][:50], *lines[10:]]) + "\n")
     [diagnosis] = rlobj.diagnose(run).runs
-    assert diagnosis.steps == 9
-    assert diagnosis.notes == ("metrics.jsonl is damaged at line 10; 31 lines were not read",)
+    assert diagnosis.steps == 39
+    assert diagnosis.notes == ("metrics.jsonl: line 10 cannot be read and is left out",)
 
 
 @pytest.mark.parametrize("line", ["5", "[]", '{"step": 41, "reward/mean": 1' + "0" * 400 + "}"])

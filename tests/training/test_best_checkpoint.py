@@ -141,3 +141,41 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(
     trained(policy, tmp_path / "other")
     with pytest.raises(ConfigError, match="no checkpoint was evaluated"):
         find_model(tmp_path / "other", checkpoint="best")
+
+
+DAMAGE = {
+    "garbage": lambda lines: [*lines[:1], "?", *lines[2:]],
+    "an empty file": lambda lines: [],
+    "no line": lambda lines: [*lines[:1], *lines[2:]],
+    "a cut last line": lambda lines: [*lines[:1], *lines[2:], lines[1][:30]],
+    "another step": lambda lines: [
+        *lines[:1],
+        lines[1].replace('"step": 2', '"step": 9'),
+        *lines[2:],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_checkpoint_whose_line_is_damaged_is_never_removed(
+    policy: Path,
+    tmp_path: Path,
+    accuracies: dict[int, float],
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    accuracies.update({1: 0.1, 2: 0.9, 4: 0.3})
+    run = tmp_path / "run"
+    trained(policy, run, steps=4)
+    assert saved(run) == [2, 4]
+    file = run / "metrics.jsonl"
+    damaged = "\n".join(DAMAGE[name](file.read_text().splitlines()))
+    file.write_text(damaged)
+    before = {line["step"] for line in RunDirectory(run).lines()}
+    trained(policy, run, steps=6, resume=True)
+    assert 2 in saved(run)
+    assert {line["step"] for line in RunDirectory(run).lines()} == {*before, 5, 6} - {9}
+    assert f"{file} has lines of {len(before - {9})} of 4 steps" in caplog.text
+    if name not in ("an empty file", "no line"):
+        assert "metrics.jsonl: line " in caplog.text
+        assert (run / "metrics.damaged.jsonl").read_text() == damaged

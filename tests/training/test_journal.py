@@ -24,6 +24,7 @@ from rlobj.training.loop.step import run_step
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.journal import Journal, pack_rollout, unpack_rollout
+from rlobj.training.storage.checkpoint import _write_manifest
 
 
 def response(index: int, tokens: list[int], reward: float, grade: Graded) -> Response:
@@ -155,7 +156,7 @@ def test_a_run_of_an_old_version_resumes_to_the_same_weights(policy, whole, tmp_
     state = checkpoint / "random" / "rank-0.json"
     state.unlink()
     torch.save({"python": Executed()}, state.with_suffix(".pt"))
-    (checkpoint / "manifest.json").write_text("{}")  # the changed files are not checked
+    _write_manifest(checkpoint)
     run_training(config, tmp_path / "run", resume=True)
     assert same(weights(tmp_path / "run"), weights(whole))
     assert metrics(tmp_path / "run") == metrics(whole)

@@ -105,7 +105,7 @@ def test_the_trained_advantages_are_those_of_the_objective_on_all_rewards(policy
 def test_a_killed_run_with_several_rewards_ends_as_if_it_had_not_been(policy, alone, tmp_path):
     file = write_config(config_of(policy, alone.parent), tmp_path / "run.yaml")
     run, log = tmp_path / "run", tmp_path / "log"
-    process = program(["train", "--config", file, "--out", run], log)
+    process = program(["train", "--config", file, "--trust", "--out", run], log)
     wait_for_step(run, 4, process, log)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -136,7 +136,7 @@ def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path)
 @pytest.mark.slow
 def test_two_processes_make_the_run_of_one_with_several_rewards(policy, alone, tmp_path):
     file = write_config(config_of(policy, alone.parent), tmp_path / "run.yaml")
-    ranks(["train", "--config", file, "--out", tmp_path / "run"])
+    ranks(["train", "--config", file, "--trust", "--out", tmp_path / "run"])
     assert distance(weights(alone), weights(tmp_path / "run")) < 2e-6
     for step in range(1, 7):
         ours, theirs = rows(tmp_path / "run", step), rows(alone, step)

@@ -31,22 +31,23 @@ def _read(name: str) -> tuple[str, list[Layer]]:
     The embedded profile is left out: these are the paper's settings over the library's defaults.
     This does not import torch, so that an unknown name is an error at once.
     """
-    from rlobj.config.layers import layers_of
+    from rlobj.config.layers import FromFile, layers_of
 
     preset = load_preset(name)
     title = ": ".join(text for text in (preset.paper, preset.summary) if text)
     origin = str(preset.path) if preset.path.name in name else name
-    return title, layers_of(None, [(origin, dict(preset.config))], profile=False)
+    return title, layers_of(None, [(FromFile(origin), dict(preset.config))], profile=False)
 
 
-def _build(layers: list[Layer]) -> RunConfig:
+def _build(layers: list[Layer], trust: bool) -> RunConfig:
     """Build the whole configuration; `data.source` may be missing, since --data can give it."""
     from rlobj.config.layers import origins
     from rlobj.config.run_config import build_config
 
     if "data.source" in origins(layers):
-        return build_config(layers)
-    config = build_config([("any task", {"data": {"source": "addition"}}), *layers])
+        return build_config(layers, trust=trust)
+    source = {"data": {"source": "addition"}}
+    config = build_config([("any task", source), *layers], trust=trust)
     return config.model_copy(update={"data": config.data.model_copy(update={"source": None})})
 
 
@@ -68,7 +69,7 @@ def list_presets() -> None:
     console.print("Next: rlobj presets show NAME, rlobj explain NAME, rlobj train --preset NAME")
 
 
-def show(preset: str) -> None:
+def show(preset: str, trust: bool = False) -> None:
     """Show a preset's YAML and its formula.
 
     [bold]Examples[/bold]
@@ -77,7 +78,7 @@ def show(preset: str) -> None:
       rlobj presets show stapo > my.yaml     the formula becomes a comment
     """
     found = load_preset(preset)
-    explanation = _build(_read(preset)[1]).resolved_objective().explain()
+    explanation = _build(_read(preset)[1], trust).resolved_objective().explain()
     console = Console()
     show_yaml(console, found.text)
     if not console.is_terminal:
@@ -90,7 +91,7 @@ def show(preset: str) -> None:
     show_explanation(console, explanation)
 
 
-def diff(left: str, right: str) -> None:
+def diff(left: str, right: str, trust: bool = False) -> None:
     """Compare all settings of two presets or files.
 
     [bold]Examples[/bold]
@@ -99,7 +100,7 @@ def diff(left: str, right: str) -> None:
       rlobj presets diff stapo my.yaml
     """
     settings = [_read(name)[1] for name in (left, right)]
-    rows = difference(*map(_dump, settings))
+    rows = difference(*(_dump(layers, trust) for layers in settings))
     console = Console()
     if not rows:
         console.print(Text(f"{left} and {right} have the same settings"))
@@ -112,12 +113,12 @@ def diff(left: str, right: str) -> None:
     console.print(compared)
 
 
-def _dump(layers: list[Layer]) -> dict[str, Any]:
-    config = _build(layers).model_dump(mode="json", by_alias=True)
+def _dump(layers: list[Layer], trust: bool) -> dict[str, Any]:
+    config = _build(layers, trust).model_dump(mode="json", by_alias=True)
     return {key: value for key, value in config.items() if key != "preset"}
 
 
-def check(file: str) -> None:
+def check(file: str, trust: bool = False) -> None:
     """Check a preset or configuration file and report all errors at once.
 
     The objective is tried on small tables, such as one with equal rewards or lengths.
@@ -127,7 +128,7 @@ def check(file: str) -> None:
     \b  rlobj presets check my.yaml
     """
     title, layers = _read(file)
-    config = _build(layers)
+    config = _build(layers, trust)
     from rlobj.objectives.trials import problems  # which imports torch
 
     if found := list(problems(config.resolved_objective())):
@@ -141,7 +142,7 @@ def check(file: str) -> None:
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
 
 
-def explain(preset: str, updates: int | None = None) -> None:
+def explain(preset: str, updates: int | None = None, trust: bool = False) -> None:
     """Explain an objective: its formula, the tokens it selects, and settings without effect.
 
     [bold]Examples[/bold]
@@ -151,7 +152,7 @@ def explain(preset: str, updates: int | None = None) -> None:
       rlobj explain my.yaml
     """
     title, layers = _read(preset)
-    config = _build(layers)
+    config = _build(layers, trust)
     objective = config.resolved_objective()
     updates, phases = updates or config.training.updates, len(objective.phases)
     counted = (

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.config.layers import FromFile
 from rlobj.config.presets import difference, load_preset
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.insight import Outcome
@@ -16,7 +17,9 @@ from rlobj.training import RunDirectory
 from rlobj_cli.screen.console import plain_value, say, table
 
 
-def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig, Path]:
+def second_run(
+    config: RunConfig, preset: str, folder: Path, *, trust: bool = False
+) -> tuple[RunConfig, Path]:
     """The configuration and the folder of the run beside another one.
 
     Seed, problems, sampling, optimizer and initial policy stay; the objective is the preset's.
@@ -25,6 +28,7 @@ def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig,
         config: the first run.
         preset: name or file; "base" = the preset that the first run's preset builds on.
         folder: of the first run.
+        trust: import the code that a preset file names.
 
     Raises:
         ConfigError: no such preset, the same objective, or a folder that has a run already.
@@ -42,8 +46,10 @@ def second_run(config: RunConfig, preset: str, folder: Path) -> tuple[RunConfig,
     except ConfigError as error:
         hint = nearest(preset, ["base"], spell_out=False)
         raise ConfigError(f"--beside {preset}:{hint} {error}") from None
-    own = {**settings_of(config), "objective": dict(loaded.config.get("objective", {}))}
-    other = build_config([(f"--beside {preset}", {**own, "preset": preset})])
+    own, objective = settings_of(config), dict(loaded.config.get("objective", {}))
+    del own["objective"]
+    above = {"preset": preset, "objective": objective}
+    other = build_config([("run", own), (FromFile(f"--beside {preset}"), above)], trust=trust)
     if other.objective == config.objective:
         raise ConfigError(f"--beside {preset}: its objective is the same as that of the run")
     path = folder.with_name(f"{folder.name}-beside-{loaded.name}")

@@ -80,7 +80,7 @@ def train(
         from rlobj.training.origin import layers_from
 
         layers = layers_from(from_run, preset, overrides, trust=trust)
-    running.start(console, layers, out, dry_run, processes, beside)
+    running.start(console, layers, out, dry_run, processes, beside, trust=trust)
 
 
 def _running(console: Console) -> Any:

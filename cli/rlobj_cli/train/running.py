@@ -46,14 +46,16 @@ def start(
     dry_run: bool,
     processes: int | None,
     beside: str | None = None,
+    *,
+    trust: bool = False,
 ) -> None:
     """Start a new run from the layers of its configuration, or with `dry_run` show them.
 
     With `beside`, a second run with the objective of that preset follows.
     """
-    config = prepared(build_config(layers))
+    config = prepared(build_config(layers, trust=trust))
     folder = out or default_folder(config)
-    other = None if beside is None else second_run(config, beside, folder)
+    other = None if beside is None else second_run(config, beside, folder, trust=trust)
     if dry_run:
         check_functions(config)
         show_dry_run(console, config, layers, processes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +25,7 @@ POLL = 0.5
 """Seconds between two looks at the folder."""
 PATIENCE = 60.0
 """Seconds to wait for the folder of a run that was just started."""
-MOST = 1e100
-"""Larger numbers, which no metric has, are left out."""
+logger = logging.getLogger("rlobj")
 
 
 def follow(console: Console, run: Path, trust: bool = False) -> int:
@@ -51,8 +49,10 @@ def follow(console: Console, run: Path, trust: bool = False) -> int:
     rule = visible(rule_of(config.model_dump(mode="json", by_alias=True)), 200)
     say(console, Text.assemble(("rlobj watch", "bold"), f"  {visible(str(run))}  ", (rule, "cyan")))
     with importing(trust), open_screen(console, config.training.steps, 0, []) as screen:
-        seen = -1
-        for lines in _polled(run):
+        seen, notes = -1, list[str]()
+        for lines in _polled(run, notes):
+            while notes:
+                logger.warning(notes.pop(0))
             if lines or not screen.history:
                 screen.wait_for("" if lines else "waiting for the first step")
             for line in lines:
@@ -82,37 +82,14 @@ def _wait_for(console: Console, run: Path) -> None:
         time.sleep(POLL)
 
 
-def _polled(run: Path) -> Iterator[list[dict[str, Any]]]:
-    """The new lines of metrics.jsonl, again and again until no process trains in the folder.
-
-    An incomplete last line is left for the next time. A resumed run replaces the file; then all
-    lines come again.
-    """
-    file, inode, position, live = run / "metrics.jsonl", 0, 0, True
+def _polled(run: Path, notes: list[str]) -> Iterator[list[dict[str, Any]]]:
+    """The new lines of metrics.jsonl, again and again until no process trains in the folder."""
+    file, live = run_folder.MetricsFile(run, notes), True
     while live:
-        live, text = is_locked(run), b""
-        if file.exists():
-            with file.open("rb") as opened:
-                before, inode = inode, os.fstat(opened.fileno()).st_ino
-                position = opened.seek(position if inode == before else 0)
-                text = opened.read()
-        end = text.rfind(b"\n") + 1
-        position += end
-        yield [line for line in map(_numbers, text[:end].splitlines()) if line]
+        live = is_locked(run)
+        yield list(file.more(growing=True))
         if live:
             time.sleep(POLL)
-
-
-def _numbers(text: bytes) -> dict[str, Any]:
-    """The numbers of a line; none if it is no line of a step."""
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-        return {}
-    numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
-    return {key: value for key, value in numbers.items() if abs(value) < MOST}
 
 
 def _tell(console: Console, run: Path, screen: Screen) -> int:

@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
+
+WHOLE = 1 << 26
+"""The largest file in bytes that is read at once, unless its reader says another number."""
+_KINDS = {"d": "a folder", "p": "a pipe", "s": "a socket"}
 
 
 def packaged(package: str, name: str) -> str:
     """The text of a file inside rlobj, such as a style sheet in `assets`."""
     return (files(package) / name).read_text(encoding="utf-8")
+
+
+def a_file(path: Path) -> Path:
+    """The path of a file to read: a pipe would wait for ever, and a device never ends.
+
+    Raises:
+        OSError: there is no file, or something else than a file.
+    """
+    if (kind := stat.filemode(path.stat().st_mode)[0]) != "-":
+        raise OSError(f"{path} is {_KINDS.get(kind, 'a device')}; expected a file")
+    return path
+
+
+def read_whole(path: Path, most: int = WHOLE) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        OSError: as `a_file`, or it has more bytes than `most`.
+    """
+    with a_file(path).open("rb") as file:
+        if len(content := file.read(most + 1)) > most:
+            raise OSError(f"{path} has more than {most:,} bytes")
+    return content
+
+
+def parse_json(text: bytes | str) -> Any:
+    """JSON as Python objects; ValueError also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -38,10 +76,16 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
                 os.fsync(file.fileno())
         partial.replace(path)
     except BaseException as error:  # also Ctrl-C
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk, or below a file
+            partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise RunError(f"cannot write {path}: {error}") from error
         raise
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file, or a pipe without waiting for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 @contextmanager
@@ -57,7 +101,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
+        lock = open(folder / ".lock", "a", opener=_at_once)  # noqa: SIM115
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error}") from error
     with lock:
@@ -68,12 +112,25 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         yield
 
 
-def refuse_links(folder: Path) -> None:
-    """Check that what is written and deleted in a folder is inside of it.
+def refuse_others(folder: Path) -> None:
+    """Check that a folder has only files and folders, also behind links.
 
     Raises:
-        ConfigError: a link in the folder leads out of it.
+        ConfigError: there is a pipe, socket or device.
     """
+    for found in folder.rglob("*"):
+        kind = stat.filemode(found.stat().st_mode)[0] if found.exists() else "-"
+        if kind not in "-d":
+            raise ConfigError(f"{found} is {_KINDS.get(kind, 'a device')}; expected a file")
+
+
+def refuse_links(folder: Path) -> None:
+    """Check that what is written and deleted in a folder is inside of it: files and folders only.
+
+    Raises:
+        ConfigError: as `refuse_others`, or a link in the folder leads out of it.
+    """
+    refuse_others(folder)
     home = folder.resolve()
     for found in filter(Path.is_symlink, folder.rglob("*")):
         if not found.resolve().is_relative_to(home):
@@ -86,7 +143,7 @@ def refuse_links(folder: Path) -> None:
 def is_locked(folder: Path) -> bool:
     """Whether a process has the lock of a folder."""
     try:
-        with (folder / ".lock").open("rb") as lock:
+        with open(folder / ".lock", "rb", opener=_at_once) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -20,14 +20,17 @@ PYTHON_OBJECT = "<Python object"
 _FILES: dict[tuple[str, int], ModuleType] = {}
 """The imported files, by path and time of the last change."""
 
-_IMPORTING: ContextVar[bool] = ContextVar("_IMPORTING", default=True)
+_IMPORTING: ContextVar[bool | str] = ContextVar("_IMPORTING", default=True)
 
 _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
 
 @contextlib.contextmanager
-def importing(allowed: bool) -> Iterator[None]:
-    """Allow or refuse imports in the block: settings read from a run's folder are not trusted."""
+def importing(allowed: bool | str) -> Iterator[None]:
+    """Allow or refuse imports in the block: settings of a file are not trusted.
+
+    A text, such as the settings of a command line, allows what it has between quotes.
+    """
     token = _IMPORTING.set(allowed)
     try:
         yield
@@ -58,7 +61,10 @@ def import_target(target: str | None) -> Any:
     if not source or not name:
         raise ConfigError(f"target is {target!r}. {_EXPECTED}")
     assert target is not None
-    if not _IMPORTING.get():
+    allowed = _IMPORTING.get()
+    if isinstance(allowed, str):
+        allowed = any(f"{quote}{target}{quote}" in allowed for quote in "'\"")
+    if not allowed:
         raise ConfigError(
             f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
             "--trust on the command line, trust=True in Python"

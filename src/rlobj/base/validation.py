@@ -40,14 +40,13 @@ class Model(BaseModel):
         return [field.alias or name for name, field in cls.model_fields.items()]
 
 
-HALF = "half a surrogate pair, such as \\ud800, is no character"
-
-
 def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The texts in a value that cannot be written to a file, each with its dotted name."""
+    """The texts in a value that cannot be written to a file: dotted name and what is wrong."""
     if isinstance(value, str):
         if not value.isascii() and _SURROGATE.search(value):
-            yield name.encode(errors="backslashreplace").decode(), ascii(value[:80])
+            shown = ascii(value[:80])
+            problem = f"half a surrogate pair, such as \\ud800, is no character, got {shown}"
+            yield name.encode(errors="backslashreplace").decode(), problem
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             path = f"{name}.{key}" if name else str(key)

@@ -19,6 +19,11 @@ from rlobj.config.presets import flattened, load_preset, merge
 from rlobj.data.reasoning_gym import REWARD, is_gym, refuse_missing
 from rlobj.data.tasks import TASKS
 
+
+class FromFile(str):
+    """The origin of settings in a file, which may name the code of a stranger."""
+
+
 Layer = tuple[str, Mapping[str, Any]]
 """The origin of settings, as text, and the settings: a partial RunConfig."""
 
@@ -50,7 +55,7 @@ def layers_of(
                 f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
                 "'preset:' belongs in a configuration file (--config)"
             )
-        layers.append((f"preset {preset}", {"preset": preset, **config}))
+        layers.append((FromFile(f"preset {preset}"), {"preset": preset, **config}))
     recipe = flattened(merged(layers))
     settings = flattened(merged([*layers, *above]))
     source = settings.get("data.source")
@@ -72,7 +77,7 @@ def file_layer(path: str | Path) -> Layer:
         ConfigError: no such file, or it is not a YAML mapping.
     """
     path = Path(path).expanduser()
-    return str(path), dict(load_preset(path.absolute()).config)
+    return FromFile(path), dict(load_preset(path.absolute()).config)
 
 
 def parse_setting(text: str) -> dict[str, Any]:
@@ -110,13 +115,11 @@ def reward_settings(text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    import yaml
-
-    from rlobj.base.yaml import Loader
+    from rlobj.base.yaml import load_yaml
 
     try:
-        value = yaml.load(text, Loader=Loader)
-    except yaml.YAMLError:
+        value = load_yaml(text)
+    except ValueError:
         return text
     if isinstance(value, dict) and all(entry is None for entry in value.values()):
         return text  # {prompt} is a template, not a mapping without values

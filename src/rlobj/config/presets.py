@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.files import read_whole
 
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
@@ -131,7 +132,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         bases=bases,
         config=config,
         path=path,
-        text=path.read_text(encoding="utf-8"),
+        text=read_whole(path).decode(),
     )
 
 
@@ -164,15 +165,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, with its line.
     """
-    import yaml
-
-    from rlobj.base.yaml import Loader
+    from rlobj.base.yaml import MOST_TEXT, load_yaml
 
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+        text = read_whole(path, 4 * MOST_TEXT).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    except yaml.YAMLError as error:
+    try:
+        content = load_yaml(text)
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     content = {} if content is None else content
     if not isinstance(content, dict):

@@ -157,24 +157,36 @@ def trust_option(settings: Mapping[str, Any]) -> str:
     return " --trust" if named_code(settings) else ""
 
 
+def require_named(source: object, settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check that the caller names all code that settings of a file or run name.
+
+    Args:
+        source: the file or run, for the message.
+        settings: of the file or run, with the caller's above them.
+        given: the caller's.
+
+    Raises:
+        ConfigError: they name other code.
+    """
+    named = named_code(given)
+    if untrusted := [code for code in named_code(settings) if code not in named]:
+        raise ConfigError(
+            f"the settings of {source} name code: {', '.join(untrusted)}. It would be imported, "
+            "and could do whatever you can. If you trust it, add --trust on the command line, "
+            "trust=True in Python. A reward can be named again instead: --reward FILE.py:NAME"
+        )
+
+
 def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Check that the caller names all code and all other machines that a run's settings name.
 
-    Args:
-        run: the run, for the message.
-        settings: of the run, with the caller's above them.
-        given: the caller's.
+    The arguments are those of `require_named`.
 
     Raises:
         ConfigError: the run names other code, or servers that would get the caller's key.
     """
-    named, flat = named_code(given), flattened(settings)
-    if untrusted := [code for code in named_code(settings) if code not in named]:
-        raise ConfigError(
-            f"the settings of {run} name code: {', '.join(untrusted)}. It would be imported, and "
-            "could do whatever you can. If you trust it, add --trust on the command line, trust="
-            "True in Python. A reward can be named again instead: --reward FILE.py:NAME"
-        )
+    require_named(run, settings, given)
+    flat = flattened(settings)
     urls = flat.get("sampling.server.url", ())
     urls = [urls] if isinstance(urls, str) else urls
     away = [url for url in urls if not is_local(urlsplit(url).hostname)]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from os.path import commonprefix
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.validation import HALF, InvalidFields, Model, half_surrogates
+from rlobj.base.targets import importing
+from rlobj.base.validation import InvalidFields, Model, half_surrogates
 from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.findings import FindingName
-from rlobj.config.layers import Layer, flattened, layers_of, merged
+from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
+from rlobj.config.resuming import named_code, require_named
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
@@ -324,35 +326,46 @@ def given_settings(config: RunConfig) -> dict[str, Any]:
     return found
 
 
-def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
-    """Return the configuration of a preset and what overrides it.
+def compose(
+    preset: str | None, overrides: Sequence[Layer] = (), *, trust: bool = False
+) -> RunConfig:
+    """Return the configuration of a preset and what overrides it; see `build_config`.
 
     Args:
         preset: name or YAML file; None = the `preset` of an override, if any.
         overrides: (origin, partial RunConfig), later over earlier.
-
-    Raises:
-        ConfigError: all errors at once, each with its path and the layer that set it.
+        trust: import the code that files name.
 
     Example:
         >>> compose("stapo", [("here", {"training": {"steps": 5}})]).training.steps
         5
     """
-    return build_config(layers_of(preset, overrides))
+    return build_config(layers_of(preset, overrides), trust=trust)
 
 
-def build_config(layers: Iterable[Layer]) -> RunConfig:
+def build_config(layers: Iterable[Layer], *, trust: bool = False) -> RunConfig:
     """Merge layers of settings, lowest first, to one configuration.
 
+    Args:
+        layers: the settings; `FromFile` marks those of files.
+        trust: import the code that files name. Without it, only code that another layer names.
+
     Raises:
-        ConfigError: all errors at once, each with its path and the layer that set it.
+        ConfigError: all errors at once, each with its path and layer; or code without `trust`.
     """
     layers = list(layers)
+    files = [layer for layer in layers if isinstance(layer[0], FromFile)]
+    if files and not trust:
+        given = merged(layer for layer in layers if layer not in files)
+        naming = " and ".join(name for name, layer in files if named_code(layer))
+        require_named(naming or files[-1][0], merged(layers), given)
+        with importing(str(given)):  # also what `named_code` cannot see, such as a rule's text
+            return build_config(layers, trust=True)
     default = Objective()
     kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
     settings = merged([("defaults", {"objective": kinds}), *layers])
     try:
-        if broken := [(path, f"{HALF}, got {text}") for path, text in half_surrogates(settings)]:
+        if broken := [*half_surrogates(settings)]:
             raise InvalidFields(broken)
         return RunConfig(**settings)
     except InvalidFields as error:
@@ -376,15 +389,9 @@ def _elsewhere(path: str, text: str) -> str:
 def _origin(path: str, layers: Sequence[Layer]) -> str:
     """' (from --set)': the last of the layers that hold most of the path, if any holds a part."""
     held = [
-        (_common_depth(path, setting), index)
+        (len(commonprefix([path.split("."), setting.split(".")])), index)  # noqa: RUF071  # of lists
         for index, (_, layer) in enumerate(layers)
         for setting in flattened(layer)
     ]
     depth, index = max(held, default=(0, 0))
     return f" (from {layers[index][0]})" if depth else ""
-
-
-def _common_depth(path: str, other: str) -> int:
-    """The number of leading parts that two dotted paths share."""
-    pairs = zip(path.split("."), other.split("."), strict=False)
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))

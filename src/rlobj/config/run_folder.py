@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import functools
+import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.files import step_of
+from rlobj.base.files import a_file, is_locked, parse_json, read_whole, step_of
 from rlobj.config.presets import read_yaml
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import RunConfig, settings_of
 
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -26,6 +28,18 @@ STOP_FILE = "stopped.json"
 
 REWARD_FILE = "the file of a reward"
 """The name of a change that is no setting: somebody edited that file."""
+_NEWER = """
+checkpoint.best data.gym data.max_prompt_tokens data.system data.test_template evaluation.min_p
+evaluation.top_k model.chat_template_kwargs model.lora objective.columns objective.shape
+output.records_mb output.records_share output.tables_every output.trackers sampling.async_depth
+sampling.max_logprob_gap sampling.server sampling.vllm training.adam_epsilon training.balance
+training.fused training.hang_timeout training.min_lr_ratio training.packed training.passes
+training.skip_inactive training.stop_on training.strategy training.warmup_ratio
+"""
+"""Settings that runs of 0.1.0 do not have. A new setting belongs here."""
+_STEP = itemgetter("step")
+MOST_LINE = 1 << 24
+"""Bytes of the longest line of metrics.jsonl."""
 
 
 class Measure(NamedTuple):
@@ -60,7 +74,7 @@ def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
 
 def is_run(path: Path) -> bool:
     """Whether the folder holds a run."""
-    return (path / CONFIG_FILE).is_file()
+    return (path / CONFIG_FILE).exists()
 
 
 def named_folder(path: Path) -> Path:
@@ -122,70 +136,173 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not is_run(path):
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{inside}")
     settings = read_yaml(path / CONFIG_FILE)
+    lacking = [] if in_another_trainer(path) else _lacking(path, settings)
+    if lacking:
+        raise ConfigError(
+            f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
+            "copy. The settings are also in state.json of a checkpoint, as JSON"
+        )
     if isinstance(output := settings.get("output"), dict):
         for name in ("tokens_every", "token_responses"):  # settings of 0.1.0 that are gone
             output.pop(name, None)
     return settings
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, without an incomplete last line after a crash.
+warn_once = functools.cache(logging.getLogger(__name__).warning)
 
-    A run without the file has none.
+
+def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
+    """The sections and settings that every run has since 0.1.0, and that are not there."""
+    whole = read_whole(path / CONFIG_FILE).endswith(b"\n")
+    found = [] if whole else ["the end of its last line"]
+    for section, expected in settings_of(RunConfig()).items():
+        given = settings.get(section)
+        if given is None and section not in ("preset", "origin"):
+            found.append(section)
+        elif isinstance(given, Mapping) and section != "rewards":
+            names = (f"{section}.{key}" for key in expected if key not in given)
+            found += [name for name in names if name not in _NEWER.split()]
+    return found
+
+
+def read_metrics(path: Path, damage: list[str] | None = None) -> list[dict[str, Any]]:
+    """`read_lines` with a warning for each note; `damage` gets them too.
+
+    With `damage`, no other process writes to the file: an incomplete last line is damage.
     """
-    lines = read_lines(path, [])
-    return list(takewhile(lambda x: isinstance(x, dict) and isinstance(x.get("step"), int), lines))
+    notes: list[str] = [] if damage is None else damage
+    found = MetricsFile(path, notes).more(growing=damage is None and is_locked(path))
+    lines = sorted(found, key=_STEP)
+    for note in notes:
+        warn_once(f"{path}: {note}")
+    return lines
 
 
 def read_lines(
     run: Path, notes: list[str], progress: Progress = lambda done, total: None
-) -> Iterator[Any]:
-    """The lines of metrics.jsonl as JSON; a note if a damaged one hides those after it.
+) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl in the order of steps, see `MetricsFile`."""
+    found = MetricsFile(run, notes).more(growing=is_locked(run), progress=progress)
+    return sorted(found, key=_STEP)
 
-    A last line that a crash has cut is no damage.
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a file is a finite number, of a size that metrics have."""
+    return isinstance(value, int | float) and abs(value) < 1e100
+
+
+class MetricsFile:
+    """Reads metrics.jsonl, and goes on where it stopped the last time. All readers use it.
+
+    A line has numbers only; None = not finite.
+
+    Args:
+        run: the run's folder; it may have no such file.
+        notes: they name damaged lines. These are left out, and the lines after them are read.
     """
-    file, done = run / "metrics.jsonl", 0
-    if not file.exists():
-        return
-    size = file.stat().st_size
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            done += len(line)
-            try:
-                yield _parsed(line)
-            except ValueError:
-                if left := sum(1 for _ in lines):
-                    what = f"damaged at line {number}; {left + 1} lines were not read"
-                    notes.append(f"metrics.jsonl is {what}")
-                return
-            if number % 100 == 0:
-                progress(done, size)
 
+    def __init__(self, run: Path, notes: list[str]) -> None:
+        self.file, self._notes = run / "metrics.jsonl", notes
+        self._restart(0)
 
-def _parsed(text: bytes) -> Any:
-    """JSON as Python objects; ValueError also if it is nested too deeply."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    def _restart(self, inode: int) -> None:
+        self._inode, self._position, self._number, self._damaged = inode, 0, 0, 0
+        self._seen, self._last = set[int](), -1
+
+    def more(
+        self, *, growing: bool = False, progress: Progress = lambda done, total: None
+    ) -> Iterator[dict[str, Any]]:
+        """The lines since the last time; all of them if a resumed run has replaced the file.
+
+        Args:
+            growing: leave an incomplete last line for the next time.
+            progress: called with (bytes read, all bytes).
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        try:
+            with a_file(self.file).open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != self._inode or found.st_size < self._position:
+                    self._restart(found.st_ino)
+                file.seek(self._position)
+                while line := file.readline(MOST_LINE):
+                    if growing and len(line) < MOST_LINE and not line.endswith(b"\n"):
+                        return
+                    self._position, self._number = file.tell(), self._number + 1
+                    if numbers := self._numbers(line):
+                        yield numbers
+                    if len(line) == MOST_LINE:
+                        self._note("is too long: what follows is not read")
+                        return
+                    if self._number % 100 == 0:
+                        progress(self._position, found.st_size)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise ConfigError(f"cannot read {self.file}: {error}") from error
+
+    def _numbers(self, text: bytes) -> dict[str, Any]:
+        """The numbers of a line; {} if it is damaged, or equal to one before."""
+        try:
+            line = parse_json(text)
+            step = line["step"]
+            if type(step) is not int or not 0 <= step < 2**53:
+                raise ValueError(step)
+        except (ValueError, TypeError, KeyError):
+            self._note("cannot be read and is left out")
+            return {}
+        if hash(text.strip()) in self._seen:
+            self._note(f"repeats step {step} and is left out")
+            return {}
+        if step <= self._last:
+            self._note(f"has step {step}, after a line of step {self._last}")
+        self._seen.add(hash(text.strip()))
+        self._last = max(step, self._last)
+        numbers = {key: x for key, x in line.items() if x is None or isinstance(x, int | float)}
+        return {key: x if is_number(x) else None for key, x in numbers.items()}
+
+    def _note(self, what: str) -> None:
+        self._damaged += 1
+        if self._damaged <= 5:
+            self._notes.append(f"metrics.jsonl: line {self._number} {what}")
+        elif self._damaged == 6:
+            self._notes.append(f"metrics.jsonl: more lines are damaged, from line {self._number}")
 
 
 def read_stop(path: Path) -> tuple[int, str, str] | None:
     """Step, finding ("" = none) and message of the error that ended a run; None without one."""
     try:
-        told = _parsed((path / STOP_FILE).read_bytes())
+        told = parse_json(read_whole(path / STOP_FILE))
         return int(told["step"]), str(told["finding"] or ""), str(told["message"])
-    except (OSError, ValueError, TypeError, KeyError, OverflowError):  # of step 1e999
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:  # of step 1e999
+        warn_once(f"{path / STOP_FILE} cannot be read: {error!r}")
         return None
 
 
 def read_sessions(path: Path) -> list[dict[str, Any]]:
-    """The starts of a run, oldest first; lines that a crash has cut are left out."""
+    """The starts of a run, oldest first; a warning names each damaged line, which is left out.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     file, found = path / "sessions.jsonl", []
-    for line in file.read_bytes().splitlines() if file.exists() else ():
-        with suppress(ValueError):
-            found.append(_parsed(line))
-    return [each for each in found if isinstance(each, dict) and isinstance(each.get("step"), int)]
+    try:
+        lines = read_whole(file).splitlines() if file.exists() else []
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            each = parse_json(line)
+            if type(each["step"]) is not int:
+                raise TypeError
+            found.append(each)
+        except (ValueError, TypeError, KeyError):
+            warn_once(f"{path}: sessions.jsonl: line {number} cannot be read and is left out")
+    return found
 
 
 def read_changes(path: Path) -> list[tuple[int, str, Any, Any]]:
@@ -246,7 +363,7 @@ def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
     metrics = read_metrics(path)
     measure = measure_of(metrics)
     lines = {line["step"]: line.get(measure.key) for line in metrics}
-    known = {step: float(x) for step, x in lines.items() if isinstance(x, int | float)}
+    known = {step: x for step, x in lines.items() if x is not None}
     changes = [
         step
         for step, name, _, _ in read_changes(path)

@@ -7,13 +7,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rlobj.base.errors import DataError
+from rlobj.base.files import a_file, read_whole
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.problems import Row
 
 EXAMPLE = '{"problem": "2+2?", "answer": "4"}'
+_MOST = 1 << 26
+"""Characters of the longest line."""
 SPLIT_WORDS = {"train", "training", "test", "eval", "validation", "valid", "val", "dev"}
 """Words in file names that name a split."""
 
@@ -36,6 +39,7 @@ def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator
             f"{path}: unknown file type '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
         )
     try:
+        a_file(path)
         if path.suffix == ".parquet":
             yield from _parquet(path, duplicates)
         else:
@@ -112,13 +116,23 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(_lines(file, path), start=1):
             if not line.strip():
                 continue
             where = f"{path}:{number}"
             row = _parsed(line, where, f"; expected one object per line, such as {EXAMPLE}")
             yield where, _object(row, where)
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """The lines of a file, none of which may fill the memory."""
+    number = 0
+    while line := file.readline(_MOST):
+        number += 1
+        if len(line) == _MOST:
+            raise DataError(f"{path}:{number}: the line has more than {_MOST:,} characters.")
+        yield line
 
 
 def _parsed(text: str, where: str, expected: str = "") -> Any:
@@ -140,7 +154,7 @@ def _parsed(text: str, where: str, expected: str = "") -> Any:
 
 def _json(path: Path) -> Iterator[Row]:
     """A list of objects, an object that contains one such list, or JSON lines."""
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_whole(path, 1 << 32).decode("utf-8-sig")
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -161,8 +175,8 @@ def _json(path: Path) -> Iterator[Row]:
 def _separated(path: Path) -> Iterator[Row]:
     """CSV or TSV with a header line."""
     delimiter = "\t" if path.suffix == ".tsv" else ","
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(_lines(file, path), delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
             for fields in filter(None, reader):

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, nearest
-from rlobj.base.validation import HALF, Model, half_surrogates
+from rlobj.base.validation import Model, half_surrogates
 from rlobj.data.problems import Problem, Row, digest
 
 KNOWN = {
@@ -132,8 +132,8 @@ def require_texts(row: Mapping[str, Any], where: str) -> None:
     Raises:
         DataError: a text or the name of a column has half a surrogate pair, as JSON allows.
     """
-    for column, text in half_surrogates(row):
-        raise DataError(f"{where}, column '{column}': {HALF}: {text}")
+    for column, problem in half_surrogates(row):
+        raise DataError(f"{where}, column '{column}': {problem}")
 
 
 def find_columns(

@@ -19,6 +19,7 @@ from rlobj.config.embedded_profile import (
     PROFILES,
 )
 from rlobj.config.layers import Layer
+from rlobj.config.manifest import require_sound
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
@@ -102,6 +103,7 @@ def _embedded(asked: Sequence[Any]) -> ModelSource:
 def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
     """A run's settings, and the model of one of its checkpoints."""
     stored, chosen = read_settings(path), named_checkpoint(path, checkpoint)
+    require_sound(chosen, "model/")
     stored.pop("objective", None)  # it may name code, and no evaluation needs it
     stored["sampling"] = {**stored["sampling"], "engine": "transformers", "async_depth": 0}
     return ModelSource(name, (str(path), stored), lambda _: str(chosen / "model"))

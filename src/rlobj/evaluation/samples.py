@@ -17,22 +17,31 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rlobj.base.errors import ConfigError, DataError, RunError
-from rlobj.base.files import lock_folder, refuse_links, write_whole
+from rlobj.base.files import (
+    WHOLE,
+    a_file,
+    lock_folder,
+    parse_json,
+    read_whole,
+    refuse_links,
+    write_whole,
+)
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 
 SETTINGS = "settings.json"
 Key = tuple[str, str, int]
+Line = TypeVar("Line")
 """(benchmark, problem id, sample)."""
 
 
@@ -187,7 +196,7 @@ class Samples:
         if self.path is None or not (self.path / SETTINGS).exists():
             return self._settings
         try:
-            found = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+            found = parse_json(read_whole(self.path / SETTINGS))
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / SETTINGS} cannot be read: {error}") from error
         if not isinstance(found, dict):
@@ -204,9 +213,12 @@ class Samples:
         if self.path is None:
             return self._problems
         found: dict[str, list[Problem]] = {}
-        for line in self._lines("problems.jsonl"):
-            problem = Problem(line["problem"], line["prompt"], line["answer"], line["extra"])
-            found.setdefault(line["benchmark"], []).append(problem)
+        names = ("problem", "prompt", "answer", "extra")
+        for benchmark, problem in self._lines(
+            "problems.jsonl",
+            lambda line: (line["benchmark"], Problem(*(line[name] for name in names))),
+        ):
+            found.setdefault(benchmark, []).append(problem)
         return found
 
     def write_problems(self, problems: Mapping[str, Sequence[Problem]]) -> None:
@@ -229,17 +241,14 @@ class Samples:
             repair: cut off a last line that a crash left incomplete. Only with the lock held.
 
         Raises:
-            DataError: a line that is not JSON.
+            DataError: a damaged line.
             RunError: the disk refused.
         """
-        for line in self._lines("samples.jsonl", repair=repair):
-            key = line.pop("benchmark"), line.pop("problem"), line["sample"]
-            self.responses.setdefault(key, ResponseRecord(text=line.pop("response"), **line))
-        for line in self._lines("grades.jsonl", repair=repair):
-            key = line.pop("benchmark"), line.pop("problem"), line.pop("sample")
+        for key, response in self._lines("samples.jsonl", _response, repair=repair):
+            self.responses.setdefault(key, response)
+        for key, grade in self._lines("grades.jsonl", _grade, repair=repair):
             if key in self.responses:
-                reward = line.pop("reward")
-                self.grades[key] = Graded(math.nan if reward is None else reward, **line)
+                self.grades[key] = grade
 
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Add responses; the file has them when this returns.
@@ -308,21 +317,28 @@ class Samples:
         except OSError as error:
             raise RunError(f"cannot write {self.path / name}: {error}") from error
 
-    def _lines(self, name: str, *, repair: bool = False) -> Iterator[dict[str, Any]]:
-        """The complete lines of a file."""
+    def _lines(
+        self, name: str, read: Callable[[dict[str, Any]], Line], *, repair: bool = False
+    ) -> Iterator[Line]:
+        """The complete lines of a file, each as `read` reads it.
+
+        Raises:
+            DataError: a damaged line.
+        """
         if self.path is None or not (self.path / name).exists():
             return
         file = self.path / name
         end = 0
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n"):  # cut off, or being written
+        with a_file(file).open("rb") as lines:
+            for number, line in enumerate(iter(lambda: lines.readline(WHOLE), b""), 1):
+                if not line.endswith(b"\n") and len(line) < WHOLE:  # cut off, or being written
                     break
                 end += len(line)
                 try:
-                    yield json.loads(line.decode("utf-8", "surrogatepass"))
-                except ValueError as error:
-                    raise DataError(f"{file}:{number}: not JSON ({error})") from error
+                    found = read(parse_json(line.decode("utf-8", "surrogatepass")))
+                except (ValueError, TypeError, LookupError, AttributeError) as error:
+                    raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
+                yield found
         if repair:
             try:
                 os.truncate(file, end)
@@ -337,6 +353,23 @@ def _line(entry: Mapping[str, Any]) -> str:
 def _named(key: Key) -> dict[str, Any]:
     benchmark, problem, sample = key
     return {"benchmark": benchmark, "problem": problem, "sample": sample}
+
+
+def _key(line: dict[str, Any]) -> Key:
+    key = line.pop("benchmark"), line.pop("problem"), line.pop("sample")
+    if [type(part) for part in key] != [str, str, int]:
+        raise TypeError(key)
+    return key
+
+
+def _response(line: dict[str, Any]) -> tuple[Key, ResponseRecord]:
+    key = _key(line)
+    return key, ResponseRecord(key[2], text=str(line.pop("response")), **line)
+
+
+def _grade(line: dict[str, Any]) -> tuple[Key, Graded]:
+    key, reward = _key(line), line.pop("reward")
+    return key, Graded(math.nan if reward is None else float(reward), **line)
 
 
 def _grade_line(key: Key, grade: Graded) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import a_file
 from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.outcomes import percent, share
@@ -194,9 +195,8 @@ def inspect(
 
 def tokens_by_step(run: Path, step: int | None = None) -> dict[int, float]:
     """The number of tokens of each step, or of one, as metrics.jsonl counts them."""
-    lines = [(line.get("step"), line.get("tokens/step")) for line in read_metrics(run)]
-    known = [(at, n) for at, n in lines if isinstance(at, int) and isinstance(n, int | float)]
-    return {at: n for at, n in known if math.isfinite(n) and step in (None, at)}
+    known = [(line["step"], line.get("tokens/step")) for line in read_metrics(run)]
+    return {at: n for at, n in known if n is not None and step in (None, at)}
 
 
 def _nothing(run: Path, step: int | None) -> str:
@@ -278,7 +278,8 @@ def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     file = run / "samples" / f"step-{token['step']:06d}.parquet"
     chosen = pc.field("id") == token["response"]
     try:
-        rows = parquet.read_table(file, columns=["prompt", "response"], filters=chosen).to_pylist()
+        columns = ["prompt", "response"]
+        rows = parquet.read_table(a_file(file), columns=columns, filters=chosen).to_pylist()
     except (pyarrow.ArrowException, OSError):  # not there, or damaged
         return None
     return rows[0] if rows else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.files import refuse_others
 from rlobj.config.run_folder import is_run, newest_checkpoint
 
 
@@ -27,6 +28,7 @@ def require_model(name: str) -> None:
         raise ConfigError(
             f"{name} is a folder without config.json; a model is one that save_pretrained wrote"
         )
+    refuse_others(path)
     local = name.startswith((".", "~", "/")) or len(path.parts) > 2
     beside = path.parent if len(path.parts) > 1 else None
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):

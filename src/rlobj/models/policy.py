@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pickle
+import resource
+import signal
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlobj.answers.worker import peak_memory
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import ModelConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models import lora
 from rlobj.models.bars import no_bars
+
+_SECONDS, _MEMORY = 10, 2 << 30
+"""What a chat template may take for one prompt; it is a program of the model's author."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,11 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
             "model.chat_template=false, or use a chat model"
         )
     chat = Chat(data.system, config.chat_template_kwargs)
+    if wanted and not _ends(lambda: chat.applied(tokenizer, "1 + 1 = ?")):
+        raise ConfigError(
+            f"the chat template of '{source}' takes more than {_SECONDS} seconds or {_MEMORY >> 30}"
+            " GiB for one prompt. Use another model, or set model.chat_template=false"
+        )
     unused = [
         f"model.chat_template_kwargs.{name}" for name in chat.arguments if name not in template
     ]
@@ -173,16 +187,35 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
     return chat if wanted else None
 
 
+def _ends(call: Callable[[], Any]) -> bool:
+    """Whether a call ends in bounded time and memory, tried in a copy of this process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about other threads, which the copy does not have
+        child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_SECONDS)
+        limit = peak_memory() + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        call()
+    except BaseException as error:  # any other is raised again where the call is needed
+        os._exit(isinstance(error.__cause__ or error, MemoryError))
+    os._exit(0)
+
+
 @contextlib.contextmanager
 def _loading(source: str) -> Iterator[None]:
     """Raise a library's error about a model that it cannot load as a ConfigError."""
-    from safetensors import SafetensorError
-
     try:
         yield
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+    except Exception as error:  # of many libraries, about any of the files
+        why: Any = error
+        if isinstance(error, pickle.UnpicklingError):
+            why = "its weights are a pickle that is damaged or would run code"
         raise ConfigError(
-            f"cannot load the model '{source}': {error}\nExpected a folder written by "
+            f"cannot load the model '{source}': {why}\nExpected a folder written by "
             "save_pretrained, with its tokenizer, or the id of a model on the hub."
         ) from error
 

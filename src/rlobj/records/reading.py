@@ -12,7 +12,7 @@ from pyarrow import parquet, types
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.files import step_of
+from rlobj.base.files import a_file, step_of
 from rlobj.records.schema import COLUMNS, OPTIONAL, SCHEMA, SCHEMA_VERSION, VERSION_KEY
 
 _OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}
@@ -162,7 +162,7 @@ def checked_files(
 def _check(file: Path, columns: Iterable[str]) -> None:
     """Refuse a file that is damaged, of another version or without some columns."""
     try:
-        schema = parquet.read_schema(file)
+        schema = parquet.read_schema(a_file(file))
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise ConfigError(
             f"{file} is not a whole Parquet file: {error}. If a copy was interrupted, copy it "

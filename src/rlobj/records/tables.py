@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import step_of
+from rlobj.base.files import parse_json, step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
@@ -150,9 +150,11 @@ def read_tables(
     """
     for path in checked_files(Path(run), "tables", steps):
         try:
-            if json.loads(parquet.read_schema(path).metadata[_UPDATES])["rank"] == 0:
+            if parse_json(parquet.read_schema(path).metadata[_UPDATES])["rank"] == 0:
                 yield from _read_step(path, trust)
-        except (LookupError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except (ConfigError, pyarrow.ArrowException):
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(
                 f"{path} is no full table, or it is damaged: {type(error).__name__}: {error}"
             ) from error
@@ -160,15 +162,15 @@ def read_tables(
 
 def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
     """The updates of a step, of all ranks together."""
-    ranks = json.loads(parquet.read_schema(first).metadata[_UPDATES])["ranks"]
-    paths = [first.with_name(first.name.replace("rank-0", f"rank-{i}")) for i in range(ranks)]
-    for path in paths:
+    ranks, paths = parse_json(parquet.read_schema(first).metadata[_UPDATES])["ranks"], list[Path]()
+    for rank in range(ranks):
+        paths.append(path := first.with_name(first.name.replace("rank-0", f"rank-{rank}")))
         if not path.is_file():
             raise ConfigError(
                 f"{path} is missing: the tables of this step were written by {ranks} processes"
             )
     tables = [parquet.read_table(path) for path in paths]
-    written = json.loads(tables[0].schema.metadata[_UPDATES])
+    written = parse_json(tables[0].schema.metadata[_UPDATES])
     for described in written["updates"]:
         number = described["update"]
         chosen = [table.filter(pc.equal(table["update"], number)) for table in tables]

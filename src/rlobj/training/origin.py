@@ -7,12 +7,10 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import step_of
-from rlobj.base.targets import importing
 from rlobj.config import run_folder
-from rlobj.config.layers import Layer, flattened, merged
+from rlobj.config.layers import FromFile, Layer, flattened, merged
 from rlobj.config.presets import load_preset
 from rlobj.config.resuming import require_trust
-from rlobj.config.run_config import build_config
 from rlobj.training.storage.checkpoint import newest_sound, require_sound
 from rlobj.training.storage.run_directory import RunDirectory
 
@@ -45,9 +43,9 @@ def layers_from(
         raise ConfigError(f"--from {text} and the model {model} both name a policy: give one")
     if preset is not None:
         objective = dict(load_preset(preset).config.get("objective", {}))
-        given = [(f"preset {preset}", {"preset": preset, "objective": objective}), *given]
+        given = [(FromFile(f"preset {preset}"), {"preset": preset, "objective": objective}), *given]
         settings.pop("objective", None)
-    layer = f"run {path.name}"
+    layer = FromFile(f"run {path.name}")
     if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
         checkpoint = run_folder.named_checkpoint(path, step or None)
         if step:
@@ -56,10 +54,9 @@ def layers_from(
             checkpoint = newest_sound(RunDirectory(path)) or checkpoint
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
-        layer += f"@{step_of(checkpoint)}"
+        layer = FromFile(f"{layer}@{step_of(checkpoint)}")
     layers = [(layer, settings), *given]
     if not trust:
-        require_trust(path, merged(layers), merged(given))
-        with importing(False):  # also what `named_code` cannot see, such as the text of a rule
-            build_config(layers[:1])
+        named = merged(layer for layer in given if not isinstance(layer[0], FromFile))
+        require_trust(path, merged(layers), named)
     return layers

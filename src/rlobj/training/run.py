@@ -93,7 +93,7 @@ def train(
         settings: single settings by dotted name.
         processes: train in this many processes on this machine. Python objects stay in this
             process, so they need a program started by torchrun instead.
-        trust: import the code that the settings of `from_run` name.
+        trust: import the code that a YAML file or the settings of `from_run` name.
         callbacks: receive the events of the run.
 
     Returns:
@@ -120,16 +120,17 @@ def train(
     objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
     above = [*objects.layers(), *_layers(settings)]
     if from_run is None:
-        config = prepared(_configured(objective, above))
+        config = prepared(_configured(objective, above, trust))
     else:
         preset = None if objective is None else str(objective)
-        config = prepared(build_config(layers_from(from_run, preset, above, trust=trust)))
+        layers = layers_from(from_run, preset, above, trust=trust)
+        config = prepared(build_config(layers, trust=trust))
     out = default_folder(config) if out is None else Path(out)
     if _launches(processes, objects, callbacks):
         with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
             file = Path(folder) / "config.yaml"
             file.write_text(dump_config(config), encoding="utf-8")
-            return _launched(["--config", str(file), "--out", str(out)], processes, out)
+            return _launched(["--config", str(file), "--out", str(out), "--trust"], processes, out)
     return run_training(config, out, callbacks=callbacks, given=objects.given(config))
 
 
@@ -222,7 +223,7 @@ def open_resumed(
     if not trust:
         given = merged([*objects.layers(), *changes])
         require_trust(run, merge(read_settings(Path(run)), given), given)
-    with importing(trust):  # also what `named_code` cannot see, such as the text of a rule
+    with importing(trust or str(merged(changes))):  # what `named_code` cannot see: texts of rules
         directory, stored = RunDirectory.open(Path(run))
         config = build_config([("run", settings_of(stored)), *changes])
     _require_same_objects(run, stored, objects, recorded_objects(config))
@@ -279,7 +280,7 @@ def default_folder(config: RunConfig) -> Path:
     return next(each for each in chain([folder], numbered) if not each.exists())
 
 
-def _configured(objective: Any, above: list[Layer]) -> RunConfig:
+def _configured(objective: Any, above: list[Layer], trust: bool) -> RunConfig:
     """The configuration of `train`'s first argument under the layers of the others."""
     if isinstance(objective, RunConfig):
         return build_config([("config", settings_of(objective)), *above])
@@ -294,11 +295,11 @@ def _configured(objective: Any, above: list[Layer]) -> RunConfig:
     name = str(objective)
     path = Path(name).expanduser()
     if not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
-        return build_config(layers_of(name, above))
+        return build_config(layers_of(name, above), trust=trust)
     layers = layers_of(None, [file_layer(path), *above])
     if not any("objective" in layer for _, layer in layers):
         raise ConfigError(f"{name} has no objective: add preset: NAME, or an objective: section")
-    return build_config(layers)
+    return build_config(layers, trust=trust)
 
 
 def _refuse_wrong_types(

@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import parquet
 
 from rlobj.base.arrow import pc
-from rlobj.base.files import step_of
+from rlobj.base.files import a_file, step_of
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
 
@@ -101,7 +101,7 @@ def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
     """The sample tables of the last `STEPS` steps, as pyarrow tables."""
     for file in sorted((run / "samples").glob("*.parquet")):
         if until - STEPS < step_of(file) <= until:
-            yield parquet.read_table(file, columns=list(columns))
+            yield parquet.read_table(a_file(file), columns=list(columns))
 
 
 def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:

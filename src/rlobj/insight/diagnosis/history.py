@@ -137,7 +137,7 @@ class History:
             known = "updates_per_step" in config.training.model_fields_set
             found = tuple(text for text in found if known and "training." not in text)
         try:
-            recipe = build_config(layers_of(config.preset, [], profile=False))
+            recipe = build_config(layers_of(config.preset, [], profile=False), trust=True)
         except (RlobjError, OSError):  # the preset's file is elsewhere now
             return found
         known = _inert(recipe) if config.preset else ()

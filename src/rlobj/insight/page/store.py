@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
-from rlobj.base.files import step_of
+from rlobj.base.files import a_file, step_of
 from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
 from rlobj.records.observed import POLICY, Observed
@@ -121,7 +121,7 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
         count = 0
         damaged = (pyarrow.ArrowException, OSError, KeyError)  # `read_tables` says what is wrong
         with contextlib.suppress(*damaged):
-            tokens = parquet.read_table(path, columns=["tokens"])["tokens"]
+            tokens = parquet.read_table(a_file(path), columns=["tokens"])["tokens"]
             count = pc.sum(pc.list_value_length(tokens)).as_py() or 0
         sizes[step_of(path)] = sizes.get(step_of(path), 0) + count
     return sorted(sizes.items(), reverse=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.files import a_file
 from rlobj.config.presets import Preset
 from rlobj.config.run_folder import Progress
 from rlobj.insight.filtering import columns_of, matching, read_filter
@@ -97,7 +98,7 @@ def _has_full_tables(path: Path) -> bool:
     """Whether a path has full tables, of a run or as files; else it may have records."""
     files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
     try:
-        names = parquet.read_schema(files[0]).names if files else []
+        names = parquet.read_schema(a_file(files[0])).names if files else []
     except (pyarrow.ArrowException, OSError):
         names = []  # the reader of records says what is wrong
     return "tokens" in names or any(path.glob("tables/*.parquet"))

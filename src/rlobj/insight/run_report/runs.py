@@ -17,7 +17,6 @@ from rlobj.base.targets import importing
 from rlobj.config.run_folder import named_folder, read_lines, read_settings
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
-from rlobj.insight.diagnosis.history import MOST
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
 
@@ -133,17 +132,7 @@ def _text(value: Any) -> str:
 
 def _read(path: Path) -> Run:
     notes: list[str] = []
-    settings, raw = read_settings(path), list(read_lines(path, notes))
-    lines: list[dict[str, Any]] = [
-        {
-            key: value if is_number(value) else None
-            for key, value in line.items()
-            if value is None or isinstance(value, int | float)
-        }
-        for line in raw
-        if isinstance(line, dict) and is_number(line.get("step"))
-    ]
-    lines.sort(key=lambda line: line["step"])
+    settings, lines = read_settings(path), read_lines(path, notes)
     try:
         _add_effects(path, lines)
     except (RlobjError, OSError) as error:
@@ -155,16 +144,11 @@ def _read(path: Path) -> Run:
         return run
     try:
         with importing(False):  # a run's folder is not trusted
-            diagnosis = diagnose_lines(path, raw, notes)
+            diagnosis = diagnose_lines(path, lines, notes)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
         run.notes = (*notes, f"no diagnosis: {visible(str(error), 300)}")
     return run
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of a file is a finite number."""
-    return isinstance(value, int | float) and abs(value) < MOST
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:

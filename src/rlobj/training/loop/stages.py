@@ -26,7 +26,7 @@ from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.storage import checkpoint
-from rlobj.training.storage.run_directory import remove
+from rlobj.training.storage.run_directory import remove, step_of
 from rlobj.training.storage.tables import write_samples
 
 PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
@@ -295,8 +295,10 @@ def save(parts: Parts, *, now: bool = False) -> None:
         with together(comm, "removing old checkpoints"):
             if comm.rank == 0:
                 best = best_checkpoint(parts.run.path) if settings.best else None
+                known = {line["step"] for line in parts.run.lines()}
                 for old in parts.run.saved()[: -settings.keep]:
-                    if old != best:
+                    # one whose line is damaged or lost may be the best
+                    if old != best and (step_of(old) in known or not settings.best):
                         remove(old)
                 parts.journal.forget(before=done)
     for callback in parts.callbacks:

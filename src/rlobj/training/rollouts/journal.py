@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.files import write_whole
+from rlobj.base.files import parse_json, read_whole, write_whole
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
@@ -30,6 +30,9 @@ from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.storage.run_directory import RunDirectory, step_name, step_of
 
 logger = logging.getLogger(__name__)
+
+_MOST = 1 << 31
+"""Bytes of the largest file of a rollout that is read."""
 
 
 @dataclass
@@ -85,7 +88,7 @@ class Journal:
     def _load(self, step: int, files: Sequence[Path]) -> list[Rollout]:
         """The rollouts in some files; [] if one is damaged or belongs to other settings."""
         try:
-            loaded = [unpack_rollout(file.read_bytes()) for file in files]
+            loaded = [unpack_rollout(read_whole(file, _MOST)) for file in files]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("step %d is sampled again: cannot read %s: %s", step + 1, files, error)
             return []
@@ -104,7 +107,7 @@ class Journal:
             if match := re.fullmatch(r"rank-(\d+)-of-(\d+)\.json", path.name):
                 rank, size = map(int, match.groups())
                 found.setdefault(size, {})[rank] = path
-        whole = [size for size, ranks in found.items() if set(ranks) == set(range(size))]
+        whole = [size for size, ranks in found.items() if len(ranks) == size == max(ranks) + 1]
         if not whole:
             return []
         size = self.comm.size if self.comm.size in whole else max(whole)
@@ -168,7 +171,7 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
     crc, _, content = data.partition(b"\n")
     if crc != b"%08x" % zlib.crc32(content):
         raise ValueError("the file is damaged")
-    facts = json.loads(content)
+    facts = parse_json(content)
     prompts: dict[str, array[int]] = {}  # the responses of a group share their prompt
     responses, dead = (
         [_unpacked(stored, prompts) for stored in facts[kind]] for kind in ("responses", "dead")

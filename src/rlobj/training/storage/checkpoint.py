@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +28,11 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import step_of
+from rlobj.base.files import parse_json, read_whole, step_of
 from rlobj.base.validation import Model
+from rlobj.config import manifest
+from rlobj.config.manifest import write as _write_manifest
+from rlobj.config.run_folder import warn_once
 from rlobj.models import lora
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
@@ -38,10 +40,6 @@ from rlobj.training.parallel.agreement import together
 from rlobj.training.storage.run_directory import RunDirectory, remove, settle, step_name
 
 logger = logging.getLogger(__name__)
-
-_BLOCK = 1 << 24  # bytes read at a time
-_READ: set[tuple[str, int, int, int]] = set()
-"""Files that this process has read and found intact: path, time of the last change, size, CRC."""
 
 
 class _Stream(TypedDict):
@@ -194,20 +192,6 @@ def _write_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
-def _write_manifest(place: Path) -> None:
-    files = sorted(file for file in place.rglob("*") if file.is_file())
-    listed = {str(file.relative_to(place)): [file.stat().st_size, _crc(file)] for file in files}
-    (place / "manifest.json").write_text(json.dumps(listed, indent=1), encoding="utf-8")
-
-
-def _crc(file: Path) -> int:
-    total = 0
-    with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            total = zlib.crc32(block, total)
-    return total
-
-
 # Reading.
 
 
@@ -237,7 +221,10 @@ def newest_sound(run: RunDirectory, *, set_aside: bool = False) -> Path | None:
             f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
             "Restore their files, or start a new run with another --out."
         )
-    for path, what in damaged.items() if set_aside else ():
+    for path, what in damaged.items():
+        if not set_aside:
+            warn_once(f"{path} is damaged ({what}): {checkpoint.name} is used")
+            continue
         aside = path.with_name(f"damaged-{path.name}")
         remove(aside)
         path.rename(aside)
@@ -251,25 +238,14 @@ def require_sound(checkpoint: Path) -> None:
     Raises:
         ConfigError: one is damaged.
     """
-    if (problem := _damage(checkpoint)) is not None:
-        raise ConfigError(f"{checkpoint} is damaged ({problem}): name another checkpoint")
+    manifest.require_sound(checkpoint)
+    read_state(checkpoint)
 
 
 def _damage(checkpoint: Path) -> str | None:
     """Describe the first damaged file of a checkpoint; None if all files are intact."""
-    try:
-        listed = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
-        for name, (size, crc) in listed.items():
-            file = checkpoint / name
-            if not file.is_file():
-                return f"{name} is missing"
-            found = file.stat()
-            stamp = (str(file), found.st_mtime_ns, found.st_size, crc)
-            if stamp not in _READ and (found.st_size != size or _crc(file) != crc):
-                return f"{name} has changed since it was written"
-            _READ.add(stamp)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        return f"manifest.json: {error}"
+    if (problem := manifest.damage(checkpoint)) is not None:
+        return problem
     try:
         read_state(checkpoint)
     except ConfigError as error:
@@ -284,8 +260,8 @@ def read_state(checkpoint: Path) -> State:
         ConfigError: an entry is missing or has another type, or the step is not the folder's.
     """
     try:
-        state = State(**json.loads((checkpoint / "state.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        state = State(**parse_json(read_whole(checkpoint / "state.json")))
+    except (OSError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
     if state.step != step_of(checkpoint):
         raise ConfigError(f"step is {state.step}; expected {step_of(checkpoint)}")
@@ -325,12 +301,12 @@ def restore_random(checkpoint: Path, rank: int) -> None:
     Those of 0.1.0 (`rank-0.pt`) are pickles, which can run code: they are not read.
     """
     file = checkpoint / "random" / f"rank-{rank}.json"
-    if not file.exists():
+    if not file.is_file():
         if rank == 0 and file.with_suffix(".pt").exists():
             logger.warning("%s: random states of an old version; new ones are used", checkpoint)
         return
     try:
-        state = json.loads(file.read_text(encoding="utf-8"))
+        state = parse_json(read_whole(file))
         version, numbers, gauss = state["python"]
         current, *cuda = (torch.tensor(each, dtype=torch.uint8) for each in state["torch"])
         random.setstate((version, tuple(numbers), gauss))

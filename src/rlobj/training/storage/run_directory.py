@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import math
 import os
 import secrets
@@ -34,6 +35,8 @@ from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.config.run_folder import STOP_FILE, step_of
 from rlobj.installation import session
 from rlobj.records.rows import write_parquet
+
+logger = logging.getLogger(__name__)
 
 FOLDERS = ("samples", "records", "tables", "rollouts", "checkpoints")
 """The folders of a new run."""
@@ -170,12 +173,26 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
-        """Read metrics.jsonl, without an incomplete last line after a crash."""
+        """Read metrics.jsonl; a warning names each damaged line, which is left out."""
         return run_folder.read_metrics(self.path)
 
     def truncate(self, step: int) -> None:
-        """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""
-        kept = [line for line in self.lines() if line["step"] <= step]
+        """Delete metrics, tables and checkpoints of later steps, so that they can be repeated.
+
+        A damaged metrics.jsonl stays as metrics.damaged.jsonl.
+        """
+        damage: list[str] = []
+        lines = run_folder.read_metrics(self.path, damage)
+        kept = [line for line in lines if line["step"] <= step]
+        if damage:
+            remove(aside := self.path / "metrics.damaged.jsonl")
+            _link(str(self.metrics), str(aside))
+        if (known := len({line["step"] for line in kept} - {0})) < step:
+            logger.warning(
+                "%s has lines of %d of %d steps. Checkpoints of the others are not removed: they "
+                "may be the best",
+                *(self.metrics, known, step),
+            )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for folder in ("samples", "records", "tables", "tokens", "checkpoints"):
             for entry in (self.path / folder).glob("step-*"):

@@ -1,0 +1,45 @@
+"""Limits of time and memory for what a stranger's file may cost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def within(seconds: int, memory: int = 4 << 30) -> Iterator[None]:
+    """Fail if the block takes longer, or more than this many bytes of address space besides."""
+
+    def late(*_: Any) -> None:
+        raise AssertionError(f"it took more than {seconds} seconds")
+
+    before, limits = signal.signal(signal.SIGALRM, late), resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    signal.alarm(seconds)
+    resource.setrlimit(resource.RLIMIT_AS, (used + memory, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def replaced(path: Path, kind: str) -> None:
+    """Put something else in the place of a file: a pipe, a device, a folder or a sparse file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)

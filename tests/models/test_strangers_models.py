@@ -1,0 +1,95 @@
+"""Model folders of strangers: a chat template is a program, and a pickle is one too."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from limits import within
+from tiny import save_tiny_policy
+
+from rlobj.base.errors import ConfigError
+from rlobj.evaluation.evaluating import evaluate
+
+LOOP = "{{% for {0} in range(99999) %}}{1}{{% endfor %}}"
+TEMPLATES = {
+    "loops in loops": LOOP.format("i", LOOP.format("j", LOOP.format("k", ""))),
+    "a text that doubles": "{% set n = namespace(x='12345678') %}{% for i in range(60) %}"
+    "{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "a text that repeats": "{{ 'x' * 10**12 }}",
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tiny_policy(tmp_path / "model")
+
+
+def asked(model: Path) -> None:
+    evaluate(str(model), on="max-digits", n=1, limit=1, max_tokens=3)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_chat_template_that_takes_too_much_is_refused(
+    model: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlobj.models.policy._SECONDS", 2)
+    (model / "chat_template.jinja").write_text(TEMPLATES[name])
+    with within(60), pytest.raises(ConfigError, match=r"chat template of .*model' takes more than"):
+        asked(model)
+
+
+def test_a_range_that_no_loop_ends_is_refused(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{% for i in range(10**12) %}x{% endfor %}")
+    with within(60), pytest.raises(ConfigError, match="the tokenizer's chat template fails"):
+        asked(model)
+
+
+def test_a_short_chat_template_is_used(model: Path) -> None:
+    text = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    (model / "chat_template.jinja").write_text(text)
+    asked(model)
+
+
+class Executed:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("kind", ["a pickle", "a pickle of torch", "damaged"])
+def test_pickled_weights_run_no_code_and_have_a_clear_error(
+    model: Path, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (model / "model.safetensors").unlink()
+    file = model / "pytorch_model.bin"
+    if kind == "a pickle of torch":
+        torch.save({"a": Executed()}, file)
+    else:
+        file.write_bytes(pickle.dumps(Executed(), 2) if kind == "a pickle" else b"\x80\x02x")
+    with pytest.raises(ConfigError, match="are a pickle that is damaged or would run code"):
+        asked(model)
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "another type"])
+def test_a_damaged_file_of_a_model_has_a_clear_error(model: Path, file: str, damage: str) -> None:
+    content = (model / file).read_bytes()
+    new = {"cut": content[: len(content) // 2], "empty": b"", "another type": b"[1]"}[damage]
+    (model / file).write_bytes(new)
+    with pytest.raises(ConfigError, match="cannot load the model"):
+        asked(model)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_pipe_in_a_model_folder_does_not_hang(model: Path, file: str) -> None:
+    (model / file).unlink()
+    os.mkfifo(model / file)
+    with within(60), pytest.raises(ConfigError, match=f"{file} is a pipe|without config.json"):
+        asked(model)
+    shutil.rmtree(model)

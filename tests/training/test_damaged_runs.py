@@ -1,0 +1,196 @@
+"""Run folders with damage at any place: it is named, and nothing changes in silence."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from limits import replaced, within
+from tiny import eight_steps
+
+import rlobj
+from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.config.run_folder import read_settings
+from rlobj.evaluation.engines import find_model
+from rlobj.evaluation.evaluating import evaluate
+from rlobj.training import RunDirectory, run_training
+from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.training.rollouts.journal import Journal
+from rlobj.training.storage import checkpoint
+
+CONFIG = "config.resolved.yaml"
+
+
+@pytest.fixture(scope="module")
+def finished(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps with everything that a run writes."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    output = {"tables_every": 1, "samples_every": 1}
+    config = eight_steps(policy, training={"steps": 3, "updates_per_step": 1}, output=output)
+    run_training(config, run)
+    return run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_a_config_that_was_cut_anywhere_is_refused(run: Path) -> None:
+    text = (run / CONFIG).read_bytes()
+    for length in random.Random(0).sample(range(len(text)), 60):
+        (run / CONFIG).write_bytes(text[:length])
+        with pytest.raises(ConfigError, match=CONFIG):
+            read_settings(run)
+    (run / CONFIG).write_bytes(text)
+    assert read_settings(run)["seed"] == 0
+
+
+@pytest.mark.parametrize("name", ["training.learning_rate", "sampling.group_size", "data", "seed"])
+def test_what_a_config_lacks_is_named(run: Path, name: str) -> None:
+    settings = yaml.safe_load((run / CONFIG).read_text())
+    section, _, key = name.partition(".")
+    del (settings[section] if key else settings)[key or section]
+    (run / CONFIG).write_text(yaml.safe_dump(settings))
+    for read in (rlobj.resume, rlobj.report, rlobj.diagnose, rlobj.inspect):
+        with pytest.raises(ConfigError, match=rf"damaged: it lacks {re.escape(name)}\. Restore"):
+            read(run)
+
+
+def test_a_run_of_0_1_0_lacks_no_setting(run: Path) -> None:
+    """The settings of today that 0.1.0 did not have may be missing, and no others."""
+    settings = yaml.safe_load((run / CONFIG).read_text())
+    for name in ("training.fused", "training.strategy", "data.system", "sampling.server"):
+        section, _, key = name.partition(".")
+        del settings[section][key]
+    del settings["origin"]
+    (run / CONFIG).write_text(yaml.safe_dump(settings))
+    assert read_settings(run) == settings
+
+
+MOMENTS = {
+    "an empty manifest": lambda folder: (folder / "manifest.json").write_text("{}"),
+    "no moments in it": lambda folder: (folder / "manifest.json").write_text(
+        json.dumps(
+            {
+                name: facts
+                for name, facts in json.loads((folder / "manifest.json").read_text()).items()
+                if "moments" not in name
+            }
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(
+    run: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AdamW would start anew, and nobody would know."""
+    newest = RunDirectory(run).saved()[-1]
+    before = Path(shutil.copytree(newest, newest.with_name("step-000002")))
+    state = json.loads((before / "state.json").read_text())
+    (before / "state.json").write_text(json.dumps({**state, "step": 2}))
+    checkpoint._write_manifest(before)
+    shutil.rmtree(newest / "optimizer")
+    MOMENTS[name](newest)
+    with pytest.raises(ConfigError, match=r"manifest\.json lists no"):
+        checkpoint.require_sound(newest)
+    assert checkpoint.newest_sound(RunDirectory(run), set_aside=True) == before
+    assert f"{newest} is damaged (manifest.json lists no" in caplog.text
+
+
+@pytest.mark.parametrize("file", ["model/model.safetensors", "model/config.json"])
+def test_a_damaged_model_of_a_run_is_not_evaluated(run: Path, file: str) -> None:
+    found = RunDirectory(run).saved()[-1] / file
+    content = bytearray(found.read_bytes())
+    content[len(content) // 2] ^= 1
+    found.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{file} has changed since it was written"):
+        evaluate(str(run), n=1, limit=1)
+
+
+@pytest.mark.parametrize("name", ["rank-0-of-99999999999.json", f"rank-1-of-{'9' * 200}.json"])
+def test_a_rollout_of_more_ranks_than_there_are_files_is_no_rollout(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "rollouts" / "step-000003"
+    folder.mkdir(parents=True)
+    (folder / name).write_text("{}")
+    with within(10, 1 << 30):
+        assert Journal(RunDirectory(tmp_path), ProcessGroup()).read(3) is None
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
+def test_a_rollout_that_is_no_file_is_sampled_again(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "rollouts" / "step-000003" / "rank-0-of-1.json"
+    replaced(file, kind)
+    with within(10):
+        assert Journal(RunDirectory(tmp_path), ProcessGroup()).read(3) is None
+    assert "step 4 is sampled again: cannot read" in caplog.text
+
+
+def damaged(file: Path, chance: random.Random) -> str:
+    """Do one damage to a file; its name."""
+    content = bytearray(file.read_bytes())
+    at, kind = chance.randrange(len(content) + 1), chance.choice(KINDS)
+    if kind in ("a pipe", "a device", "a folder"):
+        replaced(file, kind)
+    elif kind == "deleted":
+        file.unlink()
+    else:
+        new = {"cut": b"", "empty": b"", "garbage": chance.randbytes(9) + content[at + 9 :]}
+        new["bits"] = bytes([content[at % len(content)] ^ 1 << chance.randrange(8)])
+        new["bits"] += content[at + 1 :]
+        file.write_bytes((b"" if kind == "empty" else content[:at]) + new[kind])
+    return kind
+
+
+KINDS = ("cut", "bits", "garbage", "empty", "deleted", "a pipe", "a device", "a folder")
+READERS = {
+    "report": rlobj.report,
+    "diagnose": rlobj.diagnose,
+    "inspect": rlobj.inspect,
+    "page": rlobj.write_inspection_page,
+    "replay": lambda run: rlobj.replay(run, ["grpo", "prob < 0.5"]),
+    "records": lambda run: rlobj.replay(run / "records", ["prob < 0.5"]),
+    "resume": lambda run: rlobj.resume(run, settings={"training.steps": 3}),
+    "best": lambda run: find_model(str(run), checkpoint="best"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_damage_anywhere_is_an_error_of_ours_or_none(
+    finished: Path, tmp_path: Path, reader: str
+) -> None:
+    """`within` finds what hangs; an error of another kind would be a traceback."""
+    chance = random.Random(reader)
+    files = sorted(file.relative_to(finished) for file in finished.rglob("*") if file.is_file())
+    for number in range(25):
+        copy = Path(shutil.copytree(finished, tmp_path / str(number)))
+        name = chance.choice([file for file in files if file.name != ".lock"])
+        kind = damaged(copy / name, chance)
+        error = failure(READERS[reader], copy)
+        assert error is None or any(part in error for part in (*name.parts, *EMPTY)), (name, kind)
+
+
+EMPTY = ("no step", "no finished step", "no record", "no checkpoint", "is not a run")
+
+
+def failure(read: Callable[[Path], object], run: Path) -> str | None:
+    """The message of our error, if there is one; any other is raised."""
+    try:
+        with within(60):
+            read(run)
+    except RlobjError as error:
+        return str(error)
+    return None
