@@ -140,7 +140,7 @@ def test_a_run_is_not_continued_while_a_finding_holds(tmp_path: Path, ill: bool)
     text = text_of(screen)
     assert ("groups-without-signal  since step" in text) == ill
     assert (f"rlobj diagnose {run}" in text) == ill
-    assert (train_on(run, config.training.steps) in text) != ill
+    assert (train_on(run, config) in text) != ill
     assert f"rlobj report {run}" in text
 
 
