@@ -20,9 +20,11 @@ import torch
 from benchmarks.harness import ROOT, Table, main, note, peak_mib
 from benchmarks.rollouts import lognormal_lengths
 from rlobj import TokenBatch, load_preset
+from rlobj.config.run_config import compose
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.records.observed import Observed
 from rlobj.records.tables import write_tables
+from rlobj.training import RunDirectory
 
 VOCABULARY, GROUP, LENGTH, UPDATES = 16384, 8, 250, 2
 FILTERS = {
@@ -88,6 +90,7 @@ def make_run(run: Path, tokens: int, steps: int) -> None:
     """A run's folder with full tables of all steps and a tokenizer."""
     from tokenizers import Tokenizer, models
 
+    RunDirectory(run).create(compose("stapo"))
     each = tokens // (steps * UPDATES)
     for step in range(1, steps + 1):
         updates = []
@@ -95,9 +98,8 @@ def make_run(run: Path, tokens: int, steps: int) -> None:
             lengths = lognormal_lengths(GROUP * max(each // (GROUP * 345), 1), LENGTH, 0.8)
             updates.append((update, made_up_update((step, update), lengths)))
         write_tables(run / "tables", step, updates, (0, 1), {})
-    (run / "config.resolved.yaml").write_text("preset: stapo\n", encoding="utf-8")
     model = run / "checkpoints" / f"step-{steps:06d}" / "model"
-    model.mkdir(parents=True)
+    model.mkdir(parents=True, exist_ok=True)
     words = {f"▁word{i:x}" if i % 3 else f"{i:x}": i for i in range(VOCABULARY)}
     Tokenizer(models.WordLevel(words, unk_token="0")).save(str(model / "tokenizer.json"))
 

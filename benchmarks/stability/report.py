@@ -21,7 +21,7 @@ from benchmarks.stability.plan import Asked
 from benchmarks.stability.regimes import Setting
 from benchmarks.stability.results import Results
 from benchmarks.stability.runs import Run
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 
 NAME = "stability"
 COMMAND = "python -m benchmarks.stability --runs DIR --out benchmarks/results"
@@ -40,10 +40,9 @@ def write(runs: Path, out: Path, asked: Asked | None = None) -> str:
     """
     try:
         found = results.read(runs, asked)
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         raise RunError(
-            f"{error.filename}: {error.strerror}. Delete the folder of this run; the command of "
-            "the study trains it again"
+            f"{error}. Delete the folder of this run; the command of the study trains it again"
         ) from None
     out.mkdir(parents=True, exist_ok=True)
     text = markdown(found)

@@ -27,7 +27,7 @@ def test_data_dir_is_in_the_environment_while_the_command_runs(
 ) -> None:
     monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
     found: list[str | None] = []
-    seen = lambda *_: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731
+    seen = lambda *_, **__: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731
     monkeypatch.setattr("rlobj_cli.train.running.start", seen)
     words = ["train", "--preset", "stapo", "--data-dir", str(tmp_path)]
     assert runner.invoke(app, words).exit_code == 0

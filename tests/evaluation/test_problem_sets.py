@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, DataError
+from rlobj.config import manifest
 from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import Layer, nested
 from rlobj.config.run_config import compose
@@ -68,8 +69,24 @@ def run(tmp_path: Path, problems: Path) -> Path:
     made = RunDirectory(tmp_path / "run")
     made.create(compose("stapo", [("test", own)]))
     for step in (2, 10):
-        (made.checkpoints / f"step-{step:06d}" / "model").mkdir(parents=True)
+        write_checkpoint(made, step)
     return made.path
+
+
+def write_checkpoint(run: RunDirectory, step: int) -> None:
+    """A checkpoint whose files are empty."""
+    place = run.checkpoints / f"step-{step:06d}"
+    files = [
+        "state.json",
+        "model/config.json",
+        "model/model.safetensors",
+        "optimizer/0",
+        "random/0",
+    ]
+    for file in (place / name for name in files):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    manifest.write(place)
 
 
 def test_a_run_has_its_newest_model_its_problems_and_its_settings(run: Path) -> None:
@@ -216,7 +233,7 @@ def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(
     }
     made = RunDirectory(tmp_path / "run")
     made.create(compose("stapo", [("test", own)]))
-    (made.checkpoints / "step-000002" / "model").mkdir(parents=True)
+    write_checkpoint(made, 2)
     [aime] = asked(str(made.path), data_dir=data_dir)
     assert (aime.name, aime.config.data.template) == ("aime24", MATH_TEMPLATE)
     assert aime.settings.max_tokens == 7

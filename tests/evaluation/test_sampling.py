@@ -145,7 +145,7 @@ def test_error_names_the_line_that_is_not_json(tmp_path):
     file = tmp_path / "samples.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:2], b"oops\n", *lines[2:]]))
-    with pytest.raises(DataError, match=r"samples\.jsonl:3: not JSON"):
+    with pytest.raises(DataError, match=r"samples\.jsonl:3: damaged, or not JSON"):
         Samples(tmp_path).read()
 
 
