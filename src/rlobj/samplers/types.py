@@ -28,7 +28,9 @@ def seed_generators(seed: int) -> None:
     """Seed the global generators of Python, numpy and torch, which code of the user may use."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # else `torch.manual_seed` takes a millisecond to note its call
+        torch.cuda.manual_seed_all(seed)
 
 
 class Sample:
