@@ -200,7 +200,7 @@ def test_an_internal_error_before_the_worker_is_not_the_end(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "slow"), [(4, 3), (4, 6), (2, 1), (1, 2)])
+@pytest.mark.parametrize(("workers", "slow"), [(2, 3), (1, 2)])
 def test_a_verdict_does_not_depend_on_slow_questions_in_flight(workers, slow):
     pairs = [
         (r"\boxed{\sum_{k=1}^{3} k}", "6"),
@@ -383,7 +383,7 @@ def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
 
 @pytest.mark.slow
 def test_many_slow_answers_at_once_return_and_do_not_block_others():
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 12)]
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 9)]
     with MathVerifier(deadline=1.0, workers=2) as verifier, ThreadPoolExecutor(40) as threads:
         verifier.verify_many([hard(1), hard(2)])
         asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
@@ -397,10 +397,10 @@ def test_many_slow_answers_at_once_return_and_do_not_block_others():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_quick_answers_do_not_wait_behind_ten_slow_ones(workers):
-    deadline = 2.0
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 14)]
+@pytest.mark.parametrize("workers", [1, 2])
+def test_quick_answers_do_not_wait_behind_slow_ones(workers):
+    deadline = 1.0
+    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 10)]
     with (
         MathVerifier(deadline=deadline, workers=workers) as verifier,
         ThreadPoolExecutor(50) as threads,
@@ -425,17 +425,17 @@ def test_worker_is_replaced_after_recycle_after_answers():
 
 
 @pytest.mark.slow
-def test_workers_decide_a_thousand_answers():
-    verifier = MathVerifier(deadline=1.0, workers=2, recycle_after=100)
+def test_workers_decide_many_answers():
+    verifier = MathVerifier(deadline=1.0, workers=2, recycle_after=50)
     with verifier, ThreadPoolExecutor(8) as threads:
-        right = [hard(n) for n in range(500)]
-        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(490)]
-        bombs = [(SLOW, str(n)) for n in range(10)]
+        right = [hard(n) for n in range(150)]
+        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(146)]
+        bombs = [(SLOW, str(n)) for n in range(4)]
         rows = [*right, *wrong, *bombs]
         random.Random(0).shuffle(rows)
         verdicts = list(threads.map(lambda row: verifier.verify(*row), rows))
         correct = [verdict.correct for verdict in verdicts]
-        assert (correct.count(True), correct.count(False), correct.count(None)) == (500, 500, 0)
+        assert (correct.count(True), correct.count(False), correct.count(None)) == (150, 150, 0)
         assert len(set(verifier.process_ids)) == 2
         assert all(map(alive, verifier.process_ids))
 
