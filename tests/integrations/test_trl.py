@@ -14,6 +14,7 @@ from integrations.trl_runs import (
     config,
     off,
     policy,
+    reward,
     train,
     trainer,
     weights,
@@ -21,7 +22,7 @@ from integrations.trl_runs import (
 from peft import LoraConfig
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from rlobj import load_preset
+from rlobj import RunError, load_preset
 from rlobj.config.presets import preset_names
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
 from rlobj.models.embedded import build_tokenizer
@@ -129,3 +130,115 @@ def test_a_subclass_of_ones_own_gets_an_objective(tmp_path: Path) -> None:
         trainer(kind, args, objective="dapo-loss", callbacks=[gradients], record=False).train()
         found.append(gradients.found[0])
     assert off(found[0] * 2, found[1]) < 1e-5
+
+
+class Reversed(GRPOTrainer):
+    """Reverses the order of the sampled responses."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        return {n: v.flip(0) if getattr(v, "ndim", 0) else v for n, v in output.items()}
+
+
+class ReversedBehind(ObjectiveMixin, Reversed):
+    """With an objective."""
+
+
+class ReversedBefore(Reversed, ObjectiveTrainer):
+    """The same, where the objective is attached first."""
+
+
+@pytest.mark.parametrize("kind", [ReversedBehind, ReversedBefore])
+@pytest.mark.parametrize("advantages", ["objective", "trl"])
+def test_a_trainer_that_reorders_the_rollout_trains_the_same(
+    tmp_path: Path, kind: Any, advantages: str
+) -> None:
+    found = []
+    for each in (ObjectiveTrainer, kind):
+        gradients = Gradients()
+        args = config(tmp_path, max_steps=1)
+        named = {"objective": "stapo", "advantages": advantages, "record": False}
+        trainer(each, args, callbacks=[gradients], **named).train()
+        found.append(gradients.found[0])
+    assert off(found[1], found[0]) < 1e-5
+
+
+class Half(GRPOTrainer):
+    """Keeps half of each group: two responses of four, the largest and the smallest advantage."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        order = output["advantages"].view(-1, 4).argsort(dim=1, stable=True)[:, [0, 3]]
+        rows = (order + 4 * torch.arange(len(order))[:, None]).flatten()
+        return {n: v[rows] if getattr(v, "ndim", 0) else v for n, v in output.items()}
+
+
+class HalfBehind(ObjectiveMixin, Half):
+    """With an objective."""
+
+
+def test_a_trainer_that_drops_responses_keeps_their_rewards_and_groups(tmp_path: Path) -> None:
+    one = trainer(HalfBehind, config(tmp_path, max_steps=1), objective="grpo", record=False)
+    seen: list[Any] = []
+    plan = one._plan
+    one._plan = lambda window: (seen.append(window), plan(window))
+    one.train()
+    found = [each for inputs in seen[0].inputs for each in _rows(one, inputs)]
+    assert len(found) == 16
+    assert all(given == expected for given, expected, _ in found)
+    assert sorted(group for *_, group in found) == sorted([*range(8)] * 2)
+
+
+def _rows(one: Any, inputs: Any) -> list[tuple[float, float, int]]:
+    """The attached reward, the reward of the text, and the group of each response."""
+    texts = one.processing_class.batch_decode(inputs["completion_ids"], skip_special_tokens=True)
+    rewards = inputs["rlobj_rewards"][:, 0].tolist()
+    return list(zip(rewards, reward(texts), inputs["rlobj_groups"].tolist(), strict=True))
+
+
+def test_rows_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
+    class Some(GRPOTrainer):
+        """Reorders the entries that TRL documents, and no others."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            names = [n for n, v in output.items() if getattr(v, "ndim", 0) and "rlobj" not in n]
+            return {**output, **{name: output[name].flip(0) for name in names}}
+
+    class Own(GRPOTrainer):
+        """Returns the entries that TRL documents, and no others."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            return {name: value for name, value in output.items() if "rlobj" not in name}
+
+    for kind, message in (
+        (Some, "has the tokens of another. An override of _generate_and_score_completions must"),
+        (Own, "a rollout has no rlobj_ids, rlobj_groups, rlobj_rewards. An override"),
+    ):
+        ours = type("Ours", (ObjectiveMixin, kind), {})
+        with pytest.raises(RunError, match=message):
+            trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
+
+
+def test_equal_rewards_have_no_advantage_in_trl_either(tmp_path: Path) -> None:
+    """TRL divides the rounding of 0.245 by 1e-4; a rule on its sign would act on it."""
+    seen: list[Any] = []
+    args = config(tmp_path, max_steps=1, num_generations=8)
+
+    def equal(completions: Any, **_: Any) -> list[float]:
+        return [0.245 if number < 16 else float(number % 2) for number in range(len(completions))]
+
+    one = trainer(ObjectiveTrainer, args, reward_funcs=equal, objective="stapo", record=False)
+    plan = one._plan
+    one._plan = lambda window: (seen.append(window), plan(window))
+    one.train()
+    read = {
+        (round(r, 3), a)
+        for inputs in seen[0].inputs
+        for r, a in zip(
+            inputs["rlobj_rewards"][:, 0].tolist(), inputs["advantages"].tolist(), strict=True
+        )
+    }
+    assert {a for r, a in read if r == 0.245} == {0.0}
+    assert {a > 0 for r, a in read if r != 0.245} == {True, False}

@@ -20,7 +20,8 @@ from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
-from rlobj.integrations.trl.window import Inputs, Progress, Window, decided
+from rlobj.integrations.trl.rollout import ENTROPY, Rollouts, unlike
+from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.loop.metrics import combine
@@ -28,7 +29,6 @@ from rlobj.training.parallel.agreement import agree
 from rlobj.training.parallel.process_group import ProcessGroup
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
-_ENTROPY = {"entropy", "old_entropy"}
 _MODEL_INPUTS = (
     *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes"),
     *("num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
@@ -64,6 +64,9 @@ class ObjectiveMixin(_Trainer):
         order = cls.__mro__
         if GRPOTrainer in order and order.index(GRPOTrainer) < order.index(ObjectiveMixin):
             raise ConfigError(f"class {cls.__name__}: name ObjectiveMixin before the trainer")
+        if GRPOTrainer in order and Rollouts not in order:  # behind every trainer of the user's
+            trainers = [base for base in cls.__bases__ if base is not GRPOTrainer]
+            cls.__bases__ = (*trainers, Rollouts)
 
     def __init__(
         self,
@@ -105,61 +108,6 @@ class ObjectiveMixin(_Trainer):
             self.add_callback(self._recorder)
         self._entropy_bonus_enabled = "entropy" in needs.loss  # else TRL 1.13 detaches entropies
 
-    # The rollout.
-
-    def _calculate_rewards(self, *arguments: Any, **named: Any) -> Tensor:
-        rewards = super()._calculate_rewards(*arguments, **named)
-        self._progress.rewards = rewards
-        return rewards
-
-    def _generate_and_score_completions(self, inputs: Any) -> Inputs:
-        """TRL's rollout, with `rlobj_rewards` [B, K], `rlobj_groups` and `rlobj_ids` [B]."""
-        progress = self._progress
-        progress.entropies = [] if self._reads & _ENTROPY else None
-        try:
-            output = super()._generate_and_score_completions(inputs)
-        finally:
-            entropies, progress.entropies = progress.entropies, None
-        if entropies and "old_per_token_logps" in output:  # the first pass was the policy's
-            output["rlobj_old_entropy"] = entropies[0]
-        if "sampler_logprobs" in self.objective.needs.ever:
-            agree(self._without_sampler(output), "sampling", self._comm)
-        training, rewards = self.model.training, progress.rewards
-        assert rewards is not None
-        size = len(output["completion_ids"])
-        rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
-        ids = rows + progress.rows if training else rows
-        output["rlobj_ids"] = ids
-        output["rlobj_groups"] = ids // (
-            self.num_generations if training else self.num_generations_eval
-        )
-        reads_each = self.objective.needs.rewards or (
-            self._own_advantages and self.objective.advantage.decoupled
-        )
-        output["rlobj_rewards"] = decided(rewards, self.reward_func_names if reads_each else None)[
-            rows
-        ]
-        if training:
-            progress.rows += len(rewards)
-        return output
-
-    def _without_sampler(self, output: Inputs) -> ConfigError | None:
-        if "sampling_per_token_logps" in output:
-            return None
-        return ConfigError(
-            f"{self.objective.reader('sampler_logprobs')} reads the sampler's log-probs, but the "
-            "rollout_func returned None as logprobs: return the log-prob of each sampled token"
-        )
-
-    def _get_per_token_logps_and_entropies(self, model: Any, *arguments: Any, **named: Any) -> Any:
-        entropies = self._progress.entropies
-        if entropies is None or model is self.ref_model:
-            return super()._get_per_token_logps_and_entropies(model, *arguments, **named)
-        named["compute_entropy"] = True
-        scores = super()._get_per_token_logps_and_entropies(model, *arguments, **named)
-        entropies.append(scores[1])
-        return scores
-
     # The window.
 
     def training_step(self, *arguments: Any, **named: Any) -> Tensor:
@@ -195,7 +143,8 @@ class ObjectiveMixin(_Trainer):
 
     def _open_window(self) -> Window:
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
-        batches, first = self._progress.batches, self._step
+        progress, first = self._progress, self._step
+        batches = progress.batches
         if not batches:
             raise RunError(
                 "the training loop prepares inputs for which it did not call get_batch_samples"
@@ -209,6 +158,10 @@ class ObjectiveMixin(_Trainer):
                     rollouts.append(self._buffered_inputs)
         finally:
             self._step = first
+        new = [each for rollout in rollouts for each in rollout]
+        errors = [error for each in new if (error := unlike(each, progress.sampled)) is not None]
+        agree(errors[0] if errors else None, "sampling", self._comm)
+        progress.sampled.clear()
         phases, steps = self.objective.phases, range(first, first + len(inputs))
         rounds = {each // self.args.steps_per_generation % self.num_iterations for each in steps}
         places = {each % len(phases) for each in rounds}
@@ -246,7 +199,7 @@ class ObjectiveMixin(_Trainer):
                     ),
                 ):
                     logprobs, entropies, _ = self._forward(self.model, inputs)
-                reads = bool(self._reads & _ENTROPY)  # in all tables of an update, or in none
+                reads = bool(self._reads & ENTROPY)  # in all tables of an update, or in none
                 window.scored[id(inputs)] = logprobs, entropies if reads else None
         unknown = torch.zeros_like(inputs["completion_ids"], dtype=torch.float32)
         return self._table(inputs, *window.scored.get(id(inputs), (unknown, None)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +83,7 @@ class Progress:
         batches: the prompts of the micro-batches of the window in progress.
         window: the window in progress; None = the next call opens one.
         rewards: of the last rollout, over all processes, [B, K].
+        sampled: this process's new responses by `rlobj_ids`: token ids of prompt and completion.
         entropies: entropies of TRL's own forward passes over a rollout; None = not wanted.
     """
 
@@ -92,6 +92,7 @@ class Progress:
     batches: list[Any] = field(default_factory=list)
     window: Window | None = None
     rewards: Tensor | None = None
+    sampled: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
     entropies: list[Tensor] | None = None
 
     def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
@@ -132,26 +133,3 @@ class Progress:
 
 def _settings(objective: Objective) -> dict[str, Any]:
     return objective.model_dump(mode="json", by_alias=True)
-
-
-def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
-    """TRL's rewards as rlobj reads them, [B, K]: TRL adds up those that a response has.
-
-    A response is undecided (NaN) if no function gave it a reward.
-
-    Args:
-        rewards: of each function, NaN = none, [B, K].
-        names: of the functions, if the objective reads each reward by itself.
-
-    Raises:
-        BatchError: it does, and a response has only some rewards.
-    """
-    unknown = rewards.isnan()
-    partly = unknown & ~unknown.all(1, keepdim=True)
-    if names is not None and partly.any():
-        raise BatchError(
-            f"the reward function '{names[int(partly.any(0).nonzero()[0])]}' returned None for a "
-            "response that other functions gave a reward. The objective reads each reward by "
-            "itself: return a number, or None from all of them"
-        )
-    return rewards.masked_fill(partly, 0.0)
