@@ -85,7 +85,6 @@ COMMANDS = {
     "train --preset grpo --strategy fsdp2 --out run": "needs a GPU, and torch finds none",
     "train --preset grpo --processes 0": "greater than or equal to 1",
     "train --preset grpo --seed x": "should be a valid integer",
-    "train --preset grpo --beside nope --dry-run": "--beside nope: unknown preset 'nope'",
     "train --preset grpo --reward no.py:score --dry-run": "there is no file 'no.py'",
     "train --preset grpo --reward reward.py:scores --dry-run": "Did you mean 'score'?",
     "train --preset grpo --reward wrong.py:score --dry-run": "SyntaxError: invalid syntax",

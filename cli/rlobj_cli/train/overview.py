@@ -178,9 +178,9 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
 
 def show_history(console: Console, config: RunConfig, run: Path, history: Sequence[Line]) -> None:
     """Print the numbers before and after, and the touched tokens."""
-    outcome = Outcome(run, {}, history)
+    outcome = Outcome(history)
     if outcome.steps:
-        console.print("", facts_grid(outcome.measures(outcome.window)), "", sep="\n")
+        console.print("", facts_grid(outcome.measures()), "", sep="\n")
         show_touched(console, config.objective, run)
 
 

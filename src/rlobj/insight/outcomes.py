@@ -21,13 +21,9 @@ class Outcome:
     """What came out of a run.
 
     Attributes:
-        run: the run's folder.
-        settings: config.resolved.yaml.
         lines: metrics.jsonl.
     """
 
-    run: Path
-    settings: Mapping[str, Any]
     lines: Sequence[Line]
 
     @classmethod
@@ -37,15 +33,11 @@ class Outcome:
         Raises:
             ConfigError: no run there, or a run without a finished step.
         """
-        found = cls(Path(run), read_settings(Path(run)), read_metrics(Path(run)))
+        read_settings(Path(run))  # an error if it is no run
+        found = cls(read_metrics(Path(run)))
         if not found.steps:
             raise ConfigError(f"{run} has no finished step yet")
         return found
-
-    @property
-    def name(self) -> str:
-        """The name of the preset, or else of the folder."""
-        return Path(self.settings.get("preset") or self.run).stem
 
     @property
     def steps(self) -> list[Line]:
@@ -73,19 +65,15 @@ class Outcome:
         ends = (known[0], known[-1]) if known else ()
         return tuple((line[key], Z95 * error(line)) for line in ends)
 
-    def measures(self, window: int) -> dict[str, str]:
-        """The numbers of the run as texts, by their names on the screen.
-
-        Args:
-            window: the first and the last so many steps are compared.
-        """
+    def measures(self) -> dict[str, str]:
+        """The numbers of the run as texts, by their names on the screen."""
         found: dict[str, str] = {}
         for when, (value, width) in zip(("before", "after"), self.held_out(), strict=False):
             low, high = value - width, value + width
             if self.measure is ACCURACY:
                 low, high = max(low, 0), min(high, 1)
             found[f"{self.measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
-        steps = self.steps
+        steps, window = self.steps, self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
         for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):
