@@ -28,7 +28,7 @@ def test_the_screen_and_the_markdown_show_the_same_numbers(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [
-        json.dumps({"id": i, "problem": f"Q{i}?", "answer": "4", "response": said})
+        json.dumps({"id": i, "prompt": f"Q{i}?", "answer": "4", "response": said})
         for i, said in enumerate("4445")
     ]
     Path("a.jsonl").write_text("\n".join(rows))

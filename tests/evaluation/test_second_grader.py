@@ -25,7 +25,7 @@ ROWS = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    rows = [{"problem": f"{gold}?", "answer": gold, "response": said} for gold, said in ROWS]
+    rows = [{"prompt": f"{gold}?", "answer": gold, "response": said} for gold, said in ROWS]
     file = tmp_path / "r.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     score(file, out=tmp_path / "out")
