@@ -110,7 +110,7 @@ COMMANDS = {
     "eval compare folder no": "folder is not an evaluation",
     "eval score rows.jsonl": "no response. Looked for response",
     "inspect no": "no is not a run: there is no such folder",
-    "replay folder --preset grpo": "folder has no folder records",
+    "replay folder --preset grpo": "folder has no full tables",
     "diagnose folder": "it has no config.resolved.yaml",
     "report folder": "it has no config.resolved.yaml",
     "presets check list.yaml": "must hold a mapping, got list",
