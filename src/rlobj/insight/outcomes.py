@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import ACCURACY, Measure, measure_of, read_metrics, read_settings
+from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
 
 Line = Mapping[str, Any]
 Z95 = 1.959964
@@ -49,30 +49,21 @@ class Outcome:
         """The number of steps at the beginning and at the end that are compared."""
         return max(1, min(10, len(self.steps) // 4))
 
-    @property
-    def measure(self) -> Measure:
-        """What the run measures on held-out problems."""
-        return measure_of(self.lines)
-
-    def held_out(self) -> tuple[tuple[float, float], ...]:
-        """(value of `measure`, half-width of its 95% interval), before and after; () without.
-
-        The interval is for other samples on the same problems; with one sample per problem, for
-        other problems.
-        """
-        key, error = self.measure.key, self.measure.error
-        known = [line for line in self.lines if line.get(key) is not None]
-        ends = (known[0], known[-1]) if known else ()
-        return tuple((line[key], Z95 * error(line)) for line in ends)
-
     def measures(self) -> dict[str, str]:
-        """The numbers of the run as texts, by their names on the screen."""
+        """The numbers of the run as texts, by their names on the screen.
+
+        Held-out numbers have their 95% interval for other samples on the same problems; with one
+        sample per problem, for other problems.
+        """
         found: dict[str, str] = {}
-        for when, (value, width) in zip(("before", "after"), self.held_out(), strict=False):
+        measure = measure_of(self.lines)
+        known = [line for line in self.lines if line.get(measure.key) is not None]
+        for when, line in zip(("before", "after"), (*known[:1], *known[-1:]), strict=False):
+            value, width = line[measure.key], Z95 * measure.error(line)
             low, high = value - width, value + width
-            if self.measure is ACCURACY:
+            if measure is ACCURACY:
                 low, high = max(low, 0), min(high, 1)
-            found[f"{self.measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+            found[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
         steps, window = self.steps, self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
