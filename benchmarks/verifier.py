@@ -43,11 +43,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import graders
 from benchmarks.harness import ROOT, Table, ask, main, note
 from rlobj.answers import MathVerifier, verifier_version
-from rlobj.data import Problem
-from rlobj.evaluation import other_graders
-from rlobj.evaluation.second_grader import OtherGrader
 
 FILLER = (
     "We consider the function $f(x)=x^2+1$ and note that {it is} even (see above), so 3 < 4 and "
@@ -56,7 +54,7 @@ FILLER = (
 SPEED = {"integers": 2000, "mixed": 200}
 SUITES = ("pairs", "outputs", "attacks", "exam")
 DOLLARS = "trl, gold as LaTeX"
-GRADERS = ("rlobj", *other_graders.PACKAGES, DOLLARS)
+GRADERS = ("rlobj", *graders.KNOWN, DOLLARS)
 DRAWS = 2000
 BLIND = ROOT / "tests" / "answers" / "blind"
 KEPT = ROOT / "benchmarks" / "results" / "verifier-verdicts.json"
@@ -90,18 +88,15 @@ def verdicts(grader: str, pairs: Pairs) -> list[bool | None]:
         with MathVerifier(deadline=10, workers=2) as verifier:
             return [verdict.correct for verdict in verifier.verify_many(pairs)]
     golds = [f"${gold}$" if grader == DOLLARS and "$" not in gold else gold for _, gold in pairs]
-    asked = [
-        (Problem("", "", gold), response) for (response, _), gold in zip(pairs, golds, strict=True)
-    ]
-    with OtherGrader("trl" if grader == DOLLARS else grader, workers=2) as opened:
-        return [correct for correct, _ in opened.grade(asked)]
+    asked = [(response, gold) for (response, _), gold in zip(pairs, golds, strict=True)]
+    return graders.verdicts("trl" if grader == DOLLARS else grader, asked)
 
 
 def speed(grader: str, part: str, seed: int) -> float:
     """Answers per CPU second of a grader."""
     pairs = responses(part, seed)
     if grader != "rlobj":
-        judge = other_graders.Other(grader)
+        judge = graders.Grader(grader)
         judge.decide(*pairs[0])
         begin = time.process_time()
         for pair in pairs:

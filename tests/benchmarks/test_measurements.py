@@ -288,6 +288,16 @@ def test_the_interval_by_forms_is_wider_where_forms_fail_as_a_whole() -> None:
     assert verifier.by_forms({"none": [0, 50]}) is None
 
 
+def test_the_graders_of_others_are_called_and_may_skip_a_response() -> None:
+    pairs = [
+        (r"\boxed{12}", "12"),
+        (r"\boxed{1/3}", "1/2"),
+        (r"\boxed{1/2}", r"\frac12 \text{ of all}"),
+    ]
+    assert verifier.verdicts("trl", pairs) == [True, False, None]
+    assert verifier.verdicts("math-verify", pairs)[:2] == [True, False]
+
+
 def test_the_kept_verdicts_of_other_graders_are_on_the_blind_rows() -> None:
     kept = json.loads(verifier.KEPT.read_text(encoding="utf-8"))
     assert set(kept) == set(verifier.GRADERS) - {"rlobj"}

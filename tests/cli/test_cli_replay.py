@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from record_rows import dropped, write_records
 from tiny import tiny_config
 from typer.testing import CliRunner
 
@@ -59,9 +58,6 @@ def test_no_word_is_broken_at_80_columns(run: Path) -> None:
     lines = output(run, "--preset", presets[1], "--rule", rule).splitlines()
     assert f"3  {rule}" in lines
     assert [line.split()[0] for line in lines if line.startswith(" 3 ")] == ["3"]
-    estimated = output(run, "--records", "--rule", rule.replace(" & entropy.bottom(0.8)", ""))
-    assert max(map(len, estimated.splitlines()[6:])) <= 80
-    assert "gradient" in estimated.split()
 
 
 def test_a_table_that_says_nothing_new_is_left_out(run: Path) -> None:
@@ -73,8 +69,11 @@ def test_a_table_that_says_nothing_new_is_left_out(run: Path) -> None:
     assert "cosine" not in ruled
 
 
-def test_objectives_that_touch_no_token_have_nothing_in_common(tmp_path: Path) -> None:
-    write_records(tmp_path / "run", [{}])
+def test_objectives_that_touch_no_token_have_nothing_in_common(
+    policy: Path, tmp_path: Path
+) -> None:
+    settings = {"training": {"steps": 1, "skip_inactive": False}, "output": {"tables_every": 1}}
+    run_training(tiny_config(policy, "grpo", **settings), tmp_path / "run")
     words = ["--rule", "prob < 1e-9"]
     assert "in common: nothing; none of them touched a token" in output(tmp_path / "run", *words)
 
@@ -87,16 +86,6 @@ def test_a_sweep_is_a_table_and_a_figure(run: Path, tmp_path: Path) -> None:
     assert values == ["0.1", "0.2", "0.3", "0.4"]
     assert "prob &lt; TAU" in file.read_text() or "<svg" in file.read_text()
     assert "written as .svg or .png" in output(run, *words[:-1], tmp_path / "a.pdf", code=2)
-
-
-def test_records_are_labelled_as_estimates(run: Path, tmp_path: Path) -> None:
-    text = output(run, "--records", "--rule", "prob < 0.5", "--preset", "grpo")
-    assert "≈ estimated from a sample; ± is one standard error" in text
-    assert "not replayed: grpo" in text
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    shutil.rmtree(copy / "tables")
-    assert "≈" in output(copy, "--rule", "prob < 0.5")
 
 
 def test_json_has_everything(run: Path) -> None:
@@ -121,9 +110,8 @@ def test_mistakes_are_answered_with_what_to_type(run: Path, words: list[str], me
     assert message in output(run, *words, code=2)
 
 
-def test_names_of_a_run_are_no_markup(tmp_path: Path) -> None:
-    folder = tmp_path / "[red]\x1b[2J"
-    write_records(folder, [dropped()])
+def test_names_of_a_run_are_no_markup(run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "[red]\x1b[2J"))
     text = output(folder, "--rule", "prob < 0.5")
     assert "[red]␛[2J" in text
     assert "\x1b" not in text

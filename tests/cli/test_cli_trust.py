@@ -56,7 +56,6 @@ COMMANDS = {
     "explain": ["explain", "FILE.yaml"],
     "a dry run": ["train", "--preset", "FILE.yaml", "--dry-run"],
     "a dry run with a configuration": ["train", "--config", "FILE.yaml", "--dry-run"],
-    "beside": ["train", "--preset", "dapo", "--beside", "FILE.yaml", "--dry-run"],
     "train": ["train", "--preset", "FILE.yaml", "--set", "training.steps=1"],
     "a configuration": ["train", "--config", "FILE.yaml", "--set", "training.steps=1"],
 }
@@ -72,7 +71,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("what", FILES)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_imports_what_a_file_names(command: str, what: str, tmp_path: Path) -> None:
-    if command in ("beside", "a dry run", "train") and "reward" in what:
+    if command in ("a dry run", "train") and "reward" in what:
         pytest.skip("the reward of the file is not used: that of the built-in task replaces it")
     (tmp_path / "FILE.yaml").write_text(FILES[what].replace("FILE", "code.py"))
     result = runner.invoke(app, COMMANDS[command])

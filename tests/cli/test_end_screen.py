@@ -1,24 +1,17 @@
-"""The end of `rlobj train`: tokens that the objective touched, and the run beside it."""
+"""The end of `rlobj train`: numbers, tokens that the objective touched, and the next commands."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 from record_rows import dropped, write_records
 from screens import console, text_of
 from tiny import tiny_config
-from typer.testing import CliRunner
 
-from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import read_run_config
 from rlobj.training import RunDirectory, TrainingResult
-from rlobj.training.parallel.launcher import without
-from rlobj_cli.app import app
-from rlobj_cli.train.beside import second_run, show_beside
 from rlobj_cli.train.overview import show_history, show_results, train_on
 from rlobj_cli.train.touched import show_touched
 
@@ -138,100 +131,7 @@ def test_a_run_is_not_continued_while_a_finding_holds(tmp_path: Path, ill: bool)
     screen, config = console(80), RunDirectory.open(run)[1]
     show_results(screen, config, TrainingResult(run, 10, 1.0, history))
     text = text_of(screen)
-    assert ("groups-without-signal  since step" in text) == ill
+    assert ("Found: groups-without-signal, since step" in text) == ill
     assert (f"rlobj diagnose {run}" in text) == ill
     assert (train_on(run, config) in text) != ill
     assert f"rlobj report {run}" in text
-
-
-# --beside
-
-
-def test_the_run_beside_differs_in_its_objective_alone(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path, "stapo")
-    config = config.model_copy(update={"preset": "stapo", "seed": 5})
-    other, folder = second_run(config, "base", tmp_path / "run")
-    assert folder == tmp_path / "run-beside-justrl"
-    assert (other.preset, other.objective.drop_rule) == ("justrl", None)
-    same = {"preset": config.preset, "objective": config.objective}
-    assert other.model_copy(update=same) == config
-
-
-@pytest.mark.parametrize(
-    ("preset", "beside", "message"),
-    [
-        ("grpo", "base", "grpo builds on no preset. Name one, such as --beside dapo"),
-        (None, "base", "a run without --preset builds on no preset"),
-        ("stapo", "stapo", "the same as that of the run"),
-        ("stapo", "grpoo", "Did you mean 'grpo'"),
-        ("stapo", "bas", "--beside bas: Did you mean 'base'"),
-    ],
-)
-def test_an_impossible_run_beside_is_refused(
-    tmp_path: Path, preset: str | None, beside: str, message: str
-) -> None:
-    config = tiny_config(tmp_path, preset or "stapo").model_copy(update={"preset": preset})
-    with pytest.raises(ConfigError, match=message):
-        second_run(config, beside, tmp_path / "run")
-
-
-def test_a_folder_with_a_run_is_refused_before_the_first_run_begins(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path, "stapo").model_copy(update={"preset": "stapo"})
-    RunDirectory(tmp_path / "run-beside-justrl").create(config)
-    with pytest.raises(ConfigError, match="already contains a run"):
-        second_run(config, "base", tmp_path / "run")
-
-
-def test_two_runs_are_shown_in_two_columns(tmp_path: Path) -> None:
-    screen = console(100)
-    show_beside(screen, finished(tmp_path), finished(tmp_path, "justrl"))
-    text = text_of(screen)
-    rows = [line.split("  ") for line in text.splitlines()]
-    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    assert ["stapo", "justrl"] in cells
-    assert ["tokens left out", "20 (0.20%)", "0"] in cells
-    assert "stapo − justrl: +0.000  [-0.028, +0.028] at 95%, one seed" in text
-
-
-def test_an_option_is_left_out_with_its_value() -> None:
-    words = ["train", "--beside", "base", "--out", "x", "--beside=dapo", "--besides"]
-    assert without(words, "--beside") == ["train", "--out", "x", "--besides"]
-
-
-def test_under_a_launcher_beside_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    words = ["train", "--preset", "stapo", "--beside", "base", "--out", str(tmp_path / "run")]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2
-    assert "--beside makes two runs" in result.output
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_dry_run_shows_how_the_second_run_differs(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["train", "--preset", "stapo", "--beside", "base", "--dry-run"]
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, words)
-    assert result.exit_code == 0
-    differs = result.output.partition("it differs in\n")[2]
-    assert [line.split(":")[0].strip() for line in differs.splitlines()] == [
-        "objective.drop",
-        "preset",
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_beside_trains_two_runs_from_the_same_start(tmp_path: Path, processes: str) -> None:
-    small = ("training.steps=2", "evaluation.problems=8", "sampling.prompts_per_step=4")
-    words = ["train", "--preset", "stapo", "--data", "max-digits", "--beside", "base", "--out", "a"]
-    words += [word for setting in small for word in ("--set", setting)]
-    done = forked.run(["-m", "rlobj_cli", *words, "--processes", processes], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "stapo: a\njustrl: a-beside-justrl" in done.stdout
-    first, second = (
-        json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-2])
-        for name in ("a", "a-beside-justrl")
-    )
-    assert first["step"] == 1
-    assert first["reward/mean"] == second["reward/mean"]  # the same first rollout

@@ -156,7 +156,7 @@ def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_
 def test_imported_responses_are_scored(tmp_path):
     out = tmp_path / "scored"
     rows = [
-        {"id": "a", "problem": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}
+        {"id": "a", "prompt": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}
         for answer in ("1", "2/2", "2", "1.0")
     ]
     file = tmp_path / "made.jsonl"

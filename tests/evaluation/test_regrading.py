@@ -44,7 +44,7 @@ def noted(files, out, on=None, data_dir=None):
 def test_problems_without_a_response_are_noted(tmp_path):
     problems = [{"id": i, "problem": f"{i}+1?", "answer": str(i + 1)} for i in range(30)]
     lines(tmp_path / "aime24.jsonl", *problems)
-    rows = [{"problem": f"{i}+1?", "response": [f"{i + 1}"] * (i != 7)} for i in range(2, 30)]
+    rows = [{"prompt": f"{i}+1?", "response": [f"{i + 1}"] * (i != 7)} for i in range(2, 30)]
     file = lines(tmp_path / "r.jsonl", *rows)
     text = "3 of 30 problems have no response and count in no number: aime24-0, aime24-1, aime24-7"
     assert f"aime24: {text}" in noted([file], tmp_path / "out", "aime24", tmp_path)
@@ -59,9 +59,9 @@ def test_problems_without_a_response_are_noted(tmp_path):
 def three_problems(path):
     return lines(
         path,
-        {"id": "a", "problem": "1+1?", "answer": "2", "response": ["2", "3"]},
-        {"id": "b", "problem": "2+2?", "answer": "4", "response": "4"},
-        {"id": "c", "problem": "3+3?", "answer": "6", "response": []},
+        {"id": "a", "prompt": "1+1?", "answer": "2", "response": ["2", "3"]},
+        {"id": "b", "prompt": "2+2?", "answer": "4", "response": "4"},
+        {"id": "c", "prompt": "3+3?", "answer": "6", "response": []},
     )
 
 
@@ -102,7 +102,7 @@ def test_a_score_in_memory_writes_nothing(tmp_path, monkeypatch):
 def test_regrade_lists_the_verdicts_that_changed(tmp_path):
     said = ("no idea", r"\boxed{2/4}", r"\boxed{3}")
     rows = [
-        {"id": i, "problem": f"{i}?", "answer": "1/2", "response": r} for i, r in enumerate(said)
+        {"id": i, "prompt": f"{i}?", "answer": "1/2", "response": r} for i, r in enumerate(said)
     ]
     score(lines(tmp_path / "r.jsonl", *rows), reward="exact", out=tmp_path / "out")
     again = regrade(tmp_path / "out", reward="math")

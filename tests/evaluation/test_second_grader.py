@@ -1,4 +1,4 @@
-"""`regrade_with`: the real graders of other projects, beside the evaluation's verdicts."""
+"""`regrade_with`: the real math-verify, beside the evaluation's verdicts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from screens import shows
 from typer.testing import CliRunner
 
-from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
 from rlobj.evaluation import regrade_with, score
-from rlobj.evaluation.second_grader import OtherGrader
+from rlobj.evaluation.second_grader import MathVerify
 from rlobj_cli.app import app
 
 ROWS = [
@@ -25,7 +25,7 @@ ROWS = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    rows = [{"problem": f"{gold}?", "answer": gold, "response": said} for gold, said in ROWS]
+    rows = [{"prompt": f"{gold}?", "answer": gold, "response": said} for gold, said in ROWS]
     file = tmp_path / "r.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     score(file, out=tmp_path / "out")
@@ -57,20 +57,10 @@ def test_the_verdicts_of_math_verify_are_reported_beside_ours(folder: Path) -> N
     assert len(stored["verdicts"]) == 6
 
 
-def test_trl_skips_a_gold_that_it_cannot_parse() -> None:
-    pytest.importorskip("trl")
-    golds = ("12", "1/2", r"\frac12 \text{ of all}")
-    said = (r"\boxed{12}", r"\boxed{1/3}", r"\boxed{1/2}")
-    with OtherGrader("trl", workers=1) as grader:
-        problems = [Problem(gold, "?", gold) for gold in golds]
-        found = grader.grade(list(zip(problems, said, strict=True)))
-    assert found == [(True, ""), (False, ""), (None, "skipped")]
-
-
 def test_any_gold_is_right_and_a_grader_that_hangs_is_stopped_at_the_deadline() -> None:
     bomb, five = Problem("1", "?", "5"), Problem("2", "?", "5")
     several = Problem("3", "?", "5", {"alternatives": ["5", "6"]})
-    with OtherGrader("math-verify", deadline=1.0, workers=1) as grader:
+    with MathVerify(deadline=1.0, workers=1) as grader:
         assert grader.grade([(several, r"\boxed{6}")]) == [(True, "")]  # it has started
         begin = time.monotonic()
         found = grader.grade([(bomb, r"\boxed{9^{9^{9^{9}}}}"), (five, r"\boxed{5}")])
@@ -78,12 +68,9 @@ def test_any_gold_is_right_and_a_grader_that_hangs_is_stopped_at_the_deadline() 
     assert time.monotonic() - begin < 30
 
 
-def test_what_cannot_be_graded_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="expected math-verify, verl, trl"):
-        regrade_with(folder, "math_verify")
-    monkeypatch.setattr("rlobj.evaluation.second_grader.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"--with verl needs .* pip install 'rlobj\[verl\]'"):
-        regrade_with(folder, "verl")
+def test_another_grader_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="--with trl: expected math-verify"):
+        regrade_with(folder, "trl")
 
 
 def test_the_command_shows_what_differs(folder: Path) -> None:

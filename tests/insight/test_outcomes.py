@@ -28,8 +28,7 @@ def run(folder: Path, preset: str = "stapo", steps: int = 20, **metrics: float) 
 
 
 def measures(path: Path) -> dict[str, str]:
-    found = Outcome.read(path)
-    return found.measures(found.window)
+    return Outcome.read(path).measures()
 
 
 def test_precision_and_recall_are_over_the_whole_run(tmp_path: Path) -> None:
@@ -45,7 +44,7 @@ def test_the_first_and_the_last_steps_are_compared(tmp_path: Path, steps: int, w
     assert found.window == window
     name = f"spurious, first/last {window} steps" if window > 1 else "spurious, first/last step"
     end = "0.10%, shrank" if steps > 10 else "1.0%, hardly changed"
-    assert found.measures(window)[name] == f"1.0% → {end}"
+    assert found.measures()[name] == f"1.0% → {end}"
 
 
 def test_a_rule_that_dropped_nothing_has_no_precision(tmp_path: Path) -> None:

@@ -162,7 +162,6 @@ READERS = {
     "inspect": rlobj.inspect,
     "page": rlobj.write_inspection_page,
     "replay": lambda run: rlobj.replay(run, ["grpo", "prob < 0.5"]),
-    "records": lambda run: rlobj.replay(run / "records", ["prob < 0.5"]),
     "resume": lambda run: rlobj.resume(run, settings={"training.steps": 3}),
     "best": lambda run: find_model(str(run), checkpoint="best"),
 }

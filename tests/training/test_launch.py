@@ -19,7 +19,7 @@ from forked import wait_until
 
 from rlobj.base.errors import ConfigError
 from rlobj.training.parallel import launcher as launching
-from rlobj.training.parallel.launcher import launch
+from rlobj.training.parallel.launcher import launch, without
 
 LISTEN = """
 import os, signal, sys, time
@@ -148,6 +148,11 @@ def test_a_launch_inside_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(ConfigError, match="at least 1"):
         launch([], 0, program=python(""))
+
+
+def test_an_option_is_left_out_with_its_value() -> None:
+    words = ["train", "--from", "run", "--out", "x", "--from=other", "--fromage"]
+    assert without(words, "--from") == ["train", "--out", "x", "--fromage"]
 
 
 # A rank that fails.

@@ -9,13 +9,12 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from benchmarks import graders
 from harness import compose_config
 from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 
-from rlobj.data import Problem
-from rlobj.evaluation.second_grader import OtherGrader
 from rlobj.integrations import rewards
 from rlobj.models.embedded import build_tokenizer
 
@@ -56,8 +55,6 @@ def test_verls_reward_manager_scores_with_the_verifier() -> None:
     assert found[1]["reward_extra_info"]["pred"] == "6"
 
 
-def test_verls_scorer_is_a_second_grader() -> None:
-    half = Problem("1", "?", r"\frac12")
-    with OtherGrader("verl", workers=1) as grader:
-        found = grader.grade([(half, r"\boxed{1/2}"), (half, r"\boxed{1/3}")])
-    assert found == [(True, ""), (False, "")]
+def test_the_benchmark_calls_verls_scorer() -> None:
+    pairs = [(said, r"\frac12") for said in (r"\boxed{1/2}", r"\boxed{1/3}", r"\boxed{0.5}")]
+    assert graders.verdicts("verl", pairs) == [True, False, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from rlobj_cli.screen.console import reading, say, working
 from rlobj_cli.screen.errors import FAILED
 
 if TYPE_CHECKING:
-    from rlobj.insight import Finding
     from rlobj.insight.diagnosis import RunDiagnosis
 
 
@@ -56,22 +54,17 @@ def show_run(console: Console, diagnosis: RunDiagnosis) -> None:
         (counted(count, "finding"), "bold yellow") if count else ("no findings", "bold green"),
     )
     say(console, title)
-    show_findings(console, diagnosis.findings)
-    for line in diagnosis.coverage:
-        console.print(Text(line, "dim"))
-    for note in diagnosis.notes:
-        console.print(Text(f"note: {note}", "yellow"))
-    console.print()
-
-
-def show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Print findings with their evidence and what would have touched them."""
-    for finding in findings:
+    for finding in diagnosis.findings:
         style = "bold red" if finding.holds else "bold yellow"
         console.print()
         console.print(Text.assemble((finding.name, style), f"  {finding.when}"))
         lines = [Text(finding.evidence), *(Text(line, "dim") for line in finding.details)]
         lines += [Text.assemble(("→ ", "cyan"), finding.cure), Text(finding.page, "dim")]
         console.print(Padding(Group(*lines), (0, 0, 0, 2)))
-    if findings:
+    if count:
         console.print()
+    for line in diagnosis.coverage:
+        console.print(Text(line, "dim"))
+    for note in diagnosis.notes:
+        console.print(Text(f"note: {note}", "yellow"))
+    console.print()

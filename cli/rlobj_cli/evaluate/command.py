@@ -86,7 +86,6 @@ def score(
     [bold]Examples[/bold]
 
     \b  rlobj eval score responses.jsonl
-      rlobj eval score samples_minerva_math_2026-01-01T12-00-00.jsonl --model my-model
       rlobj eval score answers.parquet --on math500 --column response=completion
     """
     console, evaluations, screen = _loaded()

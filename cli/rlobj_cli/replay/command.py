@@ -48,7 +48,6 @@ def replay(
     rule: list[str] | None = None,
     sweep: list[str] | None = None,
     step: int | None = None,
-    records: bool = False,
     figure: Path | None = None,
     json: bool = False,
     trust: bool = False,
@@ -66,7 +65,6 @@ def replay(
       rlobj replay RUN --rule "(advantage > 0) & (prob < 0.01)"
       rlobj replay RUN --rule "prob < TAU" --sweep TAU=1e-4..1e-2
       rlobj replay RUN --rule "prob < P" --sweep P=0.1..0.9:9 --figure p.svg
-      rlobj replay RUN --records --rule "prob < 0.001"     estimates, all steps
     """
     console = Console()
     with working(console):
@@ -74,7 +72,6 @@ def replay(
         from rlobj.reporting.figures import save_figure
     names = [name.strip() for name in (preset or "").split(",") if name.strip()]
     given = [*names, *(rule or ())]
-    run = run / "records" if records else run
     if len(sweep or ()) > 1:
         raise ConfigError("--sweep was given twice; one number is swept at a time")
     swept = sweep[0] if sweep else None
@@ -93,39 +90,36 @@ def show(console: Console, found: Replay) -> None:
     say(console, Text.assemble(("rlobj replay", "bold"), f"  {found.title}"))
     for remark in found.remarks:
         say(console, Text(remark, "yellow"))
-    if not found.exact:
-        say(console, Text("≈ estimated from a sample; ± is one standard error"))
     rows, sweeps = found.objectives.to_pylist(), found.sweeps.to_pylist()
     names = [row["name"] for row in rows]
     shown = {name: visible(name, 60) for name in names}
-    if not found.exact or max(map(len, names)) > LONGEST:
+    if max(map(len, names)) > LONGEST:
         console.print()
         for i, name in enumerate(names, 1):
             console.print(Text(f"{i}  {visible(name, 300)}"))
             shown[name] = str(i)
     if len(rows) > 1 or not sweeps:
-        show_rows(console, found, "touched by", TOKENS, [([shown[x["name"]]], x) for x in rows])
+        show_rows(console, "touched by", TOKENS, [([shown[x["name"]]], x) for x in rows])
     planned = [row for row in rows if row["gradient"] is not None]
     for row in planned:
         counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
         row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
-    show_rows(console, found, "gradient of", GRADIENT, [([shown[x["name"]]], x) for x in planned])
+    show_rows(console, "gradient of", GRADIENT, [([shown[x["name"]]], x) for x in planned])
     pairs = found.pairs.to_pylist()
     if len(names) > MOST:
         pairs = [row for row in pairs if row["first"] == names[0]]
     named = [([shown[row["first"]], shown[row["second"]]], row) for row in pairs]
-    show_rows(console, found, "in common", PAIRS, named)
+    show_rows(console, "in common", PAIRS, named)
     if len(names) > MOST:
         console.print(Text("pairs without the recorded objective: --json", "dim"))
     for rule in dict.fromkeys(row["name"] for row in sweeps):
         console.print(Text(f"\n{visible(rule, 300)}"))
         chosen = [([f"{row['value']:g}"], row) for row in sweeps if row["name"] == rule]
-        show_rows(console, found, found.swept, TOKENS, chosen)
+        show_rows(console, found.swept, TOKENS, chosen)
 
 
 def show_rows(
     console: Console,
-    found: Replay,
     title: str,
     heads: Mapping[str, tuple[str, str]],
     rows: Sequence[tuple[Sequence[str], Mapping[str, Any]]],
@@ -134,20 +128,20 @@ def show_rows(
 
     Args:
         console: the screen.
-        found: the replay.
         title: of the names.
         heads: for each column its head and its meaning.
         rows: the names of each row, and its values.
     """
-    from rlobj.insight.replaying.result import count, share
+    from rlobj.insight.outcomes import percent
 
     def cell(row: Mapping[str, Any], key: str) -> str:
         if key == "touched":
-            return count(row, found.exact)
+            return f"{row[key]:,.0f}"
         if key == "effect":
             return row[key]
-        numbers = ("gradient", "weights", "gradients")
-        return number(row[key]) if key in numbers else share(row, key)
+        if key in ("gradient", "weights", "gradients") or row[key] is None:
+            return number(row[key])
+        return percent(row[key])
 
     if not rows:
         return

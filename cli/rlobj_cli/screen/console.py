@@ -164,7 +164,9 @@ def looks(run: Path, name: str) -> list[str]:
     """
     found = [f"report {name}"]
     if (run / "records").is_dir():
-        found += [f"inspect {name}", f"inspect {name} --html", f"replay {name} --preset grpo,stare"]
+        found += [f"inspect {name}", f"inspect {name} --html"]
+    if any(run.glob("tables/*.parquet")):
+        found.append(f"replay {name} --preset grpo,stare")
     return found
 
 

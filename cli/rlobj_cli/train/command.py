@@ -40,7 +40,6 @@ def train(
     from_run: str | None = None,
     resume: Path | None = None,
     trust: bool = False,
-    beside: str | None = None,
     dry_run: bool = False,
 ) -> None:
     """Train a policy with a published objective, or with your own.
@@ -51,7 +50,6 @@ def train(
     [bold]Examples[/bold]
 
     \b  rlobj train --preset stapo
-      rlobj train --preset stapo --beside base
       rlobj train --preset stapo --set training.steps=50 --seed 1
       rlobj train --preset dapo --set "objective.drop=(prob < 0.01)"
       rlobj train --preset dapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl
@@ -80,7 +78,7 @@ def train(
         from rlobj.training.origin import layers_from
 
         layers = layers_from(from_run, preset, overrides, trust=trust)
-    running.start(console, layers, out, dry_run, processes, beside, trust=trust)
+    running.start(console, layers, out, dry_run, processes, trust=trust)
 
 
 def _running(console: Console) -> Any:

@@ -24,7 +24,6 @@ from rlobj.training import TrainingResult
 from rlobj.training.memory import GIB, Size, card_bytes, estimate, require_memory
 from rlobj.training.parallel.environment import resolve_strategy
 from rlobj.training.storage.run_directory import dump_config
-from rlobj_cli.diagnose.command import show_findings
 from rlobj_cli.screen.console import (
     facts_grid,
     looks,
@@ -163,7 +162,9 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     evaluated = any(each.key in line for line in result.history for each in MEASURES)
     on, samples = "" if task or evaluated else " --on FILE", 4 if task else 32
     found = diagnose(result.path, trust=True).findings if result.steps else ()
-    show_findings(console, found)
+    if found:
+        names = ", ".join(f"{finding.name}, {finding.when}" for finding in found)
+        say(console, Text(f"Found: {names}. See: rlobj diagnose {result.path}", style="yellow"))
     ill = any(finding.holds for finding in found)
     chosen = " --checkpoint best" if ill and best else ""
     trust = trust_option(settings_of(config))
@@ -178,9 +179,9 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
 
 def show_history(console: Console, config: RunConfig, run: Path, history: Sequence[Line]) -> None:
     """Print the numbers before and after, and the touched tokens."""
-    outcome = Outcome(run, {}, history)
+    outcome = Outcome(history)
     if outcome.steps:
-        console.print("", facts_grid(outcome.measures(outcome.window)), "", sep="\n")
+        console.print("", facts_grid(outcome.measures()), "", sep="\n")
         show_touched(console, config.objective, run)
 
 

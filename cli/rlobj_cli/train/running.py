@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import BatchError, ConfigError, RunError
+from rlobj.base.errors import BatchError, RunError
 from rlobj.config.layers import Layer, merged
 from rlobj.config.resuming import refuse_changes, trust_option
 from rlobj.config.run_config import RunConfig, build_config
@@ -27,7 +27,6 @@ from rlobj.training.run import resume as resume_run
 from rlobj.training.run import train as train_run
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import exit_code, report
-from rlobj_cli.train.beside import second_run, show_beside, show_plan
 from rlobj_cli.train.overview import (
     show_dry_run,
     show_header,
@@ -45,61 +44,25 @@ def start(
     out: Path | None,
     dry_run: bool,
     processes: int | None,
-    beside: str | None = None,
     *,
     trust: bool = False,
 ) -> None:
-    """Start a new run from the layers of its configuration, or with `dry_run` show them.
-
-    With `beside`, a second run with the objective of that preset follows.
-    """
+    """Start a new run from the layers of its configuration, or with `dry_run` show them."""
     config = prepared(build_config(layers, trust=trust))
     folder = out or default_folder(config)
-    other = None if beside is None else second_run(config, beside, folder, trust=trust)
     if dry_run:
         check_functions(config)
         show_dry_run(console, config, layers, processes)
-        if other is not None:
-            show_plan(console, config, *other)
         return
     if processes not in (None, 1):
-        words = without(sys.argv[1:], "--beside")
+        words = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]
         if config.origin is not None and "--from" in str(words):  # all take the same checkpoint
             words = [*without(words, "--from"), "--from", config.origin]
-        code = launch([*words, *([] if out else ["--out", str(folder)])], processes)
-        if other is not None and not code and _finished(config, folder):
-            train_run(other[0], out=other[1], processes=processes)
-            if _finished(*other):
-                show_beside(console, folder, other[1])
-        raise typer.Exit(code)
-    if other is not None and os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError(
-            "--beside makes two runs, one after the other. A launcher such as torchrun starts "
-            "processes for one run: use --processes, or start both runs by themselves"
-        )
+        raise typer.Exit(launch(words, processes))
     header = lambda: show_header(console, config, layers)  # noqa: E731
-    result = _train(console, config, folder, header)
-    _show_end(console, config, result)
-    if other is not None and result.steps == config.training.steps:
-        title = Text(f"\nbeside it: {other[0].preset}, the same run with another objective")
-        _train(console, *other, lambda: console.print(title))
-        if _finished(*other):
-            show_beside(console, folder, other[1])
-        else:
-            console.print(Text(_advice(other[1]), style="yellow"), soft_wrap=True)
-
-
-def _train(
-    console: Console, config: RunConfig, folder: Path, header: Callable[[], None]
-) -> TrainingResult:
-    """Train in this process, and show it."""
     with _shown(console, config, folder, 0, header) as screens:
-        return train_run(config, out=folder, callbacks=screens)
-
-
-def _finished(config: RunConfig, folder: Path) -> bool:
-    """Whether a run made all of its steps."""
-    return RunDirectory(folder).steps_saved() == config.training.steps
+        result = train_run(config, out=folder, callbacks=screens)
+    _show_end(console, config, result)
 
 
 def resume(

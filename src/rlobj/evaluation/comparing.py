@@ -93,24 +93,9 @@ class Comparison:
         return len(self.differences)
 
     @property
-    def accuracy_a(self) -> float:
-        """avg@n of A, over these problems only; nan of rewards."""
-        return self.means[0] if self.shares else math.nan
-
-    @property
-    def accuracy_b(self) -> float:
-        """avg@n of B, over these problems only; nan of rewards."""
-        return self.means[1] if self.shares else math.nan
-
-    @property
     def flips(self) -> tuple[Change, ...]:
         """The changes of problems that only one side solves; none of rewards."""
         return tuple(each for each in self.changes if each.is_flip and self.shares)
-
-    @property
-    def stderr(self) -> float:
-        """sd(d_i)/sqrt(n), over problems."""
-        return estimators.standard_error(self.differences)
 
 
 def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:

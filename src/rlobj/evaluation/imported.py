@@ -1,9 +1,9 @@
 """Responses made elsewhere: what a row holds, and to which problem it belongs.
 
-A row has columns for the problem's id or question, its gold answer and the responses; a dot reaches
-into a nested column. Sample files of lm-eval have these columns too. Rows of the same problem are
-its samples, in the order of the files. Nothing is guessed: a row that may belong to two problems is
-refused.
+A row has columns for the problem's id or question, its gold answer and the responses: `id`,
+`prompt`, `answer` and `response`, or others that are named; a dot reaches into a nested column.
+Rows of the same problem are its samples, in the order of the files. Nothing is guessed: a row that
+may belong to two problems is refused.
 """
 
 from __future__ import annotations
@@ -18,82 +18,58 @@ from typing import Any
 from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.data import Problem
 from rlobj.data.files import read_file
-from rlobj.data.layouts import (
-    KNOWN,
-    answer_text,
-    column_names,
-    known_columns,
-    prompt_text,
-    value_of,
-)
+from rlobj.data.layouts import answer_text, column_names, prompt_text, value_of
 from rlobj.data.problems import digest
 from rlobj.evaluation.samples import Key, ResponseRecord
 
-PARTS = {
-    "id": ("id", "unique_id", "problem_idx", "problem_id", "example_id", "doc_id"),
-    "prompt": (*KNOWN["prompt"], *(f"doc.{name}" for name in KNOWN["prompt"])),
-    "answer": ("gold", "gold_answer", *(name for name in KNOWN["answer"] if name != "solution")),
-    "response": (
-        *("response", "responses", "completion", "completions", "generation", "generations"),
-        *("output", "outputs", "generated_text", "model_output", "prediction", "resps"),
-    ),
-}
-"""Part of a row -> columns that may hold it; a column can be named for each part."""
+PARTS = ("id", "prompt", "answer", "response")
+"""The parts of a row: each is in the column of its name, or in one that is named for it."""
 
 
 @dataclass
 class _Row:
-    """A row: its place for errors, its columns by dotted name, and those named for its parts."""
+    """A row: its place for errors, its columns, and those named for its parts."""
 
     where: str
     columns: Mapping[str, Any]
     named: Mapping[str, str]
 
-    def values(self, part: str) -> dict[str, Any]:
-        """Column -> value of each column that may hold a part."""
+    def _value(self, part: str) -> Any:
+        """The value of a part; None if there is none."""
         named = self.named.get(part)
-        names = [named] if named else known_columns(PARTS[part], self.columns)
-        found = {n: self.columns[n] for n in names if self.columns.get(n) is not None}
-        if named and not found:
-            advice = nearest(named, self.columns)
+        found = value_of(self.columns, named or part)
+        if named and found is None:
+            advice = nearest(named, column_names(self.columns))
             raise DataError(f"{self.where}: there is no column '{named}'.{advice}")
         return found
 
     @cached_property
     def id(self) -> str | None:
         """The id of the problem."""
-        return next(map(str, self.values("id").values()), None)
+        found = self._value("id")
+        return None if found is None else str(found)
 
     @cached_property
     def prompt(self) -> str:
         """The question, perhaps inside a template; "" if it is not there."""
-        return prompt_text(next(iter(self.values("prompt").values()), ""), self.where)
+        return prompt_text(self._value("prompt"), self.where)
 
     def answers(self) -> list[str]:
         """The gold answers, each of them right."""
-        found = {}
-        for name, value in self.values("answer").items():
-            where = f"{self.where}, column '{name}'"
-            texts = (answer_text(each, where) for each in (value if _all(str, value) else [value]))
-            if answers := list(dict.fromkeys(filter(None, texts))):
-                found[name] = answers
-        if len(set(map(tuple, found.values()))) > 1:
-            listed = ", ".join(f"{name}: {' or '.join(own)[:40]}" for name, own in found.items())
-            raise DataError(
-                f"{self.where}: which column is the gold answer ({listed})? Name it with "
-                "--column answer=COLUMN."
-            )
-        return next(iter(found.values()), [])
+        value, where = self._value("answer"), f"{self.where}, the answer"
+        texts = (answer_text(each, where) for each in (value if _all(str, value) else [value]))
+        return list(dict.fromkeys(filter(None, texts)))
 
     def responses(self) -> list[str]:
         """The responses; several in a list, or in the list of lists of lm-eval."""
-        name, found = next(iter(self.values("response").items()), ("", None))
+        found = self._value("response")
         if found is None:
+            names = ", ".join(column_names(self.columns))
             raise DataError(
-                f"{self.where}: no response. Looked for {', '.join(PARTS['response'])}; the "
-                f"columns are {', '.join(self.columns)}. Name it with --column response=COLUMN."
+                f"{self.where}: no response. Looked for response; the columns are {names}. Name it "
+                "with --column response=COLUMN."
             )
-        if name == "resps" and _all(list, found):
+        if self.named.get("response") == "resps" and _all(list, found):
             found = [text for each in found for text in each]
         texts = found if isinstance(found, list) and not _all(dict, found) else [found]
         return [_text(text, self.where) for text in texts]
@@ -114,7 +90,7 @@ def read_responses(
         known: the benchmark's problems, whose gold answers are used; a row belongs to the one with
             its id, else to the one whose question its prompt ends with, in any template. None = the
             files' own.
-        columns: part (one of `PARTS`) -> column, if it is not found by itself.
+        columns: part (one of `PARTS`) -> column, if its name is not that of the part.
 
     Returns:
         The problems that have a row, and the responses. A row may hold no response.
@@ -153,7 +129,7 @@ def _rows(file: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
     first: dict[str, Any] = {}
     for where, row in read_file(file):
         if row.get("filter") == first.setdefault("filter", row.get("filter")):
-            yield _Row(where, {name: value_of(row, name) for name in column_names(row)}, columns)
+            yield _Row(where, row, columns)
 
 
 def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:

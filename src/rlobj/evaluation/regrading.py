@@ -81,13 +81,14 @@ def score(
     """Grade responses made elsewhere, with the same grader and statistics.
 
     Args:
-        files: JSONL, JSON, Parquet, CSV or TSV; also the sample files of lm-eval.
+        files: JSONL, JSON, Parquet, CSV or TSV.
         on: benchmark whose gold answers are used, found by id or question. None = those in the
             files.
         data_dir: folder with files of benchmarks.
         reward: "math" or "exact".
         model: whose responses they are, for the record.
-        columns: part (id, prompt, answer or response) -> column, if it is not found by itself.
+        columns: part (id, prompt, answer or response) -> column, if its name is not that of the
+            part.
         out: folder to make; "auto" = evals/scored-FILE; None = in memory.
         callback: receives the events.
 

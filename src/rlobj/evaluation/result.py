@@ -58,11 +58,6 @@ class EvaluationResult:
         return {name: each.summary.accuracy for name, each in self.benchmarks.items()}
 
     @property
-    def intervals(self) -> dict[str, Interval]:
-        """Benchmark -> 95% interval of avg@n, or of the mean reward, for problems like these."""
-        return {name: each.summary.interval for name, each in self.benchmarks.items()}
-
-    @property
     def average(self) -> MacroAverage:
         """The mean over benchmarks, each counting once, with its errors and interval."""
         return macro_average([each.summary for each in self.benchmarks.values()])

@@ -1,7 +1,6 @@
-"""Grade stored responses with a second grader, beside the verdicts of the evaluation.
+"""Grade stored responses with math-verify too, beside the verdicts of the evaluation.
 
-A second grader is one of another project (`other_graders`). It changes nothing in the folder; its
-verdicts are written to DIR/regraded/NAME.json.
+This changes nothing in the folder; the verdicts are written to DIR/regraded/math-verify.json.
 """
 
 from __future__ import annotations
@@ -12,26 +11,25 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
 from rlobj.answers.worker_process import WorkerProcess
-from rlobj.base.errors import ConfigError, MissingExtra, nearest
-from rlobj.base.files import file_name
+from rlobj.base.errors import ConfigError
 from rlobj.base.verdicts import WORDS, best
 from rlobj.data import Problem
-from rlobj.evaluation import other_graders
+from rlobj.evaluation import math_verify_worker
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.report.tables import percent, percent_signed
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import installed_version, session
-from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.reporting.markdown import markdown_table
 
+GRADER = "math-verify"
 SECONDS = 60.0
-"""Default time limit for one response; longer than those that the graders have themselves."""
+"""Default time limit for one response; longer than those that math-verify has itself."""
 BLOCK = 256
 SHOWN = 20
 """Differing verdicts in a table."""
@@ -71,13 +69,11 @@ class SecondGrading:
     """The verdicts of a second grader. A notebook shows it as a table.
 
     Attributes:
-        grader: its name.
         versions: of its packages.
         verdicts: one for each graded response.
         path: the file that holds all of this.
     """
 
-    grader: str
     versions: Mapping[str, str | None]
     verdicts: tuple[SecondVerdict, ...] = field(repr=False)
     path: Path
@@ -115,17 +111,16 @@ class SecondGrading:
         Args:
             limit: number of differing verdicts that are listed; None = all.
         """
-        name = self.grader
         benchmarks = self.benchmarks
         lines: dict[str, Callable[[dict[str, Any]], str]] = {
             "rlobj, % right": lambda each: percent(each["ours"]),
-            f"{name}, % right": lambda each: percent(each["theirs"]),
+            f"{GRADER}, % right": lambda each: percent(each["theirs"]),
             "difference": lambda each: percent_signed(each["theirs"] - each["ours"]),
             "either, % right": lambda each: percent(each["either"]),
             "responses": lambda each: f"{each['responses']:,}",
             "right by rlobj only": lambda each: f"{each['only_ours']:,}",
-            f"right by {name} only": lambda each: f"{each['only_theirs']:,}",
-            f"undecided by {name}": lambda each: f"{each['undecided']:,}",
+            f"right by {GRADER} only": lambda each: f"{each['only_theirs']:,}",
+            f"undecided by {GRADER}": lambda each: f"{each['undecided']:,}",
         }
         rows = [[title, *map(write, benchmarks.values())] for title, write in lines.items()]
         note = (
@@ -136,7 +131,7 @@ class SecondGrading:
         different = self.different[:limit]
         if different:
             parts.append(f"Verdicts that differ ({len(different):,} of {len(self.different):,}):")
-            header = ["problem", "sample", "gold", "answer", "rlobj", escaped(name)]
+            header = ["problem", "sample", "gold", "answer", "rlobj", GRADER]
             parts.append(markdown_table(header, list(map(_row, different))))
         return "\n\n".join(parts) + "\n"
 
@@ -145,7 +140,7 @@ class SecondGrading:
     def to_dict(self) -> dict[str, Any]:
         """Everything, as in the file."""
         return {
-            "grader": self.grader,
+            "grader": GRADER,
             **session("graded"),
             "versions": dict(self.versions),
             "benchmarks": self.benchmarks,
@@ -179,15 +174,16 @@ def regrade_with(
 
     Args:
         path: folder of the evaluation. Only its subfolder `regraded` is written.
-        grader: "math-verify", "verl" or "trl".
+        grader: "math-verify".
         deadline: seconds for one response, then it is undecided; None = 60.
         callback: receives `graded`.
 
     Raises:
-        ConfigError: no graded evaluation there, or an unknown grader.
-        MissingExtra: the grader's package is not installed.
+        ConfigError: no graded evaluation there, or another grader.
         RunError: its process does not start, or the disk refused.
     """
+    if grader != GRADER:
+        raise ConfigError(f"--with {grader}: expected {GRADER}")
     callback, samples = callback or EvaluationCallback(), Samples.open(path)
     benchmarks = {name: samples.graded(name, each) for name, each in samples.problems().items()}
     questions = [
@@ -204,7 +200,7 @@ def regrade_with(
             f"compare. Grade them with one that does: rlobj eval regrade {path} --reward math"
         )
     verdicts = []
-    with OtherGrader(grader, deadline or SECONDS) as second:
+    with MathVerify(deadline or SECONDS) as second:
         for start in range(0, len(questions), BLOCK):
             part = questions[start : start + BLOCK]
             found = second.grade([(each.problem, response.text) for _, each, response, _ in part])
@@ -219,38 +215,26 @@ def regrade_with(
             callback.graded(grader, len(verdicts), len(questions), right)
     folder = Path(path) / "regraded"
     folder.mkdir(exist_ok=True)
-    file = folder / f"{file_name(grader)}.json"
-    packages = {each: installed_version(each) for each in (grader, "math-verify")}
-    result = SecondGrading(grader, packages, tuple(verdicts), file)
+    versions = {grader: installed_version(grader)}
+    result = SecondGrading(versions, tuple(verdicts), folder / f"{grader}.json")
     text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n"
     samples.write(str(result.path.relative_to(path)), text)
     return result
 
 
-class OtherGrader:
-    """A grader of another project, in processes that are killed at a deadline.
+class MathVerify:
+    """math-verify in processes that are killed at a deadline.
 
     Use it as a context manager.
 
     Args:
-        name: "math-verify", "verl" or "trl".
         deadline: seconds for one response.
         workers: number of processes; None = one per core, at most 8.
-
-    Raises:
-        ConfigError: an unknown grader.
-        MissingExtra: its package is not installed.
     """
 
-    def __init__(self, name: str, deadline: float = SECONDS, workers: int | None = None) -> None:
-        known = other_graders.PACKAGES
-        if name not in known:
-            raise ConfigError(f"--with {name}: expected {', '.join(known)}.{nearest(name, known)}")
-        if find_spec(known[name]) is None:
-            raise MissingExtra(name, name, f"--with {name}")
-        file = str(Path(other_graders.__file__))
+    def __init__(self, deadline: float = SECONDS, workers: int | None = None) -> None:
         self._workers = [
-            WorkerProcess(deadline, 2**42, 10_000, file, [name])
+            WorkerProcess(deadline, 2**42, 10_000, str(math_verify_worker.__file__))
             for _ in range(workers or min(8, os.cpu_count() or 1))
         ]
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()

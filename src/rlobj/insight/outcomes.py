@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import ACCURACY, Measure, measure_of, read_metrics, read_settings
+from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
 
 Line = Mapping[str, Any]
 Z95 = 1.959964
@@ -21,13 +21,9 @@ class Outcome:
     """What came out of a run.
 
     Attributes:
-        run: the run's folder.
-        settings: config.resolved.yaml.
         lines: metrics.jsonl.
     """
 
-    run: Path
-    settings: Mapping[str, Any]
     lines: Sequence[Line]
 
     @classmethod
@@ -37,15 +33,11 @@ class Outcome:
         Raises:
             ConfigError: no run there, or a run without a finished step.
         """
-        found = cls(Path(run), read_settings(Path(run)), read_metrics(Path(run)))
+        read_settings(Path(run))  # an error if it is no run
+        found = cls(read_metrics(Path(run)))
         if not found.steps:
             raise ConfigError(f"{run} has no finished step yet")
         return found
-
-    @property
-    def name(self) -> str:
-        """The name of the preset, or else of the folder."""
-        return Path(self.settings.get("preset") or self.run).stem
 
     @property
     def steps(self) -> list[Line]:
@@ -57,35 +49,22 @@ class Outcome:
         """The number of steps at the beginning and at the end that are compared."""
         return max(1, min(10, len(self.steps) // 4))
 
-    @property
-    def measure(self) -> Measure:
-        """What the run measures on held-out problems."""
-        return measure_of(self.lines)
-
-    def held_out(self) -> tuple[tuple[float, float], ...]:
-        """(value of `measure`, half-width of its 95% interval), before and after; () without.
-
-        The interval is for other samples on the same problems; with one sample per problem, for
-        other problems.
-        """
-        key, error = self.measure.key, self.measure.error
-        known = [line for line in self.lines if line.get(key) is not None]
-        ends = (known[0], known[-1]) if known else ()
-        return tuple((line[key], Z95 * error(line)) for line in ends)
-
-    def measures(self, window: int) -> dict[str, str]:
+    def measures(self) -> dict[str, str]:
         """The numbers of the run as texts, by their names on the screen.
 
-        Args:
-            window: the first and the last so many steps are compared.
+        Held-out numbers have their 95% interval for other samples on the same problems; with one
+        sample per problem, for other problems.
         """
         found: dict[str, str] = {}
-        for when, (value, width) in zip(("before", "after"), self.held_out(), strict=False):
+        measure = measure_of(self.lines)
+        known = [line for line in self.lines if line.get(measure.key) is not None]
+        for when, line in zip(("before", "after"), (*known[:1], *known[-1:]), strict=False):
+            value, width = line[measure.key], Z95 * measure.error(line)
             low, high = value - width, value + width
-            if self.measure is ACCURACY:
+            if measure is ACCURACY:
                 low, high = max(low, 0), min(high, 1)
-            found[f"{self.measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
-        steps = self.steps
+            found[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+        steps, window = self.steps, self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
         for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):

@@ -2,7 +2,7 @@
 
 candidates   what is replayed: presets, objectives, rules, sweeps
 planned      objectives planned again on full tables
-tallies      sums over tokens, their errors, and the rows made of them
+tallies      sums over tokens, and the rows made of them
 result       Replay
 replaying    replay
 """

@@ -9,15 +9,11 @@ from typing import Any
 
 import pyarrow
 import torch
-from pyarrow import parquet
 from torch import Tensor
 
-from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError
-from rlobj.base.files import a_file
 from rlobj.config.presets import Preset
 from rlobj.config.run_folder import Progress
-from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.insight.inspecting import without_nan
 from rlobj.insight.replaying import planned as plans
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
@@ -29,14 +25,9 @@ from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Controlled
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.records.reading import checked_files, checked_rows, read_records, sound
+from rlobj.records.reading import checked_files, sound
 from rlobj.records.rows import numpy
 from rlobj.records.tables import UpdateTable, read_tables
-
-_WHOLE = (
-    "Full tables have all tokens: leave out --records, or train with --set output.tables_every=10"
-)
-_READ = ("step", "inclusion_probability", "spurious", "effect", "gradient_norm", "kept")
 
 
 def replay(
@@ -51,57 +42,55 @@ def replay(
 ) -> Replay:
     """What other objectives and rules do to recorded tokens, on a CPU and without a model.
 
-    On full tables, each objective plans each recorded update again, with its own advantages, and
-    its loss is differentiated by the recorded log-probs. A rule selects tokens, and nothing is
-    planned for it. On records, rules are estimated token by token.
+    Each objective plans each update of the full tables again, with its own advantages, and its loss
+    is differentiated by the recorded log-probs. A rule selects tokens, and nothing is planned for
+    it.
 
     Args:
-        tables: the folder of a run, whose full tables are read if it has any, else its records; a
-            folder of Parquet files of either kind, such as RUN/records, or one such file; updates
-            from `read_tables`; or a pyarrow table with the columns of a record.
+        tables: the folder of a run with full tables, a folder of such files, or one such file; or
+            updates from `read_tables`.
         objectives: names of presets, preset files, Objectives and rules, or a mapping from names
             to them; the recorded objective always comes first.
         sweep: "NAME=FROM..TO" or "NAME=FROM..TO:COUNT", or {NAME: values}: the name stands for a
             number in a rule, such as "prob < TAU".
         step: only this step, from 1.
-        tokens: also return what is done to each token; for full tables.
+        tokens: also return what is done to each token.
         trust: import the code that recorded objectives, presets and rules name by its path.
         progress: called with (done, total).
 
     Raises:
-        ConfigError: nothing recorded there, an unknown preset, a text that is no rule, a sweep that
+        ConfigError: no full tables there, an unknown preset, a text that is no rule, a sweep that
             no rule reads, code without `trust`, or nothing that can be replayed.
     """
     found = _Replay(read_candidates(objectives, sweep, trust), tokens)
     path = Path(tables) if isinstance(tables, str | Path) else None
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
-    exact = _has_full_tables(path) if path else not hasattr(tables, "column_names")
     steps = None if step is None else [step]
-    if not exact:
-        columns = found.filters()
-        rows = read_records(path, columns, steps=steps) if path else checked_rows(tables, columns)
-        found.records(rows, step)
-    else:
-        updates: Any = read_tables(path, steps, trust=trust) if path else tables
-        updates = (update for update in updates if step in (None, update.step))
-        count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
-        progress(0, count)
-        with sound(path or "the updates"):
-            for done, batches in enumerate(plans.rollouts(updates), 1):
-                found.rollout(batches)
-                progress(done, max(done, count))
-    return found.result(str(path or "the table"), exact)
+    if path:
+        _require_tables(path)
+    updates: Any = read_tables(path, steps, trust=trust) if path else tables
+    updates = (update for update in updates if step in (None, update.step))
+    count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
+    progress(0, count)
+    with sound(path or "the updates"):
+        for done, batches in enumerate(plans.rollouts(updates), 1):
+            found.rollout(batches)
+            progress(done, max(done, count))
+    return found.result(str(path or "the updates"))
 
 
-def _has_full_tables(path: Path) -> bool:
-    """Whether a path has full tables, of a run or as files; else it may have records."""
-    files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
-    try:
-        names = parquet.read_schema(a_file(files[0])).names if files else []
-    except (pyarrow.ArrowException, OSError):
-        names = []  # the reader of records says what is wrong
-    return "tokens" in names or any(path.glob("tables/*.parquet"))
+def _require_tables(path: Path) -> None:
+    """Check that a folder, if it exists, has full tables.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if path.is_dir() and not any((*path.glob("tables/*.parquet"), *path.glob("*.parquet"))):
+        raise ConfigError(
+            f"{path} has no full tables, and a replay reads all tokens of whole updates: train "
+            "with --set output.tables_every=10, which writes them in every 10th and the last step"
+        )
 
 
 class _Replay:
@@ -115,14 +104,11 @@ class _Replay:
         self.refused: dict[str, str] = {}
         self.notes: dict[str, None] = {}
         self.rows: list[Any] = []
-        self.filtered: dict[tuple[str, float | None], Any] = {}
 
     def refuse(self, name: str, why: str) -> None:
         """An objective or a rule cannot be replayed."""
         self.refused[name] = why
         self.tallies.forget(name)
-
-    # Full tables.
 
     def rollout(self, batches: list[plans.MiniBatch]) -> None:
         """Replay the mini-batches of a pass."""
@@ -189,42 +175,7 @@ class _Replay:
             except BatchError as error:
                 self.refuse(name, plans.reason(error, first.table, reads))
 
-    # Records.
-
-    def filters(self) -> list[str]:
-        """Read the rules as filters of a record; the columns of the record that are read."""
-        for name in self.candidates.objectives:
-            self.refuse(name, f"an objective plans whole updates. {_WHOLE}")
-        for name, rules in self.candidates.rules.items():
-            try:
-                self.filtered |= {(name, at): read_filter(rule) for at, rule in rules.items()}
-            except ConfigError as error:
-                self.refuse(name, f"{error}. {_WHOLE}")
-        return sorted({*_READ, *(c for rule in self.filtered.values() for c in columns_of(rule))})
-
-    def records(self, rows: Any, step: int | None) -> None:
-        """Estimate what the filters select from some recorded tokens."""
-        rows = rows if step is None else rows.filter(pc.equal(rows["step"], step))
-        self.steps |= dict.fromkeys(pc.unique(rows["step"]).to_pylist())
-        p, spurious, norms = (
-            torch.tensor(rows[name].cast("float64").to_numpy())
-            for name in ("inclusion_probability", "spurious", "gradient_norm")
-        )
-        norms = norms.nan_to_num(0)  # tokens without a gradient were not scored
-        touched = {RECORDED: _mask(pc.is_valid(rows["effect"]))}
-        self.tallies.add_touched((RECORDED, None), touched[RECORDED], spurious, norms, p)
-        counts = {name: _mask(pc.equal(rows["effect"], name)) for name in plans.EFFECTS}
-        self.tallies[RECORDED, None].add({"kept": _mask(rows["kept"]), **counts}, p)
-        rare = ~touched[RECORDED] & (spurious != 1) & (p < 1)
-        for (name, value), rule in self.filtered.items():
-            chosen = _mask(matching(rule, rows))
-            if bool(rare.any()):
-                self.tallies[name, value].add({"seen": chosen & rare})
-            self.tallies.add_touched((name, value), chosen, spurious, norms, p)
-            touched |= {name: chosen} if value is None else {}
-        self.tallies.add_pairs(touched, {}, p)
-
-    def result(self, source: str, exact: bool) -> Replay:
+    def result(self, source: str) -> Replay:
         """The tables of the results.
 
         Raises:
@@ -236,14 +187,12 @@ class _Replay:
         if names and names <= self.refused.keys():
             reasons = "\n".join(f"{name}: {why}" for name, why in self.refused.items())
             raise ConfigError(f"nothing of this can be replayed on {source}\n{reasons}")
-        self.notes |= dict.fromkeys(self.tallies.unseen())
-        own = self.tallies[RECORDED, None].value
+        own = self.tallies[RECORDED, None]
         return Replay(
             source=source,
-            exact=exact,
             steps=sorted(self.steps),
             population=own["tokens"],
-            reproduced=int(own["equal"]) if exact else None,
+            reproduced=int(own["equal"]),
             objectives=_table(self.tallies.chosen(swept=False)),
             pairs=_table(self.tallies.pairs()),
             sweeps=_table(self.tallies.chosen(swept=True)),
@@ -292,11 +241,6 @@ def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[st
         columns[f"{name}: gradient"] = numpy(planned[name].gradient)
         columns[f"{name}: effect"] = pyarrow.DictionaryArray.from_arrays(effect, effects)
     return pyarrow.table(columns)
-
-
-def _mask(column: Any) -> Tensor:
-    """True where a boolean column is true, bool [N]."""
-    return torch.tensor(pc.fill_null(column, False).to_numpy(zero_copy_only=False))
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rlobj.base.errors import ConfigError, counted
-from rlobj.insight.outcomes import percent
 from rlobj.reporting import visible
 from rlobj.reporting.figures import Figure, Line
 
@@ -26,16 +25,12 @@ _SHARES = {
 class Replay:
     """What objectives and rules do to recorded tokens. All tables are pyarrow's; null = unknown.
 
-    On full tables all numbers are exact. On records they are estimates: each token counts
-    1 / inclusion_probability, and a column `NAME_error` has one standard error of `NAME`.
-
     Attributes:
         source: what was read.
-        exact: full tables were read.
         steps: the steps that were read.
         population: the number of tokens of these steps.
         reproduced: tokens to which the recorded objective gives the recorded weight again, to the
-            bit; None for records.
+            bit.
         objectives: one row for the recorded objective, each other and each rule: `touched` tokens
             (of a rule: those that it selects) with their `share`; `precision`, the share of the
             judged ones that is spurious; `recall`, their share of the spurious tokens; `carried`,
@@ -54,10 +49,9 @@ class Replay:
     """
 
     source: str
-    exact: bool
     steps: Sequence[int]
     population: float
-    reproduced: int | None
+    reproduced: int
     objectives: Any
     pairs: Any
     sweeps: Any
@@ -72,8 +66,6 @@ class Replay:
         steps = counted(len(self.steps), "step")
         steps += f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) > 1 else ""
         source = visible(self.source, 200)
-        if self.reproduced is None:
-            return f"{source}, records of {steps}: ≈ {self.population:,.0f} tokens"
         title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens"
         if self.reproduced == self.population:
             return f"{title}\nthe recorded objective gives all recorded weights again, to the bit"
@@ -98,13 +90,7 @@ class Replay:
         return json.dumps({**vars(self), **tables, "tokens": None}, indent=1)
 
     def __repr__(self) -> str:
-        lines = []
-        for row in [*self.objectives.to_pylist(), *self.sweeps.to_pylist()]:
-            name = row["name"] + (f" at {row['value']:g}" if "value" in row else "")
-            shares = [f"{text} {share(row, each)}" for each, text in _SHARES.items()]
-            tokens = f"{visible(name, 200)}: {count(row, self.exact)} tokens"
-            lines.append(", ".join([tokens, *shares]))
-        return "\n".join([self.title, *lines, *self.remarks])
+        return "\n".join([self.title, *self.remarks])
 
     def figure(self) -> Figure:
         """The curves of a sweep.
@@ -120,28 +106,10 @@ class Replay:
         for number, rule in enumerate(rules):
             chosen = [row for row in rows if row["name"] == rule]
             for column, title in _SHARES.items():
-                y, error = (
-                    np.array([row[name] for row in chosen], float)  # None is NaN
-                    for name in (column, f"{column}_error")
-                )
-                band = {} if self.exact else {"low": [*(y - error)], "high": [*(y + error)]}
+                y = np.array([row[column] for row in chosen], float)  # None is NaN
                 text, run = (f"{title}: {rule}", number) if len(rules) > 1 else (title, None)
-                lines.append(Line(text, [row["value"] for row in chosen], [*y], run=run, **band))
+                lines.append(Line(text, [row["value"] for row in chosen], [*y], run=run))
         values = [row["value"] for row in rows]
         wide = min(values) > 0 and max(values) >= 10 * min(values)
         title = visible(", ".join(rules), 48)
         return Figure("sweep", title, "share", lines, x=self.swept, log_x=wide)
-
-
-def count(row: Mapping[str, Any], exact: bool) -> str:
-    """The number of tokens, with one standard error if it is an estimate."""
-    error = f" ± {row['touched_error']:,.0f}" if row["touched_error"] else ""
-    return f"{'' if exact else '≈ '}{row['touched']:,.0f}{error}"
-
-
-def share(row: Mapping[str, Any], name: str) -> str:
-    """A share, with one standard error if it is an estimate; a dash if it is unknown."""
-    value, error = row[name], row.get(f"{name}_error")
-    if value is None:
-        return "–"
-    return percent(value) + (f" ± {100 * error:.1g}" if error else "")

@@ -1,4 +1,4 @@
-"""Sums over tokens, with the error that a sample of the tokens has, and the rows made of them."""
+"""Sums over tokens, and the rows made of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from rlobj.insight.replaying.planned import EFFECTS, Planned
 
 TOP = 0.01
 """The share of the tokens whose part of the gradient is measured."""
-FEW = 5
-"""With fewer sampled tokens that a rule selects wrongly, its precision is unknown."""
 _SHARES = {
     "share": ("touched", "tokens"),
     "precision": ("caught", "judged"),
@@ -27,37 +25,20 @@ _SHARES = {
 _PARTS = ("gradient_up", "gradient_top", "gradient_spurious")
 
 
-class Tally:
-    """Sums over tokens, by their name.
-
-    Attributes:
-        value: Σ x/p over recorded tokens, each recorded with probability p.
-        variance: of this estimate, Σ x²·(1 − p)/p²; 0 if all tokens are recorded.
-    """
+class Tally(defaultdict[str, float]):
+    """Sums over tokens, by their name."""
 
     def __init__(self) -> None:
-        self.value = defaultdict[str, float](float)
-        self.variance = defaultdict[str, float](float)
+        super().__init__(float)
 
-    def add(self, columns: Mapping[str, Tensor], p: Tensor | None = None) -> None:
-        """Add columns [N] of tokens that are recorded with probability p [N]; None = 1."""
+    def add(self, columns: Mapping[str, Tensor]) -> None:
+        """Add columns [N] of tokens."""
         for name, column in columns.items():
-            weighted = column.double() if p is None else column.double() / p
-            self.value[name] += float(weighted.sum())
-            if p is not None:
-                self.variance[name] += float((weighted.square() * (1 - p)).sum())
+            self[name] += float(column.double().sum())
 
-    def share(self, part: str, whole: str) -> tuple[float, float]:
-        """R = Σ part / Σ whole, where the part is some of the tokens of the whole, and its error.
-
-        The variance is that of Σ (x_part − R·x)/Σ x, to first order.
-        """
-        total = self.value[whole]
-        if not total:
-            return math.nan, 0.0
-        share, variance = self.value[part] / total, self.variance[part]
-        variance += share**2 * self.variance[whole] - 2 * share * variance
-        return share, math.sqrt(max(variance, 0.0)) / abs(total)
+    def share(self, part: str, whole: str) -> float:
+        """Σ part / Σ whole; nan if the whole is 0."""
+        return self[part] / self[whole] if self[whole] else math.nan
 
 
 class Tallies(defaultdict[tuple[Any, ...], Tally]):
@@ -72,12 +53,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             del self[key]
 
     def add_touched(
-        self,
-        key: tuple[Any, ...],
-        touched: Tensor,
-        spurious: Tensor,
-        gradient: Tensor,
-        p: Tensor | None = None,
+        self, key: tuple[Any, ...], touched: Tensor, spurious: Tensor, gradient: Tensor
     ) -> None:
         """Add what the touched or selected tokens are, and what they carry.
 
@@ -86,7 +62,6 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             touched: bool [N].
             spurious: 1, 0 or NaN where nobody judged, [N].
             gradient: the norm of each token's gradient if none is left out, [N].
-            p: with which each token is recorded, [N].
         """
         columns = {
             "tokens": torch.ones_like(touched),
@@ -97,7 +72,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             "free": gradient,
             "carried": torch.where(touched, gradient, 0.0),
         }
-        self[key].add(columns, p)
+        self[key].add(columns)
 
     def add_planned(self, name: str, planned: Planned, spurious: Tensor) -> None:
         """Add what an objective does to tokens."""
@@ -114,15 +89,12 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         }
         self[name, None].add(columns)
 
-    def add_pairs(
-        self, touched: Mapping[str, Tensor], planned: Mapping[str, Planned], p: Tensor | None = None
-    ) -> None:
+    def add_pairs(self, touched: Mapping[str, Tensor], planned: Mapping[str, Planned]) -> None:
         """Add what each two have in common.
 
         Args:
             touched: the tokens that each touches or selects, bool [N].
             planned: the results of objectives.
-            p: with which each token is recorded, [N].
         """
         vectors = {
             name: {"weights": _centred(each.weights), "gradients": each.gradient.double()}
@@ -130,7 +102,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         }
         for a, b in combinations(touched, 2):
             both, either = touched[a] & touched[b], touched[a] | touched[b]
-            self[a, b].add({"both": both, "either": either}, p)
+            self[a, b].add({"both": both, "either": either})
             for what in ("weights", "gradients") if {a, b} <= planned.keys() else ():
                 x, y = vectors[a][what], vectors[b][what]
                 size = (x @ x * (y @ y)).sqrt()
@@ -139,15 +111,6 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
 
     # Rows of the results.
 
-    def unseen(self) -> list[str]:
-        """Notes about rules that may select many tokens that are not in the record."""
-        few = [key[0] for key, tally in self.items() if tally.value.get("seen", FEW) < FEW]
-        return [
-            f"{name}: its precision is unknown, because it selects fewer than {FEW} tokens of the "
-            "sample of untouched tokens: others may be missing"
-            for name in few
-        ]
-
     def chosen(self, swept: bool) -> list[dict[str, Any]]:
         """One row for each objective and rule, or for each swept value of a rule."""
         rows = []
@@ -155,18 +118,14 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             if isinstance(value, str) or (value is None) == swept:
                 continue
             row = {"name": name, "value": value} if swept else {"name": name}
-            row |= {"touched": tally.value["touched"]}
-            row |= {"touched_error": math.sqrt(tally.variance["touched"])}
-            for column, (part, whole) in _SHARES.items():
-                row[column], row[f"{column}_error"] = tally.share(part, whole)
-            if tally.value.get("seen", FEW) < FEW:
-                row["precision"] = math.nan
+            row |= {"touched": tally["touched"]}
+            row |= {column: tally.share(*sums) for column, sums in _SHARES.items()}
             if not swept:
-                row |= {each: tally.value.get(each, math.nan) for each in ("kept", *EFFECTS)}
-                base = self[RECORDED, None].value.get("gradient") or math.nan
-                row["gradient"] = tally.value.get("gradient", math.nan) / base
-                row |= {part: tally.share(part, "gradient")[0] for part in _PARTS}
-                if not tally.value["spurious"]:  # nobody judged, or there is none
+                row |= {each: tally.get(each, math.nan) for each in ("kept", *EFFECTS)}
+                base = self[RECORDED, None].get("gradient") or math.nan
+                row["gradient"] = tally.get("gradient", math.nan) / base
+                row |= {part: tally.share(part, "gradient") for part in _PARTS}
+                if not tally["spurious"]:  # nobody judged, or there is none
                     row["gradient_spurious"] = math.nan
             rows.append(row)
         return rows
@@ -177,9 +136,9 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         for (a, b), tally in self.items():
             if isinstance(b, str):
                 row: dict[str, Any] = {"first": a, "second": b}
-                row["overlap"], row["overlap_error"] = tally.share("both", "either")
+                row["overlap"] = tally.share("both", "either")
                 for what in ("weights", "gradients"):
-                    row[what], _ = tally.share(what, f"updates {what}")
+                    row[what] = tally.share(what, f"updates {what}")
                 rows.append(row)
         return rows
 

@@ -1,0 +1,97 @@
+"""The graders that `benchmarks.verifier` compares with, in processes that can be killed.
+
+It is started by its path, and the messages are those of `rlobj.answers.worker`:
+
+graders.py DESCRIPTOR DEADLINE MEMORY NAME
+
+in   [response, gold]                the whole response
+out  [true | false | null, reason]   null = the grader skips the example
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+from rlobj.answers import worker
+from rlobj.answers.worker_process import WorkerProcess
+
+SECONDS = 60.0
+"""Processor time for one response; longer than the limits that the graders have themselves."""
+WORKERS = 2
+
+Decide = Callable[[str, str], tuple[bool | None, str]]
+
+
+def math_verify() -> Decide:
+    """math-verify as the second grader of `rlobj eval regrade`."""
+    from rlobj.evaluation.math_verify_worker import MathVerify  # takes seconds
+
+    return MathVerify().decide
+
+
+class Here(Executor):
+    """Runs each call at once, in this thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call the function, and return what it returned or raised."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def verl() -> Decide:
+    """verl's scorer `math_verify`; its own pool would leave processes behind if this is killed."""
+    from verl.utils.reward_score import math_verify as scorer
+
+    scorer._pool = Here()
+    return lambda response, gold: (scorer.compute_score(response, gold) == 1.0, "")
+
+
+def trl() -> Decide:
+    """TRL's `accuracy_reward`; it skips an example whose gold it cannot parse."""
+    from trl.rewards.accuracy_rewards import accuracy_reward
+
+    def decide(response: str, gold: str) -> tuple[bool | None, str]:
+        [reward] = accuracy_reward([[{"role": "assistant", "content": response}]], [gold])
+        return (None, "skipped") if reward is None else (reward == 1.0, "")
+
+    return decide
+
+
+KNOWN: dict[str, Callable[[], Decide]] = {"math-verify": math_verify, "verl": verl, "trl": trl}
+"""Name of a grader, which is that of its package -> what opens it."""
+
+
+class Grader:
+    """The grader with a name: `decide(response, gold)` returns its verdict and the reason."""
+
+    def __init__(self, name: str) -> None:
+        self.decide = KNOWN[name]()
+
+
+def verdicts(name: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+    """The verdicts of a grader on responses and golds; None = undecided, or over the time limit."""
+
+    def some(start: int) -> list[bool | None]:
+        process = WorkerProcess(SECONDS, 2**42, 10_000, __file__, [name])
+        try:
+            return [process.ask(*pair)[0] for pair in pairs[start::WORKERS]]
+        finally:
+            process.stop()
+
+    found: list[bool | None] = [None] * len(pairs)
+    with ThreadPoolExecutor(WORKERS) as threads:
+        for start, part in enumerate(threads.map(some, range(WORKERS))):
+            found[start::WORKERS] = part
+    return found
+
+
+if __name__ == "__main__":
+    worker.main(lambda memory: Grader(sys.argv[4]))
