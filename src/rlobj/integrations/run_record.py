@@ -93,6 +93,7 @@ class RunRecord:
         if known:
             self._run.write_config(config)
             self._run.truncate(self.steps)
+        self._run.add_session(self.steps, {})
         for line in self._run.lines():
             self._watch.add(line)
 

@@ -86,7 +86,7 @@ def diagnose(
     """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
 
     Each finding has its evidence with numbers, the step since which it holds, and what would have
-    touched it. A check is silent where the run lacks its metrics, as runs of older versions do.
+    touched it. A check is silent where the run lacks its metrics.
 
     Args:
         runs: the folder of a run, finished or not, or several of them.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, Field, NonNegativeInt
+from pydantic import ConfigDict, NonNegativeInt
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -61,14 +61,14 @@ class State(Model):
     """See `ProblemStream.state`."""
     failures: dict[str, NonNegativeInt]
     """See `Skips.state`."""
-    records: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    """See `Recording.state`; runs of 0.1.0 have none."""
-    key: str = ""
+    records: dict[str, NonNegativeInt]
+    """See `Recording.state`."""
+    key: str
     """See `rollout_key`."""
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any]
     """Of the run at that step."""
-    strategy: str = ""
-    processes: int = 1
+    strategy: str
+    processes: int
 
 
 def write(
@@ -296,14 +296,9 @@ def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -
 
 
 def restore_random(checkpoint: Path, rank: int) -> None:
-    """Restore this rank's random states; a rank without saved states keeps its own.
-
-    Those of 0.1.0 (`rank-0.pt`) are pickles, which can run code: they are not read.
-    """
+    """Restore this rank's random states; a rank without saved states keeps its own."""
     file = checkpoint / "random" / f"rank-{rank}.json"
     if not file.is_file():
-        if rank == 0 and file.with_suffix(".pt").exists():
-            logger.warning("%s: random states of an old version; new ones are used", checkpoint)
         return
     try:
         state = parse_json(read_whole(file))

@@ -155,7 +155,8 @@ class RunDirectory:
         Raises:
             OSError: the file cannot be written.
         """
-        facts = {"run": self.id, **session("started"), "step": step, "verifier": verifier_version()}
+        facts = {"run": self.id, "format": run_folder.FORMAT, **session("started"), "step": step}
+        facts["verifier"] = verifier_version()
         with (self.path / "sessions.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts | ({"changed": changed} if changed else {})) + "\n")
 
@@ -194,7 +195,7 @@ class RunDirectory:
                 *(self.metrics, known, step),
             )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for folder in ("samples", "records", "tables", "tokens", "checkpoints"):
+        for folder in ("samples", "records", "tables", "checkpoints"):
             for entry in (self.path / folder).glob("step-*"):
                 if step_of(entry) > step:
                     remove(entry)
