@@ -16,7 +16,7 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import read_settings
+from rlobj.config.run_folder import checkpoints, read_settings
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.training import RunDirectory, run_training
@@ -99,7 +99,7 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(
     run: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """AdamW would start anew, and nobody would know."""
-    newest = RunDirectory(run).saved()[-1]
+    newest = checkpoints(run)[-1]
     before = Path(shutil.copytree(newest, newest.with_name("step-000002")))
     state = json.loads((before / "state.json").read_text())
     (before / "state.json").write_text(json.dumps({**state, "step": 2}))
@@ -114,7 +114,7 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(
 
 @pytest.mark.parametrize("file", ["model/model.safetensors", "model/config.json"])
 def test_a_damaged_model_of_a_run_is_not_evaluated(run: Path, file: str) -> None:
-    found = RunDirectory(run).saved()[-1] / file
+    found = checkpoints(run)[-1] / file
     content = bytearray(found.read_bytes())
     content[len(content) // 2] ^= 1
     found.write_bytes(content)

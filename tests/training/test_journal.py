@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny import eight_steps
 
-from rlobj.config.run_folder import read_changes
+from rlobj.config.run_folder import read_changes, read_run_config
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
@@ -126,7 +126,7 @@ def test_rollouts_of_other_settings_are_sampled_again(policy, tmp_path, setting,
             run_step(parts)
     file, name = tmp_path / "run" / "config.resolved.yaml", setting.partition(":")[0]
     file.write_text(re.sub(rf"(?m)^  {name}: .*", f"  {setting}", file.read_text()))
-    edited = RunDirectory.open(tmp_path / "run")[1]
+    edited = read_run_config(tmp_path / "run")
     assert edited != config
     with open_parts(edited, tmp_path / "run", resume=True) as parts:
         collector, again = parts.pipeline.collector, []

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunRecord:
-    """RUN/config.resolved.yaml, metrics.jsonl, records/ and tables/ of a run in another trainer.
+    """The settings, metrics, starts, records/ and tables/ of a run in another trainer.
 
     A step is one rollout with all its updates. All ranks call every method but `close`, in the same
     order. The first rank locks the folder until `close`.

@@ -32,7 +32,7 @@ from rlobj.base.files import parse_json, read_whole, step_of
 from rlobj.base.validation import Model
 from rlobj.config import manifest
 from rlobj.config.manifest import write as _write_manifest
-from rlobj.config.run_folder import warn_once
+from rlobj.config.run_folder import checkpoints, warn_once
 from rlobj.models import lora
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
@@ -209,7 +209,7 @@ def newest_sound(run: RunDirectory, *, set_aside: bool = False) -> Path | None:
         ConfigError: there are checkpoints, and all of them are damaged.
     """
     damaged: dict[Path, str] = {}
-    for checkpoint in reversed(run.saved()):
+    for checkpoint in reversed(checkpoints(run.path)):
         if (problem := _damage(checkpoint)) is None:
             break
         damaged[checkpoint] = problem

@@ -124,15 +124,6 @@ class RunDirectory:
         """
         return lock_folder(self.path, "training in")
 
-    @classmethod
-    def open(cls, path: Path) -> tuple[RunDirectory, RunConfig]:
-        """Open the folder of an existing run, and read its configuration.
-
-        Raises:
-            ConfigError: the folder has no run.
-        """
-        return cls(path), run_folder.read_run_config(path)
-
     def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
         """Write the columns to a Parquet file."""
         import pyarrow
@@ -203,19 +194,9 @@ class RunDirectory:
             remove(partial)
         remove(self.path / STOP_FILE)
 
-    # checkpoints
-
-    def saved(self) -> list[Path]:
-        """Return the complete checkpoints, oldest first."""
-        return run_folder.checkpoints(self.path)
-
-    def latest(self) -> Path | None:
-        """Return the newest checkpoint; None before the first."""
-        return run_folder.newest_checkpoint(self.path)
-
     def steps_saved(self) -> int:
         """Return the step of the newest checkpoint; 0 before the first."""
-        newest = self.latest()
+        newest = run_folder.newest_checkpoint(self.path)
         return 0 if newest is None else step_of(newest)
 
 
