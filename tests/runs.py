@@ -14,6 +14,7 @@ from forked import Forked, run_ranks, wait_until
 from safetensors.torch import load_file
 
 from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import newest_checkpoint
 from rlobj.training import RunDirectory
 from rlobj.training.storage.run_directory import dump_config
 
@@ -43,7 +44,7 @@ class Mine(Clip):
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     """The tensors of the newest checkpoint's model."""
-    checkpoint = RunDirectory(run).latest()
+    checkpoint = newest_checkpoint(run)
     assert checkpoint is not None
     files = sorted((checkpoint / "model").glob("*.safetensors"))
     return {name: tensor for file in files for name, tensor in load_file(file).items()}

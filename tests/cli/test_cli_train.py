@@ -20,6 +20,7 @@ from tiny import save_tiny_policy
 from typer.testing import CliRunner
 
 from rlobj.config.run_config import RunConfig, compose
+from rlobj.config.run_folder import newest_checkpoint, read_run_config
 from rlobj.training import RunDirectory
 from rlobj_cli.app import app
 from rlobj_cli.train.overview import annotated_yaml
@@ -208,7 +209,7 @@ def test_resume_extends_a_run_and_saves_the_number_of_steps(
     assert "All steps are done" in output("--resume", "run")
     done = program(["train", "--resume", "run", "--set", "training.steps=5"], folder)
     assert "from step 4 of 5\n  yours     training.steps: 5 (--set)\n" in done.stdout
-    run, config = RunDirectory.open(folder / "run")
+    run, config = RunDirectory(folder / "run"), read_run_config(folder / "run")
     assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4, 5]
     assert config.training.steps == 5
     refused = output("--resume", "run", "--set", "training.steps=1", code=2)
@@ -266,12 +267,12 @@ def test_ctrl_c_finishes_the_step_saves_and_shows_how_to_continue(tmp_path: Path
     run, log = RunDirectory(tmp_path / "run"), tmp_path / "log"
     with log.open("w") as file:
         process = Forked(["-m", "rlobj_cli", *words], file, cwd=tmp_path)
-    wait_until(run.latest, 120, process, log)
+    wait_until(lambda: newest_checkpoint(run.path), 120, process, log)
     process.send_signal(signal.SIGINT)
     message = finish(process, log, seconds=60)
     assert "finishing and saving this step" in message
     steps = [line["step"] for line in run.lines()]
-    newest = run.latest()
+    newest = newest_checkpoint(run.path)
     assert newest is not None
     assert newest.name == f"step-{steps[-1]:06d}"
     assert f"Stopped with the newest checkpoint at step {steps[-1]}" in message

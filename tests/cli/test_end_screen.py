@@ -128,7 +128,7 @@ def test_a_run_is_not_continued_while_a_finding_holds(tmp_path: Path, ill: bool)
     equal = {"groups/without_signal_share": 1.0, "reward/accuracy": 0.0}
     run = finished(tmp_path, "grpo", **(equal if ill else {}))
     history = RunDirectory(run).lines()
-    screen, config = console(80), RunDirectory.open(run)[1]
+    screen, config = console(80), read_run_config(run)
     show_results(screen, config, TrainingResult(run, 10, 1.0, history))
     text = text_of(screen)
     assert ("Found: groups-without-signal, since step" in text) == ill

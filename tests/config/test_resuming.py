@@ -98,9 +98,13 @@ def test_the_key_of_rollouts_follows_the_file_of_a_reward(tmp_path: Path) -> Non
     assert words() == exact
 
 
-def test_a_setting_that_the_run_did_not_know_has_not_changed() -> None:
+def test_every_setting_that_differs_has_changed() -> None:
     now = settings_of(RunConfig())
     before = {**now, "training": {**now["training"], "steps": 3}, "origin": "a@1"}
-    del before["seed"], before["training"]["fused"]
-    assert changed(before, now) == {"training.steps": (3, 100), "origin": ("a@1", None)}
+    now = merge(now, nested("data.gym.size", 3))
+    assert changed(before, now) == {
+        "training.steps": (3, 100),
+        "origin": ("a@1", None),
+        "data.gym.size": (None, 3),
+    }
     assert changed(now, {**now, "origin": "a@1"}) == {"origin": (None, "a@1")}

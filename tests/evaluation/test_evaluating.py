@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
 from rlobj.base.errors import ConfigError
+from rlobj.config.run_folder import read_run_config
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, compare, summarise_folder
 from rlobj.models.policy import load_policy
-from rlobj.training import RunDirectory
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
 QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "reward": "exact"}
@@ -113,7 +113,7 @@ def test_a_system_message_is_that_of_the_run_and_belongs_to_the_settings(policy,
     run = rlobj.train(
         "grpo", model=folder, data="max-digits", settings=settings, out=tmp_path / "run"
     )
-    config = RunDirectory.open(run.path)[1]
+    config = read_run_config(run.path)
     trained, problem = load_policy(config.model, config.data, str(folder)), Problem("", "3,4=", "4")
     for encode in (trained.encode, trained.encode_test):
         assert tokenizer.decode(encode(problem)).replace(" ", "") == "9+9=3,4=="

@@ -8,7 +8,8 @@ from runs import same, weights
 from safetensors.torch import load_file
 from tiny import eight_steps
 
-from rlobj.training import RunDirectory, run_training
+from rlobj.config.run_folder import newest_checkpoint
+from rlobj.training import run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 
@@ -39,7 +40,7 @@ def test_a_merged_checkpoint_is_the_model_with_its_adapter(policy, tmp_path):
 
     config = eight_steps(policy, "grpo", model={"lora": {"rank": 2}}, training={"steps": 2})
     run_training(config, tmp_path / "run")
-    newest = RunDirectory(tmp_path / "run").latest()
+    newest = newest_checkpoint(tmp_path / "run")
     base = AutoModelForCausalLM.from_pretrained(policy)
     adapted = PeftModel.from_pretrained(base, str(newest / "adapter"))
     merged = AutoModelForCausalLM.from_pretrained(newest / "model")

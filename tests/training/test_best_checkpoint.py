@@ -9,6 +9,7 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
+from rlobj.config.run_folder import checkpoints
 from rlobj.evaluation.engines import find_model
 from rlobj.training import RunDirectory, run_training
 from rlobj.training.loop import stages
@@ -49,7 +50,7 @@ def trained(
 
 
 def saved(run: Path) -> list[int]:
-    return [int(path.name[-6:]) for path in RunDirectory(run).saved()]
+    return [int(path.name[-6:]) for path in checkpoints(run)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_the_best_checkpoint_stays_beside_the_newest(
     result = trained(policy, tmp_path / "run")
     assert saved(tmp_path / "run") == left
     found = [value for value in measured.values() if value > 0]
-    expected = RunDirectory(tmp_path / "run").saved()[0] if found else None
+    expected = checkpoints(tmp_path / "run")[0] if found else None
     assert result.best_checkpoint == expected
 
 

@@ -16,7 +16,7 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import read_settings
+from rlobj.config.run_folder import checkpoints, read_settings
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.training import RunDirectory, run_training
@@ -64,15 +64,20 @@ def test_what_a_config_lacks_is_named(run: Path, name: str) -> None:
             read(run)
 
 
-def test_a_run_of_0_1_0_lacks_no_setting(run: Path) -> None:
-    """The settings of today that 0.1.0 did not have may be missing, and no others."""
-    settings = yaml.safe_load((run / CONFIG).read_text())
-    for name in ("training.fused", "training.strategy", "data.system", "sampling.server"):
-        section, _, key = name.partition(".")
-        del settings[section][key]
-    del settings["origin"]
-    (run / CONFIG).write_text(yaml.safe_dump(settings))
-    assert read_settings(run) == settings
+def test_a_run_of_another_version_is_refused_with_its_version(run: Path) -> None:
+    session = json.loads((run / "sessions.jsonl").read_text())
+    del session["format"]
+    session["versions"]["rlobj"] = "0.0.9"
+    (run / "sessions.jsonl").write_text(json.dumps(session) + "\n")
+    expected = r"another version of rlobj \(0\.0\.9, with files of format 0; expected 1\)"
+    for read in (rlobj.resume, rlobj.report, rlobj.diagnose, rlobj.inspect, find_model):
+        with pytest.raises(ConfigError, match=expected):
+            read(run)
+
+
+def test_a_run_is_read_before_it_has_noted_its_first_start(run: Path) -> None:
+    (run / "sessions.jsonl").unlink()
+    assert read_settings(run)["seed"] == 0
 
 
 MOMENTS = {
@@ -94,7 +99,7 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(
     run: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """AdamW would start anew, and nobody would know."""
-    newest = RunDirectory(run).saved()[-1]
+    newest = checkpoints(run)[-1]
     before = Path(shutil.copytree(newest, newest.with_name("step-000002")))
     state = json.loads((before / "state.json").read_text())
     (before / "state.json").write_text(json.dumps({**state, "step": 2}))
@@ -109,7 +114,7 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(
 
 @pytest.mark.parametrize("file", ["model/model.safetensors", "model/config.json"])
 def test_a_damaged_model_of_a_run_is_not_evaluated(run: Path, file: str) -> None:
-    found = RunDirectory(run).saved()[-1] / file
+    found = checkpoints(run)[-1] / file
     content = bytearray(found.read_bytes())
     content[len(content) // 2] ^= 1
     found.write_bytes(content)

@@ -27,9 +27,10 @@ from runs import (
 from tiny import tiny_config
 
 import rlobj
+from rlobj.config.run_folder import newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.records import read_records, read_tables
-from rlobj.training import RunDirectory, run_training
+from rlobj.training import run_training
 from rlobj.training.storage.checkpoint import read_state
 
 pytestmark = pytest.mark.slow
@@ -98,7 +99,7 @@ def together(policy, tmp_path_factory) -> Path:
 def test_two_processes_make_the_run_of_one(alone, together):
     assert distance(weights(alone), weights(together)) < 2e-6
     assert_close(metrics(together), metrics(alone))
-    state = read_state(RunDirectory(together).latest())
+    state = read_state(newest_checkpoint(together))
     assert (state.processes, state.strategy) == (2, "ddp")
 
 
@@ -133,7 +134,7 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     rest = ["--set", f"training.steps={STEPS}"]
     ranks(["train", "--resume", run, "--strategy", "zero3", *rest])
     assert distance(weights(alone), weights(run)) < 2e-6
-    assert read_state(RunDirectory(run).latest()).strategy == "zero3"
+    assert read_state(newest_checkpoint(run)).strategy == "zero3"
 
 
 SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
@@ -249,4 +250,4 @@ def test_ranks_of_another_launcher_agree_on_the_folder(policy, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = (tmp_path / "runs").iterdir()
     assert [line["step"] for line in metrics(run)] == [0, 1, 2]
-    assert read_state(RunDirectory(run).latest()).processes == 2
+    assert read_state(newest_checkpoint(run)).processes == 2

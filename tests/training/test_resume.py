@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.config.run_config import compose
-from rlobj.config.run_folder import read_changes
+from rlobj.config.run_folder import read_changes, read_run_config
 from rlobj.data import load_problems
 from rlobj.samplers import TransformersSampler
 from rlobj.training import RunDirectory, run_training
@@ -193,7 +193,7 @@ def test_a_run_of_objects_needs_them_again(loaded: tuple[Any, Any], policy: Path
 def test_what_was_passed_from_python_is_not_searched_for_as_a_file() -> None:
     settings = {**QUICK, "training.steps": 0}
     rlobj.train("grpo", data=ROWS, reward=local_reward(), out="run", settings=settings)
-    config = RunDirectory.open(Path("run"))[1]
+    config = read_run_config(Path("run"))
     with pytest.raises(DataError, match=r"'<Python object: rows>' was passed from Python"):
         load_problems(config.data, "train")
     with pytest.raises(ConfigError, match=r"'<Python object: .*reward>' was passed from Python"):
@@ -233,11 +233,11 @@ def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy: Path) -> None:
     words = ["train", "--from", "old@2", "--set", "training.learning_rate=5e-4", "--out", "new"]
     shown = runner.invoke(app, [*words, "--set", "training.steps=1", "--preset", "grpo"])
     assert shown.exit_code == 0, shown.output
-    config = RunDirectory.open(Path("new"))[1]
+    config = read_run_config(Path("new"))
     assert config.origin == f"{Path('old').absolute()}@2"
     assert (config.preset, config.training.learning_rate) == ("grpo", 5e-4)
     assert config.objective == compose("grpo").objective
-    assert config.sampling == RunDirectory.open(Path("old"))[1].sampling
+    assert config.sampling == read_run_config(Path("old")).sampling
     started = load_file("old/checkpoints/step-000002/model/model.safetensors")
     assert same(load_file("new/initial/model.safetensors"), started)
     assert not same(weights(Path("new")), started)

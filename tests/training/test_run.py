@@ -19,6 +19,7 @@ import rlobj
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.layers import nested
 from rlobj.config.run_config import compose
+from rlobj.config.run_folder import read_run_config
 from rlobj.samplers import TransformersSampler
 from rlobj.training import Callback, RunDirectory, run, run_training
 
@@ -81,7 +82,7 @@ def test_train_gives_the_run_of_the_same_configuration_to_the_bit(policy: Path) 
 def test_an_objective_is_trained_as_it_is() -> None:
     mine = rlobj.Objective(surrogate=rlobj.Clip(low=0.1, high=0.4)).drop(rlobj.prob < 0.01)
     rlobj.train(mine, data="max-digits", out="run", settings=QUICK)
-    assert RunDirectory.open(Path("run"))[1].objective == mine
+    assert read_run_config(Path("run")).objective == mine
 
 
 def test_a_file_may_be_a_preset_or_a_configuration(policy: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_file_may_be_a_preset_or_a_configuration(policy: Path) -> None:
     Path("neither.yaml").write_text("seed: 3\n")
     for name, expected in (("preset", 1), ("config", 4)):
         rlobj.train(f"{name}.yaml", data="max-digits", out=name, settings={"training.steps": 0})
-        assert RunDirectory.open(Path(name))[1].sampling.max_tokens == expected
+        assert read_run_config(Path(name)).sampling.max_tokens == expected
     with pytest.raises(ConfigError, match=r"neither\.yaml has no objective"):
         rlobj.train("neither.yaml")
     with pytest.raises(ConfigError, match="Did you mean 'stapo'"):
@@ -103,7 +104,7 @@ def test_a_file_may_be_a_preset_or_a_configuration(policy: Path) -> None:
 def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy: Path) -> None:
     config = tiny_config(policy, training={"steps": 5})
     rlobj.train(config, out="run", settings={"training.steps": 0, "training": {"threads": 1}})
-    assert RunDirectory.open(Path("run"))[1].training.steps == 0
+    assert read_run_config(Path("run")).training.steps == 0
     wrong = {"training.stepz": 3, "sampling.group_size": 0}
     with pytest.raises(ConfigError) as caught:
         rlobj.train(config, settings=wrong)
@@ -176,7 +177,7 @@ def test_own_problems_and_reward_train_the_embedded_policy() -> None:
         settings=QUICK,
     )  # fmt: skip
     assert result.history[-1]["reward/mean"] > 0
-    config = RunDirectory.open(Path("run"))[1]
+    config = read_run_config(Path("run"))
     assert config.model.name is None
     assert config.data.source == str(Path("mine.jsonl").absolute())
     assert config.rewards.target == f"{Path('mine.py').absolute()}:score"  # type: ignore[attr-defined]
@@ -294,7 +295,7 @@ def test_objects_are_refused_with_several_processes(loaded: tuple[Any, Any]) -> 
 def test_a_function_that_other_processes_can_import_is_recorded_by_its_name() -> None:
     settings = {**QUICK, "training.steps": 0}
     rlobj.train("grpo", data="max-digits", reward=first_digit, out="run", settings=settings)
-    config = RunDirectory.open(Path("run"))[1]
+    config = read_run_config(Path("run"))
     assert config.rewards.target == f"{__name__}:first_digit"  # type: ignore[attr-defined]
 
 
@@ -342,4 +343,4 @@ def test_objects_are_trained_in_the_processes_of_torchrun(policy: Path) -> None:
     run_ranks(["script.py", policy])
     one, two = ([line.get("reward/mean") for line in metrics(Path(run))] for run in ("one", "two"))
     assert one == pytest.approx(two)
-    assert RunDirectory.open(Path("two"))[1].model.name == "<Python object: Qwen3ForCausalLM>"
+    assert read_run_config(Path("two")).model.name == "<Python object: Qwen3ForCausalLM>"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import read_changes, read_sessions
+from rlobj.config.run_folder import read_changes, read_run_config, read_sessions
 from rlobj.training import RunDirectory
 
 
@@ -21,12 +21,12 @@ def test_error_names_the_path_when_it_is_not_a_run(tmp_path: Path) -> None:
         ("stapo-1", "has no config.resolved.yaml"),
     ):
         with pytest.raises(ConfigError, match=f"{name} is not a run: .*{reason}"):
-            RunDirectory.open(tmp_path / name)
+            read_run_config(tmp_path / name)
     (tmp_path / "stapo-1" / "config.resolved.yaml").write_text("")
     for inside in ("stapo-1/config.resolved.yaml", "stapo-1/checkpoints"):
         (tmp_path / "stapo-1" / "checkpoints").mkdir(exist_ok=True)
         with pytest.raises(ConfigError, match=r"It is inside of a run: .*stapo-1$"):
-            RunDirectory.open(tmp_path / inside)
+            read_run_config(tmp_path / inside)
 
 
 def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path: Path) -> None:

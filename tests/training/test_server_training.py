@@ -15,7 +15,7 @@ from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
 
 from rlobj.base.ports import free_port
-from rlobj.training import RunDirectory
+from rlobj.config.run_folder import newest_checkpoint
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
 
@@ -153,7 +153,7 @@ def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, server
     text = finish(process, log, code=1)
     assert "rlobj serve" in text
     done = metrics(run)[-1]["step"]
-    newest = RunDirectory(run).latest()
+    newest = newest_checkpoint(run)
     assert newest is not None, text
     assert newest.name == f"step-{done:06d}"
     assert 3 <= done < 12

@@ -22,7 +22,8 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.training import RunDirectory, run_training
+from rlobj.config.run_folder import newest_checkpoint, read_run_config
+from rlobj.training import run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 
@@ -109,7 +110,7 @@ def test_a_killed_run_with_several_rewards_ends_as_if_it_had_not_been(policy, al
     wait_for_step(run, 4, process, log)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    newest = RunDirectory(run).latest()
+    newest = newest_checkpoint(run)
     assert newest is not None
     assert newest.name == "step-000003"
     finish(program(["train", "--resume", run, "--trust"], log), log)
@@ -201,7 +202,7 @@ def test_rewards_may_be_python_functions(policy, tmp_path, monkeypatch, form):
     result = rlobj.train("gdpo", **given, out="run", settings=settings)
     assert calls
     assert result.history[-1]["reward/short/mean"] < 0
-    targets = [getattr(each, "target", "") for each in RunDirectory.open(Path("run"))[1].rewards.of]
+    targets = [getattr(each, "target", "") for each in read_run_config(Path("run")).rewards.of]
     assert targets[0] == (f"{__name__}:right" if form == "dict" else "")
     assert "<Python object: " in targets[1]
     with pytest.raises(ConfigError, match=r"Pass them again: .*reward=\.\.\."):

@@ -21,6 +21,7 @@ from screens import console, shows, text_of
 from tiny import eight_steps, tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.run_folder import checkpoints, newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training import RunDirectory, run_training
@@ -44,7 +45,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
     process.send_signal(signal.SIGKILL)
     process.wait()
     left = sorted(str(path.relative_to(run)) for path in run.rglob("*"))
-    newest = RunDirectory(run).latest()
+    newest = newest_checkpoint(run)
     if newest is None or newest.name != "step-000008":
         finish(program(["train", "--resume", run], log), log)
     assert same(weights(run), weights(whole)), (left, log.read_text())
@@ -79,7 +80,7 @@ def test_a_signal_finishes_the_step_saves_it_and_ends_well(policy, whole, tmp_pa
     process.send_signal(number)
     text = finish(process, log)
     done = [line["step"] for line in metrics(run)][-1]
-    assert [path.name for path in RunDirectory(run).saved()] == [f"step-{done:06d}"]
+    assert [path.name for path in checkpoints(run)] == [f"step-{done:06d}"]
     assert "finishing and saving this step" in text
     if done < 8:
         assert shows(f"rlobj train --resume {run}", text)
@@ -109,7 +110,7 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(policy, whole, tmp
         for _ in range(7):  # the rollout of the last stays, and is used for its step
             run_step(parts)
     run = RunDirectory(tmp_path / "run")
-    assert [path.name for path in run.saved()] == ["step-000003", "step-000006"]
+    assert [path.name for path in checkpoints(run.path)] == ["step-000003", "step-000006"]
     damage(run.checkpoints / "step-000006", how)
     run_training(config, run.path, resume=True)
     assert "step-000006 is damaged" in caplog.text
@@ -215,9 +216,9 @@ def test_a_file_system_that_really_is_full_stops_the_run_with_advice(policy, tmp
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, handler)
-        assert RunDirectory(tmp_path / "run").saved() == []
+        assert checkpoints(tmp_path / "run") == []
         stages.save(parts, now=True)
-    assert len(RunDirectory(tmp_path / "run").saved()) == 1
+    assert len(checkpoints(tmp_path / "run")) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(policy):

@@ -16,11 +16,11 @@ from tiny import eight_steps, save_tiny_policy
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.progress import ENDING
-from rlobj.config.run_folder import read_stop
+from rlobj.config.run_folder import newest_checkpoint, read_stop
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import TransformersSampler
 from rlobj.samplers.types import WaitEnded, WeightsLost
-from rlobj.training import Callback, RunDirectory, run_training
+from rlobj.training import Callback, run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 from rlobj.training.loop.stopping import Interrupts
@@ -46,7 +46,7 @@ def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
             with pytest.raises(RunError, match="the server is gone"):
                 run_step(parts)
             monkeypatch.undo()
-        assert RunDirectory(run).latest().name == f"step-{done:06d}"
+        assert newest_checkpoint(run).name == f"step-{done:06d}"
         assert metrics(run)[-1]["step"] == done
         run_training(eight_steps(policy), run, resume=True)
         assert same(weights(run), weights(whole))
@@ -115,7 +115,7 @@ def one_rank_loses_its_sampler(rank, size, folder):
 def test_all_ranks_push_again_or_save_when_one_loses_its_sampler(tmp_path):
     save_tiny_policy(tmp_path / "policy")
     call_in_ranks(one_rank_loses_its_sampler, 2, tmp_path)
-    assert RunDirectory(tmp_path / "run").latest().name == "step-000002"
+    assert newest_checkpoint(tmp_path / "run").name == "step-000002"
 
 
 def test_a_sampler_that_is_lost_at_every_push_stops_the_run(policy, tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_sampler_that_is_lost_at_every_push_stops_the_run(policy, tmp_path, mo
         monkeypatch.setattr(parts.sampler, "sample", lost)
         with pytest.raises(RunError, match="was restarted"):
             run_step(parts)
-    assert RunDirectory(tmp_path / "run").latest().name == "step-000001"
+    assert newest_checkpoint(tmp_path / "run").name == "step-000001"
 
 
 def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_path, monkeypatch):
@@ -147,7 +147,7 @@ def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_pat
         result = run_training(eight_steps(policy), tmp_path / place, callbacks=[Wait()])
         monkeypatch.undo()
         assert result.steps == done
-        assert RunDirectory(tmp_path / place).latest().name == f"step-{done:06d}"
+        assert newest_checkpoint(tmp_path / place).name == f"step-{done:06d}"
         assert read_stop(tmp_path / place) is None
         assert not ENDING.is_set()
 
@@ -257,7 +257,7 @@ def test_a_run_with_rollouts_ahead_resumes_to_the_same_weights(policy, tmp_path)
     with open_parts(config, tmp_path / "cut") as parts:
         for _ in range(5):
             run_step(parts)
-    newest = RunDirectory(tmp_path / "cut").latest()
+    newest = newest_checkpoint(tmp_path / "cut")
     assert newest is not None
     assert sorted(p.name for p in (newest / "rollouts").iterdir()) == ["step-000003", "step-000004"]
     shutil.rmtree(tmp_path / "cut" / "rollouts")  # what the checkpoint holds is enough

@@ -23,6 +23,7 @@ from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.presets import preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig
+from rlobj.config.run_folder import checkpoints, read_run_config
 from rlobj.models.policy import load_model
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards.kinds import Graded
@@ -324,10 +325,10 @@ def test_each_session_names_the_version_of_the_verifier(policy, tmp_path):
 CONTINUE = """
 import sys
 from pathlib import Path
-from rlobj.training import RunDirectory, run_training
+from rlobj.config.run_folder import read_run_config
+from rlobj.training import run_training
 run = Path(sys.argv[1])
-_, config = RunDirectory.open(run)
-run_training(config, run, resume=True)
+run_training(read_run_config(run), run, resume=True)
 """
 
 
@@ -369,7 +370,7 @@ def start(run: Path) -> Forked:
 def test_only_the_newest_checkpoints_stay(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 4}, checkpoint={"every": 1, "keep": 2})
     run_training(config, tmp_path / "run")
-    names = [path.name for path in RunDirectory(tmp_path / "run").saved()]
+    names = [path.name for path in checkpoints(tmp_path / "run")]
     assert names == ["step-000003", "step-000004"]
 
 
@@ -386,7 +387,7 @@ def test_a_configuration_is_read_back_as_it_was_written(policy, tmp_path):
         run = tmp_path / preset
         run.mkdir()
         (run / "config.resolved.yaml").write_text(dump_config(config))
-        assert RunDirectory.open(run)[1] == config
+        assert read_run_config(run) == config
 
 
 def test_a_cut_last_line_of_metrics_is_left_out(tmp_path):
@@ -422,8 +423,8 @@ def test_a_fused_adamw_with_its_epsilon_resumes_to_the_bit(policy, tmp_path):
     assert distance(run("epsilon", adam_epsilon=1e-2), fused) > 1e-4
     run("cut", fused=True, steps=2, schedule="constant", warmup_ratio=0.6)
     edit = RunDirectory(tmp_path / "cut")
-    edit.write_config(RunDirectory.open(tmp_path / "fused")[1])
-    run_training(RunDirectory.open(tmp_path / "cut")[1], tmp_path / "cut", resume=True)
+    edit.write_config(read_run_config(tmp_path / "fused"))
+    run_training(read_run_config(tmp_path / "cut"), tmp_path / "cut", resume=True)
     assert same(weights(tmp_path / "cut"), fused)
 
 

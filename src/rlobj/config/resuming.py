@@ -79,9 +79,8 @@ def _within(path: str, *names: str) -> bool:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings (before, now) by name that differ; those that an older version lacks do not."""
-    known, pairs = flattened(before), difference(before, now)
-    return {path: (a, b) for path, a, b in pairs if a is not None or path in known}
+    """The settings (before, now) by name that differ."""
+    return {path: (a, b) for path, a, b in difference(before, now)}
 
 
 def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

@@ -28,15 +28,8 @@ STOP_FILE = "stopped.json"
 
 REWARD_FILE = "the file of a reward"
 """The name of a change that is no setting: somebody edited that file."""
-_NEWER = """
-checkpoint.best data.gym data.max_prompt_tokens data.system data.test_template evaluation.min_p
-evaluation.top_k model.chat_template_kwargs model.lora objective.columns objective.shape
-output.records_mb output.records_share output.tables_every output.trackers sampling.async_depth
-sampling.max_logprob_gap sampling.server sampling.vllm training.adam_epsilon training.balance
-training.fused training.hang_timeout training.min_lr_ratio training.packed training.passes
-training.skip_inactive training.stop_on training.strategy training.warmup_ratio
-"""
-"""Settings that runs of 0.1.0 do not have. A new setting belongs here."""
+FORMAT = 1
+"""Of the files of a run, in sessions.jsonl. A change that makes older runs unreadable adds 1."""
 _STEP = itemgetter("step")
 MOST_LINE = 1 << 24
 """Bytes of the longest line of metrics.jsonl."""
@@ -123,7 +116,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a run as they are written; nothing that they name is imported.
 
     Raises:
-        ConfigError: the path is not the folder of a run.
+        ConfigError: the path is not the folder of a run, or another version of rlobj made the run.
     """
     around = next(filter(is_run, path.absolute().parents), None)
     inside = f". It is inside of a run: {around}" if around else ""
@@ -135,6 +128,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
     if not is_run(path):
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{inside}")
+    _refuse_other_formats(path)
     settings = read_yaml(path / CONFIG_FILE)
     lacking = [] if in_another_trainer(path) else _lacking(path, settings)
     if lacking:
@@ -142,17 +136,28 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
             "copy. The settings are also in state.json of a checkpoint, as JSON"
         )
-    if isinstance(output := settings.get("output"), dict):
-        for name in ("tokens_every", "token_responses"):  # settings of 0.1.0 that are gone
-            output.pop(name, None)
     return settings
 
 
 warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 
+def _refuse_other_formats(path: Path) -> None:
+    """Check the format that the newest start of a run has noted; before the first there is none."""
+    for session in read_sessions(path)[-1:]:
+        if session.get("format") != FORMAT:
+            versions = session.get("versions")
+            made = versions.get("rlobj") if isinstance(versions, dict) else None
+            raise ConfigError(
+                f"{path} was made by another version of rlobj ({made or 'unknown'}, with files of "
+                f"format {session.get('format', 0)}; expected {FORMAT}): continue it with that "
+                "version, or start a new run from the weights in checkpoints/step-N/model with "
+                "--model"
+            )
+
+
 def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
-    """The sections and settings that every run has since 0.1.0, and that are not there."""
+    """The sections and settings that every run has, and that are not there."""
     whole = read_whole(path / CONFIG_FILE).endswith(b"\n")
     found = [] if whole else ["the end of its last line"]
     for section, expected in settings_of(RunConfig()).items():
@@ -160,8 +165,7 @@ def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
         if given is None and section not in ("preset", "origin"):
             found.append(section)
         elif isinstance(given, Mapping) and section != "rewards":
-            names = (f"{section}.{key}" for key in expected if key not in given)
-            found += [name for name in names if name not in _NEWER.split()]
+            found += [f"{section}.{key}" for key in expected if key not in given]
     return found
 
 

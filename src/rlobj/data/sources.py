@@ -37,14 +37,12 @@ class NamedSource:
 
     Attributes:
         name: its name in `data.source`.
-        description: one line for users.
         hub: split (train, test) -> data sets on the hub, in the order in which they are tried.
         template: the default of `data.template`; `{prompt}` if the questions contain instructions.
         columns: columns without a common name; a copy may lack them.
     """
 
     name: str
-    description: str
     hub: Mapping[str, tuple[HubSource, ...]]
     template: str = MATH_TEMPLATE
     columns: Columns = Columns()

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunRecord:
-    """RUN/config.resolved.yaml, metrics.jsonl, records/ and tables/ of a run in another trainer.
+    """The settings, metrics, starts, records/ and tables/ of a run in another trainer.
 
     A step is one rollout with all its updates. All ranks call every method but `close`, in the same
     order. The first rank locks the folder until `close`.
@@ -93,6 +93,7 @@ class RunRecord:
         if known:
             self._run.write_config(config)
             self._run.truncate(self.steps)
+        self._run.add_session(self.steps, {})
         for line in self._run.lines():
             self._watch.add(line)
 

@@ -139,7 +139,7 @@ class Objective(Model):
         finally:
             _UNFINISHED.reset(token)
 
-    but = replace  # the name in version 0.1.0
+    but = replace
 
     def keep(self, rule: rules.Rule | str) -> Objective:
         """A copy that keeps only the rule's tokens, of those that were kept before."""

@@ -140,8 +140,7 @@ def checked_files(
         folder = run
     if not folder.is_dir():
         raise ConfigError(
-            f"{run} has no folder {kind}. Older runs have none, and neither do runs with "
-            f"{_OFF[kind]}"
+            f"{run} has no folder {kind}; expected the folder of a run, or of Parquet files"
         )
     wanted = None if steps is None else set(steps)
     files = sorted(folder.glob("*.parquet"))

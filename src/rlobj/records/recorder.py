@@ -74,7 +74,7 @@ class Recorder:
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Continue from what `state` returned."""
-        self.halvings, self.rows = state.get("halvings", 0), state.get("rows", 0)
+        self.halvings, self.rows = state["halvings"], state["rows"]
 
     def add(self, step: int, update: int, observed: Observed) -> None:
         """Record tokens of an update; `step` and `update` count from 1."""

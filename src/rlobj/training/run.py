@@ -25,7 +25,12 @@ from rlobj.config.layers import Layer, file_layer, layers_of, merged, nested, or
 from rlobj.config.presets import difference, merge, read_yaml
 from rlobj.config.resuming import refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, settings_of
-from rlobj.config.run_folder import how_to_continue, in_another_trainer, read_settings
+from rlobj.config.run_folder import (
+    how_to_continue,
+    in_another_trainer,
+    read_run_config,
+    read_settings,
+)
 from rlobj.config.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
@@ -224,7 +229,7 @@ def open_resumed(
         given = merged([*objects.layers(), *changes])
         require_trust(run, merge(read_settings(Path(run)), given), given)
     with importing(trust or str(merged(changes))):  # what `named_code` cannot see: texts of rules
-        directory, stored = RunDirectory.open(Path(run))
+        directory, stored = RunDirectory(run), read_run_config(Path(run))
         config = build_config([("run", settings_of(stored)), *changes])
     _require_same_objects(run, stored, objects, recorded_objects(config))
     newest = newest_sound(directory)

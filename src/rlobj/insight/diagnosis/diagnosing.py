@@ -52,8 +52,7 @@ class Watch:
         Returns:
             The findings that hold now and did not after the step before.
         """
-        finished = isinstance(line, Mapping) and "reward/mean" in line
-        if not finished or not isinstance(line.get("step"), int):
+        if "reward/mean" not in line:
             return []
         self.history.add(line)
         step, begun = self.history.steps[-1], []
@@ -86,7 +85,7 @@ def diagnose(
     """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
 
     Each finding has its evidence with numbers, the step since which it holds, and what would have
-    touched it. A check is silent where the run lacks its metrics, as runs of older versions do.
+    touched it. A check is silent where the run lacks its metrics.
 
     Args:
         runs: the folder of a run, finished or not, or several of them.
@@ -115,7 +114,7 @@ def _diagnosed(run: Path, progress: run_folder.Progress) -> RunDiagnosis:
     return diagnose_lines(run, run_folder.read_lines(run, notes, progress), notes)
 
 
-def diagnose_lines(run: Path, lines: Iterable[Any], notes: list[str]) -> RunDiagnosis:
+def diagnose_lines(run: Path, lines: Iterable[Mapping[str, Any]], notes: list[str]) -> RunDiagnosis:
     """Check a run whose metrics.jsonl is read already; nothing that its settings name is imported.
 
     Args:

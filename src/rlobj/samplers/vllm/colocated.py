@@ -40,7 +40,6 @@ class VllmSampler(VllmBase):
         eos: token ids that end a response.
         settings: settings of the engine.
         dtype: dtype of the weights and of the arithmetic.
-        seed: seed of the engine. It does not affect responses, whose seeds are given to `sample`.
         trust_remote_code: run Python code from the model's folder.
 
     Raises:
@@ -57,7 +56,6 @@ class VllmSampler(VllmBase):
         eos: Sequence[int],
         settings: VllmSettings,
         dtype: torch.dtype,
-        seed: int = 0,
         trust_remote_code: bool = False,
     ) -> None:
         global _alive
@@ -78,7 +76,7 @@ class VllmSampler(VllmBase):
 
             try:
                 self._engine: Any = vllm.LLM(
-                    model, seed=seed, trust_remote_code=trust_remote_code, **arguments
+                    model, seed=0, trust_remote_code=trust_remote_code, **arguments
                 )
             except (ValueError, TypeError, OSError) as error:
                 raise ConfigError(

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError
-from rlobj.samplers.vllm import versions
+from rlobj.installation import check_version
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RUN_HEADER, SILENCE, find_key
+from rlobj.samplers.vllm.versions import SUPPORTED
 
 _Result = TypeVar("_Result")
 
@@ -81,7 +82,7 @@ class Connection:
         version = self._ask("GET", "/version", None, min(self.timeout, _QUICK))["version"]
         if self.about:
             return
-        versions.check_number(version, f"the server {self.url}")
+        check_version("vllm", version, SUPPORTED, f"the server {self.url}")
         workers = self.call("rlobj_describe")
         about, text = workers[0], model_config.get_text_config()
         if dtype not in ("", about["dtype"]):

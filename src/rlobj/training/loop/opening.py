@@ -174,8 +174,6 @@ def _prepare_folder(
                 parts.watch.add(line)
             if newest is not None:
                 parts.journal.copy_from(newest / "rollouts")
-            if any(parts.journal.folder.glob("step-*/rank-*-of-*[0-9]")):
-                logger.warning("rollouts of 0.1.0 are pickles, which can run code: sampled again")
         if rank == 0:
             parts.run.add_session(learner.steps, changes)
     return changes

@@ -15,7 +15,7 @@ import torch
 
 from rlobj.base.progress import waiting
 from rlobj.config.run_config import settings_of
-from rlobj.config.run_folder import best_checkpoint, held_out, measure_of
+from rlobj.config.run_folder import best_checkpoint, checkpoints, held_out, measure_of
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.records.observed import Observed
 from rlobj.samplers import Sample, derive_seed
@@ -296,7 +296,7 @@ def save(parts: Parts, *, now: bool = False) -> None:
             if comm.rank == 0:
                 best = best_checkpoint(parts.run.path) if settings.best else None
                 known = {line["step"] for line in parts.run.lines()}
-                for old in parts.run.saved()[: -settings.keep]:
+                for old in checkpoints(parts.run.path)[: -settings.keep]:
                     # one whose line is damaged or lost may be the best
                     if old != best and (step_of(old) in known or not settings.best):
                         remove(old)

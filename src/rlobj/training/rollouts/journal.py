@@ -177,8 +177,8 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
         [_unpacked(stored, prompts) for stored in facts[kind]] for kind in ("responses", "dead")
     )
     seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
-    counts = (facts["batches"], seconds, facts["stream"], facts.get("surplus", 0))
-    return Rollout(responses, dead, *counts), str(facts.get("key", ""))
+    counts = (facts["batches"], seconds, facts["stream"], facts["surplus"])
+    return Rollout(responses, dead, *counts), str(facts["key"])
 
 
 def _packed(response: Response) -> list[Any]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, Field, NonNegativeInt
+from pydantic import ConfigDict, NonNegativeInt
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -32,7 +32,7 @@ from rlobj.base.files import parse_json, read_whole, step_of
 from rlobj.base.validation import Model
 from rlobj.config import manifest
 from rlobj.config.manifest import write as _write_manifest
-from rlobj.config.run_folder import warn_once
+from rlobj.config.run_folder import checkpoints, warn_once
 from rlobj.models import lora
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
@@ -61,14 +61,14 @@ class State(Model):
     """See `ProblemStream.state`."""
     failures: dict[str, NonNegativeInt]
     """See `Skips.state`."""
-    records: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    """See `Recording.state`; runs of 0.1.0 have none."""
-    key: str = ""
+    records: dict[str, NonNegativeInt]
+    """See `Recording.state`."""
+    key: str
     """See `rollout_key`."""
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any]
     """Of the run at that step."""
-    strategy: str = ""
-    processes: int = 1
+    strategy: str
+    processes: int
 
 
 def write(
@@ -209,7 +209,7 @@ def newest_sound(run: RunDirectory, *, set_aside: bool = False) -> Path | None:
         ConfigError: there are checkpoints, and all of them are damaged.
     """
     damaged: dict[Path, str] = {}
-    for checkpoint in reversed(run.saved()):
+    for checkpoint in reversed(checkpoints(run.path)):
         if (problem := _damage(checkpoint)) is None:
             break
         damaged[checkpoint] = problem
@@ -296,14 +296,9 @@ def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -
 
 
 def restore_random(checkpoint: Path, rank: int) -> None:
-    """Restore this rank's random states; a rank without saved states keeps its own.
-
-    Those of 0.1.0 (`rank-0.pt`) are pickles, which can run code: they are not read.
-    """
+    """Restore this rank's random states; a rank without saved states keeps its own."""
     file = checkpoint / "random" / f"rank-{rank}.json"
     if not file.is_file():
-        if rank == 0 and file.with_suffix(".pt").exists():
-            logger.warning("%s: random states of an old version; new ones are used", checkpoint)
         return
     try:
         state = parse_json(read_whole(file))

@@ -124,15 +124,6 @@ class RunDirectory:
         """
         return lock_folder(self.path, "training in")
 
-    @classmethod
-    def open(cls, path: Path) -> tuple[RunDirectory, RunConfig]:
-        """Open the folder of an existing run, and read its configuration.
-
-        Raises:
-            ConfigError: the folder has no run.
-        """
-        return cls(path), run_folder.read_run_config(path)
-
     def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
         """Write the columns to a Parquet file."""
         import pyarrow
@@ -155,7 +146,8 @@ class RunDirectory:
         Raises:
             OSError: the file cannot be written.
         """
-        facts = {"run": self.id, **session("started"), "step": step, "verifier": verifier_version()}
+        facts = {"run": self.id, "format": run_folder.FORMAT, **session("started"), "step": step}
+        facts["verifier"] = verifier_version()
         with (self.path / "sessions.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(facts | ({"changed": changed} if changed else {})) + "\n")
 
@@ -194,7 +186,7 @@ class RunDirectory:
                 *(self.metrics, known, step),
             )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for folder in ("samples", "records", "tables", "tokens", "checkpoints"):
+        for folder in ("samples", "records", "tables", "checkpoints"):
             for entry in (self.path / folder).glob("step-*"):
                 if step_of(entry) > step:
                     remove(entry)
@@ -202,19 +194,9 @@ class RunDirectory:
             remove(partial)
         remove(self.path / STOP_FILE)
 
-    # checkpoints
-
-    def saved(self) -> list[Path]:
-        """Return the complete checkpoints, oldest first."""
-        return run_folder.checkpoints(self.path)
-
-    def latest(self) -> Path | None:
-        """Return the newest checkpoint; None before the first."""
-        return run_folder.newest_checkpoint(self.path)
-
     def steps_saved(self) -> int:
         """Return the step of the newest checkpoint; 0 before the first."""
-        newest = self.latest()
+        newest = run_folder.newest_checkpoint(self.path)
         return 0 if newest is None else step_of(newest)
 
 
