@@ -54,15 +54,16 @@ ROWS = {
         353,357,360: 353, 360, 357 ; 353357360 | 353, 357 ; 353, 357, 361
     """,
     "nouns": r"""
-        33: 33\text{ subsets} ; 33 ordered pairs (a,b) ; \text{exactly } 33 ; \text{a total of 33} ; 33 \text{ of the values of } n ; thirty-three ways | 34\text{ subsets} ; \text{at least } 33 ; 33 \text{ or more} ; 33 \text{ less than } n ; 33 \text{ or } 34 \text{ ways} ; 33 \text{ factorial} ; 33 \text{ million} ; \text{not } 33
+        33: 33\text{ subsets} ; 33 ordered pairs (a,b) ; \text{exactly } 33 ; \text{a total of 33} ; 33 \text{ of the values of } n | 34\text{ subsets} ; thirty-three ways ; \text{at least } 33 ; 33 \text{ or more} ; 33 \text{ less than } n ; 33 \text{ or } 34 \text{ ways} ; 33 \text{ factorial} ; 33 \text{ million} ; \text{not } 33
         33 \text{ subsets}: 33 ; 33\text{ sets} | 34 ; 33 \text{ million}
         36: 3\text{ dozen eggs} | 3
     """,
-    "numbers in words and repeating decimals": r"""
-        \frac23: two-thirds ; \text{two thirds} | \text{two} ; two-digit
+    "numbers in words, which are not read, and repeating decimals": r"""
+        \frac23: 2/3 ; 2\text{ thirds} | \text{two thirds} ; two-thirds ; \text{two} ; two-digit
+        5: 5 | 5\text{ twelfths} ; 5\text{ hundred} ; 5\text{ (five)} ; \text{five} ; 5^{\text{th}}
         \frac59: 0.555\ldots ; 0.(5) ; 0.\overline{5} ; 0.\dot{5} | 0.555 ; 0.5\ldots
         \pi: \pi | 3.14159\ldots
-        \text{third}: 3^{\text{rd}} ; \text{the third} | \frac13 ; 3
+        \text{third}: \text{the third} | \frac13 ; 3 ; 3^{\text{rd}}
     """,
     "choices with their values": r"""
         \text{(C)}: \textbf{(C)}\ 12 ; (C) 12 ; \text{Option C: } 12 | (D) 12 ; (C) 12, (D) 13 ; 12

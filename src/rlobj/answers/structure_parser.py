@@ -41,7 +41,6 @@ from rlobj.answers.words import (
     parse_choice,
     parse_special,
     parse_words,
-    unwrap_text,
 )
 
 _LISTS = (frozenset(";"), frozenset((",", "or", "and")))
@@ -81,7 +80,6 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
         return special
     if choice := parse_choice(text):
         return Named(f"choice {choice[0]}", parse_structure(choice[1], grouped))
-    text = unwrap_text(text)
     if (reals := _ALL_REALS.fullmatch(text)) is not None:
         text = f"\\mathbb{{R}}\\setminus\\{{{reals[1] or ''}\\}}"
     if "quad" in text:
