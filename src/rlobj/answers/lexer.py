@@ -13,10 +13,6 @@ class Unreadable(ValueError):
     """Text that this package cannot parse."""
 
 
-class NotAnAnswer(Unreadable):
-    """Text that was understood and gives no value: a denial, a supposition, two numbers."""
-
-
 class Token(NamedTuple):
     """A piece of an answer."""
 
