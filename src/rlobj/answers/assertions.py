@@ -121,8 +121,8 @@ def _visible(before: str, after: str) -> bool:
 def _claimed(before: str, answer: str, after: str) -> bool:
     """Return whether the words around an answer, in its sentence, assert it."""
     clause = _words([part for part, _ in split_sentences(before[-_BEFORE:])][-1])
-    rest, mark = next(split_sentences(after))
-    rest = _words(rest[:_AFTER])
+    rest, mark = next(split_sentences(after)) if after.strip(" .$*}\n") else ("", "")
+    rest = _words(rest[:_AFTER]) if rest else ""
     asked = re.search("[?？]", mark + rest[-1:])
     if asked or _DENIED_BEFORE.search(clause) or _DENIED_AFTER.match(rest):
         return False
