@@ -18,11 +18,11 @@ from rlobj.answers import MathVerifier
 FOLDER = Path(__file__).parent / "blind"
 HASHES = {
     "pairs": "f879c0e85611d9a7ccc9579e7c127add9753d476780de4b2e8a2b75f78faafad",
-    "outputs": "2abaaf83992d786bdc81846847d88e85072bd82de56978d535c0ef0aa2c28f37",
-    "attacks": "871d7b12a678af7d782fe3aceb48de5d20ca6f73c743d3629a1e9437942558b6",
-    "exam": "bd565dfa97ebd49554f1cde92db8e62fcbe38f00bf395d3520d4c6683ee476b4",
+    "outputs": "8c7bb36ab79754b96e98adc9b7a954a24304e0c4a94426e99847102d8a581841",
+    "attacks": "5873ed92a66e887de3462dc72c2db3d25ae892586f5364a8523e7834498ef31a",
+    "exam": "dd8a6cf5677b8f4d91b37b3f0a90a0661e56fb7bedaf61050781778d841d4e35",
 }
-ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (33, 0), "exam": (4, 5)}
+ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (23, 0), "exam": (4, 4)}
 """Suite -> false positives and false negatives."""
 
 

@@ -216,13 +216,49 @@ def test_answer_as_large_as_the_gold_is_not_refused():
     [
         ("The answer is 204. Or 205.", None),
         ("The answer is $204$. Or $205$.", None),
-        ("The answer is 204. Actually, 205.", None),
         ("The answer is 5. No further step is needed.", "5"),
         ("The answer is $5$. Or so I was told.", "5"),
     ],
 )
 def test_corrected_answer_is_not_extracted(response, answer):
     assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    "later",
+    ["No, scrap that.", "Wait, that is wrong.", "Actually, it is 6.", "I do not know.", "So 6."],
+)
+def test_a_later_sentence_does_not_take_an_answer_back(later):
+    assert extract_answer(rf"It is \boxed{{5}}. {later}") == "5"
+    assert extract_answer(f"The answer is 5. {later}") == "5"
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"It is not hard to see that it is \boxed{5}.", "5"),
+        (r"The numbers that are not divisible by 3 are \boxed{5}.", "5"),
+        (r"So \boxed{5}, which is not a prime.", "5"),
+        (r"So \boxed{5}, and 7 is impossible for odd n.", "5"),
+        (r"So \boxed{5}, which is not right.", None),
+        (r"So \boxed{5}, but 7 is possible, and that is wrong.", "5"),
+        (r"Nobody says that it is \boxed{5}.", None),
+        (r"Let us suppose that it is \boxed{5}.", None),
+        (r"I am not quite sure, but it is \boxed{5}.", None),
+        (r"It is \boxed{5} or so.", None),
+        (r"Die Antwort ist nicht \boxed{5}.", None),
+    ],
+)
+def test_only_the_sentence_of_an_answer_denies_it(response, answer):
+    assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    "response", ["La respuesta es 34.", "Die Antwort ist 34.", "答案是34。", "Ответ: 34"]
+)
+def test_phrases_before_an_answer_are_english(response):
+    assert extract_answer(response) is None
+    assert extract_answer(rf"{response} \boxed{{34}}") == "34"
 
 
 @pytest.mark.parametrize(

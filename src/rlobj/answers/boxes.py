@@ -12,7 +12,6 @@ import itertools
 import re
 from typing import NamedTuple
 
-from rlobj.answers.assertions import asserted
 from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.guards import refusal
 from rlobj.answers.sentences import plain, sentence_end, split_sentences
@@ -185,8 +184,7 @@ def in_cases(text: str, earlier: Box, later: Box) -> bool:
     if first is None or last is None or last > first or _same(earlier.content, later.content):
         return False
     between = text[earlier.end : later.start].partition(".")[2]
-    taken_back = _CASES["again"].search(between) or not asserted("", earlier.content, between)
-    return not taken_back
+    return not _CASES["again"].search(between)
 
 
 def _case(text: str, start: int, box: Box) -> int | None:

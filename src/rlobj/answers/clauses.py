@@ -1,15 +1,14 @@
-"""Parts of an answer that are not its value: conditions behind it, steps before it, its layout."""
+"""Parts of an answer that are not its value: conditions behind it, and its layout."""
 
 from __future__ import annotations
 
 import re
 
-from rlobj.answers.lexer import NotAnAnswer, Token, is_enclosed, nesting
+from rlobj.answers.lexer import Token, is_enclosed, nesting, split
 from rlobj.answers.vocabulary import word_set
 
 Tokens = list[Token]
 
-_IMPLIES = word_set("implies Rightarrow Longrightarrow therefore iff Leftrightarrow ⇒ ⟹ ∴ ⇔")
 _CLAUSE = re.compile(
     r"[\s,;(]*(?:for|where|with|when|whenever|provided|since|because)\b", re.IGNORECASE
 )
@@ -19,45 +18,30 @@ _WORDS = word_set(
     constant constants natural complex rational nonzero in and values value of"""
 )
 _BOUNDS = frozenset(("<", ">", "<=", ">=", "!=", "∈", "∉"))
-_WHOLE = ("mathbb:Z", "mathbb:N")
+_SEPARATORS = frozenset((",", ";", "and"))
+_SETS = ("mathbb:Z", "mathbb:N")
 _LAYOUTS = word_set(
     """aligned align alignedat gathered gather split equation multline displaymath math cases
     dcases rcases"""
 )
 
 
-def last_assertion(tokens: Tokens) -> Tokens:
-    r"""Return what follows the last implication sign: 2n = 66 \implies n = 33."""
-    for n in range(len(tokens) - 1, -1, -1):
-        if tokens[n].text in _IMPLIES and tokens[n].kind in ("command", "symbol"):
-            if n and not any(token.text in ("=", *_BOUNDS) for token in tokens[:n]):
-                raise NotAnAnswer("an implication between values")
-            return tokens[n + 1 :]
-    return tokens
-
-
-def without_condition(tokens: Tokens) -> tuple[Tokens, frozenset[str]]:
-    """Remove a condition such as "for n > 2" or "(k in Z)" from the end.
-
-    Returns:
-        The tokens before it, and the names that are integers by this condition.
-    """
+def without_condition(tokens: Tokens) -> Tokens:
+    """Remove a condition such as "for n > 2" or "(k in Z)" from the end."""
     depth = 0
     for n, token in enumerate(tokens):
         depth += nesting(token)
-        if depth == 0 and n and token.kind in ("text", "word") and _CLAUSE.match(token.text):
-            counters = condition(tokens[n:])
-            if counters is not None:
-                return _stripped(tokens[:n]), counters
+        begins = depth == 0 and n and token.kind in ("text", "word") and _CLAUSE.match(token.text)
+        if begins and is_condition(tokens[n:]):
+            return _stripped(tokens[:n])
     if tokens and tokens[-1][:2] == ("symbol", ")"):
         closed = (n for n, t in enumerate(tokens) if t.text == "(" and is_enclosed(tokens, n))
         opening = next(closed, 0)
         inside = tokens[opening + 1 : -1]
-        if opening and any(token.text in _BOUNDS for token in inside):
-            counters = condition(inside)
-            if counters is not None:
-                return _stripped(tokens[:opening]), counters
-    return tokens, frozenset()
+        bounded = opening and any(token.text in _BOUNDS for token in inside)
+        if bounded and is_condition(inside):
+            return _stripped(tokens[:opening])
+    return tokens
 
 
 def _stripped(tokens: Tokens) -> Tokens:
@@ -66,28 +50,14 @@ def _stripped(tokens: Tokens) -> Tokens:
     return tokens
 
 
-def condition(tokens: Tokens) -> frozenset[str] | None:
-    """Return the names that a condition makes integers; None if this is no condition.
-
-    Each of its parts is a bound on a name or a membership, or says in words what a name is.
-    """
-    pieces: list[Tokens] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += nesting(token)
-        if depth == 0 and token.kind == "symbol" and token.text in (",", ";", "and"):
-            pieces.append([])
-        else:
-            pieces[-1].append(token)
-    found = [_clause(piece) for piece in pieces if piece]
-    known = [each for each in found if each is not None]
-    if not found or len(known) < len(found):
-        return None
-    return frozenset(name for names, whole in known if whole for name in names)
+def is_condition(tokens: Tokens) -> bool:
+    """Return whether each part is a bound on a name, a membership, or words for what a name is."""
+    pieces = [piece for piece in split(tokens, _SEPARATORS)[0] if piece]
+    return bool(pieces) and all(map(_is_clause, pieces))
 
 
-def _clause(tokens: Tokens) -> tuple[set[str], bool] | None:
-    """Names that one part of a condition is about, and whether it calls them integers."""
+def _is_clause(tokens: Tokens) -> bool:
+    """Return whether this is one part of a condition."""
     words, rest = [], []
     for token in tokens:
         if token.kind in ("text", "word"):
@@ -95,17 +65,13 @@ def _clause(tokens: Tokens) -> tuple[set[str], bool] | None:
         else:
             rest.append(token)
     if not _WORDS.issuperset(words) or any(token.kind in ("begin", "end") for token in rest):
-        return None
-    names = {token.text for token in rest if token.kind == "name"} - set(_WHOLE)
-    bounded = any(token.kind == "symbol" and token.text in _BOUNDS for token in rest)
+        return False
+    names = {token.text for token in rest if token.kind == "name"} - set(_SETS)
     if any(token.text in ("=", "≈", "≡", "or", "±") for token in rest):
-        return None
-    if not bounded and (len(rest) > 2 or len(names) < len(rest) or not (names or words)):
-        return None
-    if bounded and not names:
-        return None
-    whole = bool({"integer", "integers", "natural"} & set(words))
-    return names, whole or any(token.text in _WHOLE for token in rest)
+        return False
+    if any(token.kind == "symbol" and token.text in _BOUNDS for token in rest):
+        return bool(names)
+    return len(rest) <= 2 and len(names) == len(rest) and bool(names or words)
 
 
 def without_layout(tokens: Tokens) -> Tokens | None:

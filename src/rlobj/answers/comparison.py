@@ -16,7 +16,6 @@ from rlobj.answers.regions import as_region, has_parameters, same_region
 from rlobj.answers.structures import (
     Based,
     Chain,
-    Family,
     Interval,
     Items,
     Matrix,
@@ -38,8 +37,6 @@ from rlobj.answers.words import normalize_words
 
 def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """Return whether two structures are the same answer; different kinds never are."""
-    if isinstance(answer, Family) or isinstance(gold, Family):
-        return compare(*_same_counters(answer, gold), comparer)
     equation = isinstance(gold, Named) and gold.compound
     if equation or isinstance(answer, Relation) or isinstance(gold, Relation):
         return _relations(answer, gold, comparer)
@@ -117,14 +114,13 @@ def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth
     for one, other in ((answer, gold), (gold, answer)):
         if isinstance(other, Words) and getattr(one, "name", "") == f"choice {other.text}":
             return True
-    if isinstance(answer, Named) and answer.name.startswith("mod ") and not isinstance(gold, Named):
-        return False  # 6 (mod 7) is many numbers
-    labels = {each.name.removeprefix("≡ ") for each in (answer, gold) if isinstance(each, Named)}
-    if isinstance(answer, Named) and isinstance(gold, Named) and len(labels) > 1:
+    if isinstance(answer, Named) and isinstance(gold, Named) and answer.name != gold.name:
         if (value := _as_function(answer, gold)) is not None:
             return compare(value, gold.value, comparer)
         return _relations(answer, gold, comparer)
-    answer = _in_order(answer)
+    letters = answer.name.strip("()[]").split(",") if isinstance(answer, Named) else []
+    if letters != sorted(letters) and "".join(sorted(letters)) in _ALPHABET:
+        return False  # (y, x) = (1, 2)
     variable = getattr(answer, "variable", None) or getattr(gold, "variable", None)
     for each in (answer, gold):
         if isinstance(each, Named) and variable not in (None, each.name):
@@ -134,17 +130,6 @@ def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth
         if isinstance(value, tuple) and value[0] == "name" and value[1] not in names_in(gold):
             return compare(Scalar(answer.tree, None), gold, comparer)  # 2k + 1 = n
     return compare(without_name(answer), without_name(gold), comparer)
-
-
-def _in_order(answer: Structure) -> Structure:
-    """Return (x, y) = (2, 1) for (y, x) = (1, 2)."""
-    if not isinstance(answer, Named) or not isinstance(answer.value, Tuple):
-        return answer
-    letters = answer.name.strip("()[]").split(",")
-    if len(letters) != len(answer.value.items) or "".join(sorted(letters)) not in _ALPHABET:
-        return answer
-    pairs = sorted(zip(letters, answer.value.items, strict=True), key=lambda pair: pair[0])
-    return replace(answer, value=replace(answer.value, items=tuple(item for _, item in pairs)))
 
 
 def _as_function(answer: Named, gold: Named) -> Structure | None:
@@ -168,20 +153,6 @@ def _as_function(answer: Named, gold: Named) -> Structure | None:
     if len(mapping) < len(old) or (names_in(answer.value) - set(mapping)) & set(mapping.values()):
         return None
     return rename(answer.value, mapping)
-
-
-def _same_counters(answer: Structure, gold: Structure) -> tuple[Structure, Structure]:
-    """Give the counter of the answer the letter that it has in the gold."""
-    (given, own), (expected, golds) = (
-        (each.value, each.counters) if isinstance(each, Family) else (each, frozenset[str]())
-        for each in (answer, gold)
-    )
-    extra = names_in(given) - names_in(expected)
-    missing = names_in(expected) - names_in(given)
-    known = extra <= (own or extra) and missing <= (golds or missing)
-    if len(extra) == len(missing) == 1 and known:
-        given = rename(given, dict(zip(extra, missing, strict=True)))
-    return given, expected
 
 
 def _lists(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:

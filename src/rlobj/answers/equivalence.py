@@ -7,7 +7,7 @@ import re
 from rlobj.answers.comparison import compare
 from rlobj.answers.derivatives import in_notation_of
 from rlobj.answers.exact import ExactComparer
-from rlobj.answers.lexer import NotAnAnswer, Unreadable
+from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.answers.structures import (
@@ -21,7 +21,6 @@ from rlobj.answers.structures import (
 )
 from rlobj.answers.words import normalize_words
 
-NOT_AN_ANSWER = "not an answer"
 NOT_SETTLED = "not settled"
 """The reason if the comparer could not decide some values."""
 
@@ -62,8 +61,6 @@ def check_equivalence(
         given = parse_structure(answer)
         if isinstance(expected, (Items, Tuple)) and join_comma_groups(normalize(answer)):
             given = parse_structure(answer, grouped=False)
-    except NotAnAnswer:
-        return False, NOT_AN_ANSWER
     except (Unreadable, RecursionError) as error:
         if not isinstance(expected, Words):
             return False, f"not readable: {error}"
@@ -78,7 +75,7 @@ def check_equivalence(
     if not correct and _is_prose(expected):
         return None, "gold is prose"
     if correct is False and _is_words(given) and not _is_words(expected):
-        return False, NOT_AN_ANSWER
+        return False, "not an answer"
     return correct, NOT_SETTLED if correct is None else comparer.reason
 
 

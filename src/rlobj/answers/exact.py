@@ -1,12 +1,10 @@
-"""Compare values exactly: rational numbers, and rational functions at random points."""
+"""Compare values exactly: equal expressions, and rational numbers."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 from rlobj.answers.expressions import Tree, names
-from rlobj.answers.points import rational_points
-from rlobj.answers.rational import is_rational_function, rational
 from rlobj.answers.structures import Scalar, is_infinite
 
 Truth = bool | None
@@ -37,8 +35,6 @@ class ExactComparer:
                 return abs(answer.value - gold.value) <= TOLERANCE * abs(gold.value)
             return answer.value == gold.value
         new_names = names(answer.tree) - names(gold.tree)
-        if (values := _at_points(answer.tree, gold.tree)) and not new_names:
-            return all(a == g for a, g in values)
         return False if new_names or is_infinite(answer) or is_infinite(gold) else None
 
     def order(self, one: Scalar, other: Scalar) -> int | None:
@@ -58,35 +54,10 @@ class ExactComparer:
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
         """Whether two trees differ by a constant factor, with `positive` a positive one."""
-        if answer == gold:
-            return True
-        found = None
-        for a, g in _at_points(answer, gold) or ():
-            if a == 0 or g == 0:
-                if a != g:
-                    return False
-                continue
-            ratio = a / g
-            if (found is not None and ratio != found) or (positive and ratio < 0):
-                return False
-            found = ratio
-        return None if found is None else True
+        return True if answer == gold else None
 
 
 def last_digit(rounded: Scalar) -> Fraction:
     """Return the value of the last decimal place of a number as it is written; else 0."""
     _, point, decimals = rounded.latex.strip().partition(".")
     return Fraction(1, 10 ** len(decimals)) if point and decimals.isdecimal() else Fraction(0)
-
-
-def _at_points(answer: Tree, gold: Tree) -> list[tuple[Fraction, Fraction]] | None:
-    """Values of two rational functions at random points; equal at all means equal."""
-    if not (is_rational_function(answer) and is_rational_function(gold)):
-        return None
-    variables = sorted(names(answer) | names(gold))
-    pairs = [
-        (rational(answer, point), rational(gold, point))
-        for point in rational_points(variables, answer, gold)
-    ]
-    known = [(a, g) for a, g in pairs if a is not None and g is not None]
-    return known if len(known) == len(pairs) else None

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TypeGuard
 
 from rlobj.answers.expressions import Tree, Unsupported, derivative, number
-from rlobj.answers.lexer import NotAnAnswer, Token, Unreadable, closing_bracket, join_text
+from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
 from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, GREEK, UNSUPPORTED
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -124,7 +124,10 @@ class _Parser:
                 self.take()
                 tree = (symbol, tree, self._divisor() if symbol == "/" else self.signed_power())
             elif self.skip("command:bmod", "command:mod"):
-                tree = ("mod", tree, self.signed_power())
+                modulus = self.signed_power()
+                if isinstance(tree, Fraction) and isinstance(modulus, Fraction) and tree < modulus:
+                    raise Unreadable("a class of numbers")  # 6 (mod 7)
+                tree = ("mod", tree, modulus)
             elif self._starts_factor():
                 tree = self._implicit_product(tree, position)
             else:
@@ -171,7 +174,7 @@ class _Parser:
         factor = self.power()
         if isinstance(factor, Fraction):
             if at.text == "{" and isinstance(tree, Fraction):
-                raise NotAnAnswer("digits beside digits")
+                raise Unreadable("digits beside digits")
         elif whole and at[:2] == ("command", "frac") and _is_plain_fraction(factor):
             _, above, below = factor
             if not 0 < above < below:

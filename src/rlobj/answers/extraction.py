@@ -7,7 +7,7 @@ r"""Extract the final answer of a response. The rule:
 3. Without a box, the answer is the text after the last of these phrases, up to the end of the
    sentence: `answer is`, `answer:`, `answer =`, a `Final Answer` heading, or `####` on the last
    line. "The largest $n$ is 34" gives 34.
-4. The response must assert the answer, and not take it back later; see `assertions`.
+4. The sentence of the answer must assert it; see `assertions`. Later sentences are not read.
 5. If the thinking tag is closed, the text after it is read first. The text inside is read only if
    the text after it has neither a box nor a phrase.
 
@@ -40,18 +40,12 @@ _NEXT_TURN = re.compile(
     r"^[ \t]*(?:#+ *|\*\*)?(?:(?:human|user|instruction|question|problem)(?:\*\*)? *:|user[ \t]*$)",
     re.IGNORECASE | re.MULTILINE,
 )
-_KEYS = (
-    *("answer", "####", "答案", "答えは", "정답은", "antwort", "respuesta", "réponse", "resposta"),
-    *("risposta", "ответ", "<answer>"),
-)
+_KEYS = ("answer", "####", "<answer>")
 """Every phrase starts with one of these, in small letters."""
 _PHRASE = re.compile(
     r"answers?(?: to (?:the|this|our) (?:question|problem)| we (?:seek|want|need))?[*_}]*\s*"
     r"(?:(?:is|are|(?:should|must|will|would) be|equals)\b(?! (?:that|this|it) (?:is|was)\b)|[:=])"
-    r"|####(?=[ \t]*[^#\s][^#\n]{0,200}\s*\Z)|答案(?:是|为|：|:)|答えは|정답은"
-    r"|antwort(?: ?:| (?:ist|lautet)\b)|respuesta(?: ?:| (?:final )?es\b)"
-    r"|réponse(?: ?:| (?:finale )?est\b)|resposta(?: ?:| (?:final )?é\b)"
-    r"|risposta(?: ?:| (?:finale )?è\b)|ответ ?:|<answer>(?=[^<]*</answer>\s*\Z)",
+    r"|####(?=[ \t]*[^#\s][^#\n]{0,200}\s*\Z)|<answer>(?=[^<]*</answer>\s*\Z)",
     re.IGNORECASE,
 )
 _HEADING_BEFORE = re.compile(r"^[#*_> \t]*(?:the )?(?:final )?\Z", re.IGNORECASE | re.MULTILINE)
@@ -94,7 +88,7 @@ def extract_answer(response: str) -> str | None:
         '\\\\frac{1}{2}'
         >>> extract_answer("So the final answer is $12$.")
         '12'
-        >>> extract_answer(r"It is \\boxed{5}. Wait, that is wrong.") is None
+        >>> extract_answer(r"It is \\boxed{5}, but that is wrong.") is None
         True
     """
     if turn := _END_OF_TURN.search(response):
@@ -220,4 +214,4 @@ def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]
             and text[start : copula.start()].strip()[:1].isalpha()
         ):
             start = copula.end()
-    return bare(text[start:end].strip("*_ \t").removesuffix("です")), start, end
+    return bare(text[start:end].strip("*_ \t")), start, end

@@ -13,10 +13,6 @@ class Unreadable(ValueError):
     """Text that this package cannot parse."""
 
 
-class NotAnAnswer(Unreadable):
-    """Text that was understood and gives no value: a denial, a supposition, two numbers."""
-
-
 class Token(NamedTuple):
     """A piece of an answer."""
 
@@ -282,7 +278,7 @@ def _wrapped(content: str, is_text: bool, spaced: bool, level: int) -> list[Toke
             return [Token("word", words, spaced)]
         if words in ("e", "i", "d") or (content == "K" and not spaced):  # 5K is not 5 kelvin
             return [Token("name", words, spaced)]
-        if not re.match(r"[-+.]?[0-9]", words) and _is_prose(words):
+        if not re.match(r"(?:\\\$|[-+.])?[0-9]", words) and _is_prose(words):
             return _sentence(content, spaced, level)
     inside = tokenise(words, level + 1)
     if len(inside) < 2:

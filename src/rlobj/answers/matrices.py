@@ -8,7 +8,7 @@ from fractions import Fraction
 from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree
 from rlobj.answers.lexer import Token, Unreadable, is_enclosed, join_text, split
-from rlobj.answers.structures import Interval, Matrix, Scalar, Structure, Tuple, scalar
+from rlobj.answers.structures import Matrix, Scalar, Structure, scalar
 from rlobj.answers.vocabulary import word_set
 
 _MATRICES = word_set("matrix pmatrix bmatrix Bmatrix array smallmatrix cases dcases")
@@ -48,14 +48,3 @@ def _scaled(factor: Tree | None, entry: Structure) -> Structure:
     if not isinstance(entry, Scalar) or entry.tree is None:
         raise Unreadable("a factor before a matrix of other things than values")
     return scalar(("*", factor, entry.tree))
-
-
-def parse_transposed(tokens: Tokens, parse_side: ParseSide) -> Structure | None:
-    """Parse a row with T as exponent; None if it is something else."""
-    end = next((n for n in range(len(tokens) - 1, 0, -1) if tokens[n].text == "^"), 0)
-    if not end or (tokens[end - 1].kind != "end" and tokens[end - 1].text not in (")", "]")):
-        return None
-    row = parse_side(tokens[:end])
-    if isinstance(row, Matrix):
-        return Matrix(tuple(zip(*row.rows, strict=True)))
-    return row if isinstance(row, (Tuple, Interval)) else None

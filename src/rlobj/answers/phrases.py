@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from rlobj.answers.lexer import Token, closing_bracket, nesting
-from rlobj.answers.numerals import NUMBER_WORDS, SCALES, read_number_words
+from rlobj.answers.numerals import NUMBER_WORDS, SCALES
 from rlobj.answers.units import is_currency, is_unit, read_unit, split_unit
 from rlobj.answers.vocabulary import FUNCTIONS, LISTS, word_set
 
@@ -98,8 +98,6 @@ def _without_noun(tokens: Tokens) -> Tokens:
     words = _phrase(tokens[first:])
     if words is None:
         return tokens
-    if read_number_words(" ".join(words)) == "".join(token.text for token in tokens[:first]):
-        return tokens[:first]  # 4 (four)
     kept, words = _measure(words)
     if not words and [token.kind for token in tokens[first + 1 :]][:1] == ["name"]:
         return tokens  # 5 cm x

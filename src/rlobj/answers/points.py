@@ -15,8 +15,6 @@ from fractions import Fraction
 from rlobj.answers.expressions import Tree, names, parts_of
 
 _SECRET = os.urandom(16).hex()
-_EXACT_POINTS = 3
-_BITS = 60
 _POINTS = 6
 _DISCRETE = frozenset(("floor", "ceil", "mod", "!", "binom", "sum", "prod"))
 _REAL = "xyztuvwrs"
@@ -27,19 +25,6 @@ _STEPS = frozenset(("floor", "ceil", "mod", "max", "min", "abs"))
 def generator(*trees: Tree) -> random.Random:
     """Return the random generator for the comparison of these trees in this process."""
     return random.Random(f"{_SECRET} {trees}")
-
-
-def rational_points(variables: Sequence[str], *trees: Tree) -> list[dict[str, Fraction]]:
-    """Return points of random numbers with 60 bits.
-
-    Two different polynomials of degree d agree at a point with probability at most d / 2^60
-    (Schwartz 1980, Zippel 1979).
-    """
-    draw = generator(*trees)
-    return [
-        {name: Fraction(draw.getrandbits(_BITS) - 2 ** (_BITS - 1), 7) for name in variables}
-        for _ in range(_EXACT_POINTS)
-    ]
 
 
 def points(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 
 from rlobj.answers.expressions import Tree, names
@@ -12,12 +11,8 @@ _MAX_BITS = 60_000
 _MAX_FACTORIAL = 5_000
 
 
-def rational(tree: Tree, point: Mapping[str, Fraction] | None = None) -> Fraction | None:
+def rational(tree: Tree) -> Fraction | None:
     """Return the exact value of a tree, or None if it is not rational, not finite, or too large.
-
-    Args:
-        tree: the expression.
-        point: the values of its names; without it, a tree with names has no value.
 
     Example:
         >>> rational(("^", Fraction(2), Fraction(-3)))
@@ -27,30 +22,17 @@ def rational(tree: Tree, point: Mapping[str, Fraction] | None = None) -> Fractio
     """
     if isinstance(tree, Fraction):
         return tree
-    if tree[0] == "name" and point is not None:
-        return point.get(tree[1])
     operation = _OPERATIONS.get(tree[0])
     if operation is None:
         return None
     values: list[Fraction] = []
     for part in tree[1:]:  # a comprehension would halve the depth that can be read
-        value = rational(part, point)
+        value = rational(part)
         if value is None:
             return None
         values.append(value)
     result = operation(*values) if len(values) == operation.__code__.co_argcount else None
     return result if result is not None and _bits(result) <= _MAX_BITS else None
-
-
-def is_rational_function(tree: Tree) -> bool:
-    """Return whether a tree has only numbers, names, the four operations and integer powers."""
-    if isinstance(tree, Fraction):
-        return True
-    if tree[0] == "^":
-        exponent = tree[2][1] if isinstance(tree[2], tuple) and tree[2][0] == "neg" else tree[2]
-        whole = isinstance(exponent, Fraction) and exponent.denominator == 1
-        return whole and is_rational_function(tree[1])
-    return tree[0] == "name" or (tree[0] in _FIELD and all(map(is_rational_function, tree[1:])))
 
 
 def linear(tree: Tree, name: str) -> tuple[Fraction, Tree] | None:

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree, names
-from rlobj.answers.lexer import NotAnAnswer, Token, Unreadable, join_text
+from rlobj.answers.lexer import Token, Unreadable, join_text
 from rlobj.answers.rational import linear
 from rlobj.answers.structures import (
     INFINITY,
@@ -73,7 +73,7 @@ def parse_relation(sides: list[Tokens], symbols: list[str], parse_side: ParseSid
     if not all(sides):
         raise Unreadable("a relation without a side")
     if _DOUBTFUL.search(" ".join(token.text for token in sides[0]).lower()):
-        raise NotAnAnswer("a denied or supposed relation")
+        raise Unreadable("a denied or supposed relation")
     if symbols in (["∈"], ["∉"]):
         region = parse_side(sides[1])
         if symbols == ["∉"]:

@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from rlobj.answers.clauses import condition, last_assertion, without_condition, without_layout
+from rlobj.answers.clauses import is_condition, without_condition, without_layout
 from rlobj.answers.expression_parser import parse_expression
 from rlobj.answers.expressions import Tree, Unsupported, expand_plus_minus, names
 from rlobj.answers.lexer import Token, Unreadable, is_enclosed, join_text, latex, split, tokenise
-from rlobj.answers.matrices import parse_matrix, parse_transposed
+from rlobj.answers.matrices import parse_matrix
 from rlobj.answers.normalization import join_comma_groups, normalize
 from rlobj.answers.numerals import SCALES
 from rlobj.answers.phrases import is_prose, strip_phrases
@@ -19,7 +19,6 @@ from rlobj.answers.regions import as_region
 from rlobj.answers.relations import RELATIONS, parse_relation
 from rlobj.answers.structures import (
     REALS,
-    Family,
     Interval,
     Items,
     Named,
@@ -41,14 +40,11 @@ from rlobj.answers.words import (
     parse_choice,
     parse_special,
     parse_words,
-    unwrap_text,
 )
 
 _LISTS = (frozenset(";"), frozenset((",", "or", "and")))
 _SET_OPERATORS = ("∪", "∩", "∖")
-_AROUND_SETS = frozenset((*_SET_OPERATORS, "∈", "or", "and", "=", "{", "}"))
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
-_MODULO = frozenset(("pmod", "mod", "bmod"))
 
 _ALL_REALS = re.compile(
     r"(?:\\text\s*\{)?\s*(?:the set of )?all (?:the )?real(?:s| numbers| values)"
@@ -81,7 +77,6 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
         return special
     if choice := parse_choice(text):
         return Named(f"choice {choice[0]}", parse_structure(choice[1], grouped))
-    text = unwrap_text(text)
     if (reals := _ALL_REALS.fullmatch(text)) is not None:
         text = f"\\mathbb{{R}}\\setminus\\{{{reals[1] or ''}\\}}"
     if "quad" in text:
@@ -92,7 +87,7 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
     if words is not None and not re.search("[0-9]", text):
         return words
     try:
-        structure = _structure(_inward(tokenise(text)))
+        structure = _structure(tokenise(text))
     except Unreadable:
         if words is None:
             raise
@@ -105,12 +100,8 @@ def _structure(tokens: Tokens) -> Structure:
     tokens = _unwrapped(tokens)
     if len(tokens) == 1 and tokens[0].kind in ("number", "name"):
         return _single(tokens)
-    tokens = last_assertion(tokens)
     flat = without_layout(tokens) if tokens else None
-    tokens, counters = without_condition(tokens if flat is None else flat)
-    if counters:
-        return Family(_structure(tokens), counters)
-    tokens = strip_phrases(tokens)
+    tokens = strip_phrases(without_condition(tokens if flat is None else flat))
     if len(tokens) > 1 and tokens[0].text.lower() in ("either", "both"):
         tokens = tokens[1:]
     if not tokens:
@@ -120,12 +111,7 @@ def _structure(tokens: Tokens) -> Structure:
         if found:
             return _list([run for run in runs if run], set(found))
     sides, symbols = split(tokens, RELATIONS)
-    if symbols:
-        named = tokens[-1].text == "}" or any(t.kind in ("name", "word") for t in sides[0])
-        if sides[0] and named and (modular := _modular(sides[-1], "≡ mod")) is not None:
-            return modular
-        return parse_relation(sides, symbols, _structure)
-    return _modular(tokens, "mod") or _single(tokens)
+    return parse_relation(sides, symbols, _structure) if symbols else _single(tokens)
 
 
 def _unwrapped(tokens: Tokens) -> Tokens:
@@ -137,12 +123,11 @@ def _unwrapped(tokens: Tokens) -> Tokens:
 def _list(runs: list[Tokens], separators: set[str]) -> Structure:
     if not runs:
         raise Unreadable("nothing between separators")
-    counters = frozenset[str]()
-    while len(runs) > 1 and "or" not in separators and _is_condition(runs):
-        counters |= condition(runs.pop()) or frozenset()
+    while len(runs) > 1 and "or" not in separators and _ends_in_condition(runs):
+        runs.pop()
     parts = [_structure(run) for run in runs]
     if len(parts) == 1:
-        return Family(parts[0], counters) if counters else parts[0]
+        return parts[0]
     values = {part.value if isinstance(part, Scalar) else None for part in parts}
     if "or" in separators and len(values) == 1 and len(set(parts)) > 1 and None not in values:
         return parts[0]  # 0.75 or 3/4
@@ -151,15 +136,14 @@ def _list(runs: list[Tokens], separators: set[str]) -> Structure:
     name = parts[0]
     if isinstance(name, Named) and not any(isinstance(part, Named) for part in parts[1:]):
         parts = [name, *(Named(name.name, part, name.tree) for part in parts[1:])]  # x = 1, 2
-    items = Items(tuple(parts), alternatives="or" in separators)
-    return Family(items, counters) if counters else items
+    return Items(tuple(parts), alternatives="or" in separators)
 
 
-def _is_condition(runs: list[Tokens]) -> bool:
+def _ends_in_condition(runs: list[Tokens]) -> bool:
     """Return whether the last part is a condition on the first: 2^n, n > 0."""
     first, last = runs[0], runs[-1]
     related = any(token.text in RELATIONS or token.kind in ("text", "word") for token in last)
-    if not related or condition(last) is None or condition(first) is not None:
+    if not related or not is_condition(last) or is_condition(first):
         return False
     if any(token.text == "!=" for token in last) and last[-1].text == first[-1].text:
         return False  # 5, x != 5
@@ -217,48 +201,6 @@ def _combined(tokens: Tokens) -> Structure | None:
     return None
 
 
-def _modular(tokens: Tokens, name: str) -> Named | None:
-    r"""Parse `3 \pmod 7` and `x \equiv 3 \pmod 7` as 3 with its modulus as name.
-
-    `10 \bmod 7` is the number 3, but `3 \bmod 7` and `-4 \bmod 7` are read like `3 \pmod 7`.
-    """
-    found = (n for n, t in enumerate(tokens) if t.text in _MODULO and t.kind == "command")
-    if not (n := next(found, 0)):
-        return None
-    residue, modulus = (
-        "".join(token.text for token in part if token.text not in "(){}")
-        for part in (tokens[:n], tokens[n + 1 :])
-    )
-    known = re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", residue) and modulus.isdecimal()
-    if tokens[n].text != "pmod" and not (known and Fraction(residue) < int(modulus)):
-        return None
-    return Named(f"{name} {modulus}", _structure(tokens[:n]))
-
-
-def _inward(tokens: Tokens) -> Tokens:
-    """Write intervals in outward brackets, ]a, b[, with parentheses."""
-    outward = any(
-        (token.text == "[" and (following is None or following.text in _AROUND_SETS))
-        or (token.text == "]" and (before is None or before.text in _AROUND_SETS))
-        for before, token, following in zip(
-            [None, *tokens], tokens, [*tokens[1:], None], strict=False
-        )
-    )
-    if not outward:
-        return tokens
-    changed, inside, depth = list(tokens), False, 0
-    for n, token in enumerate(tokens):
-        if token.kind != "symbol" or token.text not in ("(", ")", "[", "]"):
-            continue
-        if inside and (token.text == "(" or (token.text == ")" and depth)):
-            depth += 1 if token.text == "(" else -1
-            continue
-        closed = token.text == ("]" if inside else "[")
-        changed[n] = Token("symbol", ("])" if inside else "[(")[not closed], token.spaced)
-        inside = not inside
-    return changed
-
-
 def _single(tokens: Tokens) -> Structure:
     """Parse one value or one pair of brackets."""
     if tokens[-1].kind == "end":
@@ -269,10 +211,6 @@ def _single(tokens: Tokens) -> Structure:
         bracketed = _bracketed(tokens)
         if bracketed is not None:
             return bracketed
-    if tokens[-2:] and tokens[-1].text in ("T", "top") and len(tokens) > 3:
-        transposed = parse_transposed(tokens, _structure)
-        if transposed is not None:
-            return transposed
     if (combined := _combined(tokens)) is not None:
         return combined
     runs, ratio = split([_colon(token) for token in tokens], frozenset(":"))

@@ -112,7 +112,7 @@ class Chain(Structure):
 
 @dataclass(frozen=True)
 class Named(Structure):
-    """A value with its name: x = 5, m + n = 33, f(x) = 2x, x in [0, 1], 3 (mod 7)."""
+    """A value with its name: x = 5, m + n = 33, f(x) = 2x, x in [0, 1]."""
 
     name: str
     value: Structure
@@ -120,14 +120,6 @@ class Named(Structure):
     """The left side as an expression, or None."""
     compound: bool = False
     """Whether the left side is more than a name: as a gold answer, this is an equation."""
-
-
-@dataclass(frozen=True)
-class Family(Structure):
-    """Values for all integers that the counters may be: pi/2 + k pi, k in Z."""
-
-    value: Structure
-    counters: frozenset[str]
 
 
 @dataclass(frozen=True)

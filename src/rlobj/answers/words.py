@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from rlobj.answers.numerals import CARDINALS, read_number_words, read_ordinal
+from rlobj.answers.numerals import CARDINALS
 from rlobj.answers.structures import (
     INFINITY,
     MINUS_INFINITY,
@@ -49,11 +49,6 @@ _NOTHING = re.compile(
 )
 _INFINITE = re.compile(
     r"(negative |minus )?(?:positive )?(?:infinity|infinite|infinitely many)(?: \w+)?"
-)
-_TIME = re.compile(
-    r"(?:(?<=:[0-9]{2})\s*(?:\\[ ,;])?\s*|(?<=[0-9])\s*\\(?:text|mathrm)\{\s*)"
-    r"(?:\\(?:text|mathrm)\{\s*)?([ap])\.?\s?m\.?\s*\}?",
-    re.IGNORECASE,
 )
 _CHOICE = re.compile(
     r"(?:(?:option|choice|answer)\s*)?(?:\(([A-J])\)[.:]?|([A-J])[).:])"
@@ -101,7 +96,7 @@ def parse_based_numeral(text: str) -> Structure | None:
 
 
 def parse_special(text: str) -> Structure | None:
-    """Parse a numeral with a base, and words for nothing, infinity or an ordinal."""
+    """Parse a numeral with a base, and words for nothing or infinity."""
     if numeral := parse_based_numeral(text):
         return numeral
     if not _HAS_WORDS.search(text):
@@ -111,26 +106,7 @@ def parse_special(text: str) -> Structure | None:
         return Items((), braces=True)
     if infinite := _INFINITE.fullmatch(folded):
         return scalar(MINUS_INFINITY if infinite[1] else INFINITY)
-    fraction = re.match(r"(?:\\[a-z]+\{)? *an? ", text, re.IGNORECASE)  # a third
-    ordinal = None if fraction else read_ordinal(folded)
-    return Words(ordinal) if ordinal else None
-
-
-def unwrap_text(text: str) -> str:
-    r"""Remove a text command around a whole answer that has a number, in digits or in words.
-
-    Example:
-        >>> [unwrap_text(rf"\text{{{text}}}") for text in ("33 ways", "two thirds", "east")]
-        ['33 ways', '2/3', '\\text{east}']
-    """
-    if not _HAS_WORDS.search(text) and "." not in text and r"\text" not in text:
-        return text
-    whole = re.fullmatch(_TEXT, text)
-    plain = whole[1].strip() if whole else text
-    spelled = read_number_words(plain)
-    if spelled != plain or (whole and re.match(r"(?:\\?\$|[-+])?[0-9]", plain)):
-        text = spelled
-    return _TIME.sub(lambda run: rf"\text{{ {run[1].lower()}m}}", text)
+    return None
 
 
 def parse_choice(text: str) -> tuple[str, str] | None:
