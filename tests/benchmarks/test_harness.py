@@ -7,6 +7,7 @@ import json
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks import harness
@@ -28,7 +29,27 @@ TABLE = Table(
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
-    assert ratio([3.0, 2.0, 16.0], [1.0, 2.0, 4.0]) == 3.0  # the ratio of medians is 1.5
+    ours, base = [3.0, 2.0, 16.0], [1.0, 2.0, 4.0]
+    rounds = ([{"seconds": each} for each in some] for some in (ours, base))
+    assert ratio(*rounds) == 3.0  # the ratio of medians is 1.5
+
+
+def test_a_round_asks_every_question_and_of_several_processes_the_largest_number_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def ask(module: str, question: dict[str, float], ranks: int = 1) -> list[Any]:
+        asked.append(question["seconds"])
+        return [{"seconds": question["seconds"] + len(asked) + rank} for rank in range(ranks)]
+
+    monkeypatch.setattr(harness, "ask", ask)
+    questions = {"a": {"seconds": 10.0}, ("b", 2): {"seconds": 20.0}}
+    found = harness.asked("benchmarks.x", questions, 3, ranks={("b", 2): 2})
+    assert asked == [10.0, 20.0] * 3
+    assert [each["seconds"] for each in found["a"]] == [11.0, 13.0, 15.0]
+    assert harness.medians(found["a"]) == {"seconds": 13.0}
+    assert [each["seconds"] for each in found["b", 2]] == [23.0, 25.0, 27.0]
 
 
 def test_the_table_shows_each_number_in_its_format() -> None:
