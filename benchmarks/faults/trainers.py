@@ -10,83 +10,67 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
-from benchmarks.faults.outcome import Fault, Outcome, Place, finished
-from benchmarks.faults.programs import NotSeen, checkpoints, kill_tree, steps_done, until
+from benchmarks.faults.outcome import Fault, Outcome, Place, hit
+from benchmarks.faults.programs import Trainer, send, until
+from rlobj.config.run_folder import checkpoints
+from rlobj.training import RunDirectory
+
+HUNG_LIMIT = 240
+"""Seconds after which a hung rank counts as not found."""
+WEIGHTS = "model/model.safetensors"
 
 
-def killed(place: Place) -> Outcome:
+def kill_at_random(trainer: Trainer) -> None:
     """SIGKILL at a random moment of a run, from its start to its last step."""
-    whole, trainer = place.whole(), place.start()
-    until((trainer.run / "config.resolved.yaml").exists, 120, "the run")
-    with contextlib.suppress(NotSeen):  # it was faster
+    until((trainer.run / "config.resolved.yaml").exists, 120)
+    with contextlib.suppress(AssertionError):  # it was faster
         trainer.wait_for_step(random.randint(-1, 7))
     time.sleep(random.uniform(0, 0.5))
-    trainer.process.kill()
-    outcome = Outcome(trainer.end())
-    return finished(place, outcome, trainer.run, whole)
+    trainer.kill()
 
 
-def kills(place: Place, count: int) -> dict[str, Any]:
+def kills(place: Place, count: int) -> Outcome:
     """Many runs, each killed once at a random moment."""
-    outcomes = []
-    for number in range(count):
-        outcomes.append(killed(Place(place.folder, place.policy, f"{place.name}/{number}")))
+    places = [replace(place, name=f"{place.name}/{n}") for n in range(count)]
+    outcomes = [hit(each, -1, kill_at_random) for each in places]
     finals = Counter(outcome.final for outcome in outcomes)
-    return {"kills": count, "final weights": finals, "lost": [each.lost for each in outcomes]}
+    shown = ", ".join(f"{number} of {count} {final}" for final, number in finals.items())
+    return Outcome(-9, [each.lost for each in outcomes], shown)
 
 
-def stopped(place: Place) -> Outcome:
-    """SIGTERM, which a cluster sends before it takes the machine."""
-    whole, trainer = place.whole(), place.start()
-    trainer.wait_for_step(4)
-    trainer.process.send_signal(signal.SIGTERM)
-    outcome = Outcome(trainer.end(60), message=trainer.message())
-    return finished(place, outcome, trainer.run, whole)
-
-
-def interrupted_twice(place: Place) -> Outcome:
+def interrupt_twice(trainer: Trainer) -> None:
     """Ctrl-C, and again in the same step, which SIGSTOP makes long: an echo is not counted."""
-    whole, trainer = place.whole(), place.start()
-    trainer.wait_for_step(4)
     numbers = (signal.SIGINT, signal.SIGSTOP, signal.SIGINT, signal.SIGCONT)
     for number, seconds in zip(numbers, (0.03, 1.5, 0, 0), strict=True):
         trainer.process.send_signal(number)
         time.sleep(seconds)
-    outcome = Outcome(trainer.end(60), message=trainer.message())
-    return finished(place, outcome, trainer.run, whole)
 
 
 def full_disk(place: Place) -> Outcome:
     """The disk is full after step 4, where a checkpoint is due at step 6 (ENOSPC)."""
-    whole, mounted = place.whole(), place.path("disk")
-    mounted.mkdir(exist_ok=True)
-    with small_disk(mounted, 16 << 20):
-        trainer = place.start(name="disk/run")
-        trainer.wait_for_step(4)
-        fill = mounted / "fill"
-        take_space(fill)
-        outcome = Outcome(trainer.end(120), message=trainer.message())
-        fill.unlink(missing_ok=True)
-        outcome.more["partial files left"] = len(list(trainer.run.rglob("*.partial")))
-        return finished(place, outcome, trainer.run, whole)
+    disk = place.path("disk")
+    fill = disk / "fill"
+    with small_disk(disk, 16 << 20):
+        fault, then = (lambda _: take_space(fill)), (lambda _: fill.unlink())
+        outcome = hit(place, 4, fault, then=then, name="disk/run")
+        outcome.more["partial files left"] = len(list(disk.rglob("*.partial")))
+        return outcome
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: int):
-    """A file system of some bytes, in memory. It needs the right to mount one.
-
-    Raises:
-        NotSeen: mounting is not allowed here.
-    """
+    """A file system of some bytes, in memory. It needs the right to mount one."""
+    folder.mkdir(exist_ok=True)
     words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if subprocess.run(words, capture_output=True).returncode:
-        raise NotSeen("a small file system: mounting is not allowed here")
+    subprocess.run(words, capture_output=True, check=True)
     try:
         yield
     finally:
@@ -96,29 +80,22 @@ def small_disk(folder: Path, size: int):
 def take_space(file: Path) -> None:
     """Fill the disk."""
     with contextlib.suppress(OSError), file.open("wb", buffering=0) as stream:
-        for size in (1 << 20, 1 << 12):  # a write that does not fit ends the larger pieces
-            with contextlib.suppress(OSError):
-                while stream.write(b"\0" * size) == size:
-                    pass
+        while True:
+            stream.write(bytes(1 << 12))
 
 
-def damaged(file: str, damage: Callable[[Path], Any], at_the_end: bool = False) -> Fault:
+def damaged(
+    file: str,
+    damage: Callable[[Path], Any],
+    *words: str,
+    fault: Callable[[Trainer], Any] = Trainer.kill,
+) -> Fault:
     """A file of the newest checkpoint is damaged, after a kill or when all steps are made."""
 
-    def fault(place: Place) -> Outcome:
-        whole, trainer = place.whole(), place.start()
-        if not at_the_end:
-            trainer.wait_for_step(7)
-            trainer.process.kill()
-        outcome = Outcome(trainer.end())
-        damage(checkpoints(trainer.run)[-1] / file)
-        more = ("--set", "training.steps=8") if at_the_end else ()
-        return finished(place, outcome, trainer.run, whole, *more)
+    def then(run: Path) -> None:
+        damage(checkpoints(run)[-1] / file)
 
-    return fault
-
-
-WEIGHTS = "model/model.safetensors"
+    return lambda place: hit(place, 7, fault, *words, then=then)
 
 
 def flip(file: Path) -> None:
@@ -128,102 +105,76 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def edited_rate(place: Place) -> Outcome:
-    """A kill between checkpoints; then training.learning_rate x 10 in config.resolved.yaml."""
-    whole, run = place.whole(), cut_between_checkpoints(place)
+def edit_rate(run: Path) -> None:
+    """training.learning_rate x 10 in config.resolved.yaml."""
     file = run / "config.resolved.yaml"
     text = file.read_text()
     assert "learning_rate: 0.002" in text, text
     file.write_text(text.replace("learning_rate: 0.002", "learning_rate: 0.02"))
-    return finished(place, Outcome(-9), run, whole)
 
 
-def cut_between_checkpoints(place: Place) -> Path:
-    """A run that was killed after step 5, with a checkpoint at step 3 and later rollouts.
-
-    The kill comes when the rollout of step 6 is on disk: the next start has to decide whether it
-    may be trained on.
-    """
+def shared_code(section: str, setting: str, text: str, place: Place) -> Outcome:
+    """A run folder from somebody else whose configuration names code by its path, as CODE."""
     trainer = place.start()
     trainer.wait_for_step(5)
-    trainer.process.kill()
-    trainer.end()
-    return trainer.run
-
-
-def other_rate(place: Place) -> Outcome:
-    """Resume with `--set training.learning_rate`."""
-    whole, run = place.whole(), cut_between_checkpoints(place)
-    return finished(place, Outcome(-9), run, whole, "--set", "training.learning_rate=0.001")
-
-
-def shared_code(setting: str) -> Fault:
-    """A run folder from somebody else whose configuration names code by its path."""
-
-    def fault(place: Place) -> Outcome:
-        run = cut_between_checkpoints(place)
-        ran, code = place.path("it-ran"), place.path("code.py")
-        code.write_text(f"open({str(ran)!r}, 'w').close()\n")
-        file = run / "config.resolved.yaml"
-        settings = yaml.safe_load(file.read_text())
-        if setting == "reward":
-            settings["rewards"] = {"kind": "custom", "target": f"{code}:f"}
-        else:
-            settings["objective"]["drop"] = f"custom('{code}:f')"
-        file.write_text(yaml.safe_dump(settings, sort_keys=False))
-        trainer = place.resume(run)
-        outcome = Outcome(trainer.end(), message=trainer.message())
-        outcome.final = "its code ran" if ran.exists() else "its code did not run"
-        return outcome
-
-    return fault
-
-
-HUNG_LIMIT = 240
-"""Seconds after which a hung rank counts as not found."""
+    trainer.kill()
+    ran, code = place.path("it-ran"), place.path("code.py")
+    code.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    file = trainer.run / "config.resolved.yaml"
+    settings = yaml.safe_load(file.read_text())
+    settings[section] |= {"kind": "custom"} if section == "rewards" else {}
+    settings[section][setting] = text.replace("CODE", str(code))
+    file.write_text(yaml.safe_dump(settings, sort_keys=False))
+    resumed = place.resume(trainer.run)
+    outcome = Outcome(resumed.end(), message=resumed.message())
+    outcome.final = "its code ran" if ran.exists() else "its code did not run"
+    return outcome
 
 
 def hung_rank(place: Place) -> Outcome:
     """SIGSTOP to rank 1 of two processes, with training.hang_timeout=30."""
-    sections = {"training": {"steps": 200, "hang_timeout": 30}}
-    trainer = place.start("--processes", "2", sections=sections)
+    trainer = place.start("--processes", "2", training={"steps": 200, "hang_timeout": 30})
     trainer.wait_for_step(4)
-    ranks = [
-        child
-        for child in psutil.Process(trainer.process.pid).children()
-        if child.environ().get("RANK") == "1"
-    ]
-    done, began = steps_done(trainer.run), time.monotonic()
-    ranks[0].send_signal(signal.SIGSTOP)
+    ranks = psutil.Process(trainer.process.pid).children()
+    done, began = trainer.done(), time.monotonic()
+    send([each for each in ranks if each.environ().get("RANK") == "1"], signal.SIGSTOP)
     code = trainer.end(HUNG_LIMIT)
     seconds = time.monotonic() - began
-    kill_tree(trainer.process.pid)
-    found = code is not None
-    outcome = Outcome(code, message=trainer.message() if found else f"none in {HUNG_LIMIT} s")
-    outcome.more["seconds until it was found"] = round(seconds, 1) if found else None
-    saved = checkpoints(trainer.run)
-    outcome.lost = done - (int(saved[-1].name[-6:]) if saved else 0)
-    outcome.final = f"found after {seconds:.0f} s" if found else f"not found in {HUNG_LIMIT} s"
+    send(ranks, signal.SIGKILL)
+    outcome = Outcome(code, done - RunDirectory(trainer.run).steps_saved())
+    outcome.final = f"not found in {HUNG_LIMIT} s"
+    if code is not None:
+        outcome.final, outcome.message = f"found after {seconds:.0f} s", trainer.message()
     return outcome
 
 
+def cut(file: Path) -> None:
+    """Keep the beginning of a file."""
+    os.truncate(file, 100)
+
+
 FAULTS: dict[str, Fault] = {
-    "trainer: kill -9 at a random moment": killed,
-    "trainer: SIGTERM": stopped,
-    "trainer: Ctrl-C twice": interrupted_twice,
+    "trainer: kill -9 at a random moment": lambda place: hit(place, -1, kill_at_random),
+    "trainer: SIGTERM": lambda place: hit(place, 4, lambda each: each.process.terminate()),
+    "trainer: Ctrl-C twice": lambda place: hit(place, 4, interrupt_twice),
     "disk full (ENOSPC)": full_disk,
     "newest checkpoint: one bit of the weights": damaged(WEIGHTS, flip),
-    "newest checkpoint: moments cut": damaged(
-        "optimizer/moments.safetensors", lambda file: os.truncate(file, 100)
-    ),
+    "newest checkpoint: moments cut": damaged("optimizer/moments.safetensors", cut),
     "newest checkpoint: state.json missing": damaged("state.json", Path.unlink),
-    "newest checkpoint: manifest damaged": damaged(
-        "manifest.json", lambda file: file.write_text("{")
+    "newest checkpoint: manifest damaged": damaged("manifest.json", cut),
+    "newest checkpoint of a finished run: one bit": damaged(
+        WEIGHTS, flip, "--set", "training.steps=8", fault=lambda _: None
     ),
-    "newest checkpoint of a finished run: one bit": damaged(WEIGHTS, flip, at_the_end=True),
-    "learning rate edited in config.resolved.yaml": edited_rate,
-    "resume with another learning rate": other_rate,
-    "shared folder: reward function by path": shared_code("reward"),
-    "shared folder: custom rule in the objective": shared_code("rule"),
+    # After step 5 the rollout of step 6 is on disk, and may fit no more.
+    "learning rate edited in config.resolved.yaml": lambda place: hit(
+        place, 5, Trainer.kill, then=edit_rate
+    ),
+    "resume with another learning rate": lambda place: hit(
+        place, 5, Trainer.kill, "--set", "training.learning_rate=0.001"
+    ),
+    "shared folder: reward function by path": partial(shared_code, "rewards", "target", "CODE:f"),
+    "shared folder: custom rule in the objective": partial(
+        shared_code, "objective", "drop", "custom('CODE:f')"
+    ),
     "a rank hangs (SIGSTOP)": hung_rank,
 }
