@@ -29,14 +29,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults import servers, trainers
+from benchmarks.faults import kinds
 from benchmarks.faults.night import night
-from benchmarks.faults.outcome import Fault, Outcome, Place
-from benchmarks.faults.programs import KEY
+from benchmarks.faults.programs import KEY, Fault, Outcome, Place, save_policy
 from benchmarks.harness import Table, commit, note, parser, write
 
 LONG: dict[str, Fault] = {
-    "20 kills": partial(trainers.kills, count=20),
+    "20 kills": partial(kinds.kills, count=20),
     "night": partial(night, steps=2000, kills=5),
 }
 """What --full adds."""
@@ -51,12 +50,10 @@ def main() -> None:
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.pop(KEY, None)
-    faults = trainers.FAULTS | servers.FAULTS | (LONG if options.full else {})
+    faults = kinds.FAULTS | (LONG if options.full else {})
     file, policy = options.runs / "outcomes.json", options.runs / "policy"
     if not policy.exists():
-        from tiny import save_tiny_policy  # pyright: ignore[reportMissingImports]
-
-        save_tiny_policy(policy)
+        save_policy(policy)
     try:
         for name, fault in faults.items():
             asked = [text in name for text in (options.only or "").split(",")]
@@ -68,7 +65,7 @@ def main() -> None:
             file.write_text(found.replace(str(options.runs), "RUNS"))
             note(f"{name}: {json.dumps(outcome)}")
     finally:
-        servers.stop_all()
+        kinds.stop_all()
     table = _table(_found(options.before) if options.before else {}, _found(file))
     print(table.markdown())
     if options.out:
@@ -77,6 +74,7 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     made = parser(__doc__, "folder for faults.json and faults.md", runs=True)
+    made.prog = "python -m benchmarks.faults"
     made.add_argument("--full", action="store_true", help="measure the long ones, too")
     made.add_argument("--only", help="parts of names, with commas: measure these again")
     made.add_argument("--before", type=Path, help="outcomes.json of another version")

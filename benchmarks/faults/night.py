@@ -15,10 +15,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.faults.outcome import Outcome, Place, compared
-from benchmarks.faults.programs import Serving, Trainer, until
-from benchmarks.faults.servers import served
-from benchmarks.faults.trainers import small_disk, take_space
+from benchmarks.faults.kinds import served, small_disk, take_space
+from benchmarks.faults.programs import Outcome, Place, Serving, Trainer, compared, until
 from benchmarks.harness import note
 from rlobj.config.run_folder import read_metrics, read_sessions
 
