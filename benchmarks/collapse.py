@@ -8,18 +8,20 @@ pages need Chromium.
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 from urllib.parse import urlencode
 
-from benchmarks.harness import ROOT, machine, note
+from benchmarks import driver
+from benchmarks.driver import Job
+from benchmarks.harness import ROOT, machine, parser
 
 WEIGHT = "objective.reweight=when(advantage > 0, 1 + 3 * surprisal, 1)"
 RULE = "objective.drop=(advantage > 0) & (prob < {})"
@@ -37,15 +39,14 @@ TOKEN = {"where": "(advantage > 0) & (prob < 0.1)", "step": "10", "at": "10_1_16
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--out", type=Path, help="folder for collapse.json")
-    parser.add_argument("--pictures", type=Path, help="folder for the pictures")
-    options = parser.parse_args()
-    for seed in range(SEEDS):
-        for name in RUNS:
-            train(options.runs, name, seed)
+    made = parser(__doc__, "folder for collapse.json", runs=True)
+    made.add_argument("--pictures", type=Path, help="folder for the pictures")
+    options = made.parse_args()
+    study = [(name, seed) for seed in range(SEEDS) for name in RUNS]
+    outs = [folder(options.runs, *run) for run in study]
+    driver.make_study(
+        [Job(out, partial(train, *run)) for out, run in zip(outs, study, strict=True)]
+    )
     rows = [row(options.runs, name, seed) for name in RUNS for seed in range(SEEDS)]
     found = json.dumps({"rows": rows, "machine": machine()}, indent=1) + "\n"
     print(found)
@@ -60,17 +61,13 @@ def folder(runs: Path, name: str, seed: int = 0) -> Path:
     return runs / (f"{name}-seed-{seed}" if seed else name)
 
 
-def train(runs: Path, name: str, seed: int) -> None:
-    """Train a run as the page does; nothing if it is finished."""
-    out = folder(runs, name, seed)
-    if (out / "checkpoints" / f"step-{STEPS:06d}").exists():
-        return
-    words = ["--preset", "grpo", "--seed", str(seed), "--out", str(out)]
-    for setting in (*RUNS[name], f"training.steps={STEPS}"):
-        words += ["--set", setting]
-    command = [sys.executable, "-m", "rlobj_cli", "train", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    note(f"{name}, seed {seed}: exit code {done.returncode} {done.stderr[-500:]}")
+def train(name: str, seed: int, out: Path) -> dict[str, str]:
+    """Train a run as the page does."""
+    import rlobj
+
+    given = dict(setting.split("=", 1) for setting in RUNS[name])
+    rlobj.train("grpo", out=out, settings={"seed": seed, "training.steps": STEPS, **given})
+    return {}
 
 
 def row(runs: Path, name: str, seed: int) -> dict[str, Any]:
@@ -136,14 +133,10 @@ def accuracies(runs: Path) -> Any:
         seeds = [read_metrics(folder(runs, name, seed)) for seed in range(SEEDS)]
         curves = [[x["reward/accuracy"] for x in lines[1:]] for lines in seeds]
         steps = list(zip(*curves, strict=True))
-        mean, low, high = ([f(step) for step in steps] for f in (_mean, min, max))
-        drawn.append(Line(title, range(1, len(steps) + 1), mean, low, high, run=number))
+        middle, low, high = ([f(step) for step in steps] for f in (mean, min, max))
+        drawn.append(Line(title, range(1, len(steps) + 1), middle, low, high, run=number))
     title = f"Accuracy of the samples, {SEEDS} seeds"
     return Figure("accuracy", title, "share of responses", drawn)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def photograph(page: Path, fragment: str, size: tuple[int, int], heading: str, out: Path) -> None:

@@ -9,36 +9,35 @@ process of one thread. The findings are computed anew from the metrics in DIR at
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import driver
-from benchmarks.harness import Table, machine, note
+from benchmarks.harness import Table, machine, parser
 
 KEPT = ("config.resolved.yaml", "metrics.jsonl", "stopped.json")
 """Files that a diagnosis of names and steps reads; the others of a finished run are deleted."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--out", type=Path, help="folder for diagnosis.json and diagnosis.md")
-    parser.add_argument("--presets", help="names with commas; default: all")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds of healthy runs")
-    parser.add_argument("--task", help="built-in task of healthy runs; default: the default task")
-    parser.add_argument("--steps", type=int, help="of healthy runs; default: the profile's")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at one time")
-    parser.add_argument("--no-sick", action="store_true", help="only healthy runs")
-    options = parser.parse_args()
+    made = parser(__doc__, "folder for diagnosis.json and diagnosis.md", runs=True)
+    add = made.add_argument
+    add("--presets", help="names with commas; default: all")
+    add("--seeds", type=int, default=3, help="number of seeds of healthy runs")
+    add("--task", help="built-in task of healthy runs; default: the default task")
+    add("--steps", type=int, help="of healthy runs; default: the profile's")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="runs at one time")
+    add("--no-sick", action="store_true", help="only healthy runs")
+    options = made.parse_args()
     study = planned(options.presets, options.seeds, not options.no_sick)
-    make(options.runs, study, options.task, options.steps, options.jobs)
+    works = [partial(train, run, options.task, options.steps) for run in study]
+    outs = [folder(options.runs, run) for run in study]
+    jobs = [driver.Job(out, work, KEPT) for out, work in zip(outs, works, strict=True)]
+    driver.make_study(jobs, options.jobs)
     table = measured(options.runs, study)
     print(table.markdown())
     if options.out:
@@ -63,24 +62,6 @@ def folder(runs: Path, run: Run) -> Path:
     """The folder of a run."""
     kind, name, seed = run
     return runs / kind / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
-
-
-def make(runs: Path, study: Sequence[Run], task: str | None, steps: int | None, jobs: int) -> None:
-    """Train the runs that are not finished, some at one time; failed ones are tried again."""
-    outs = [folder(runs, run) for run in study]
-    for out in outs:
-        (out / driver.FAILED).unlink(missing_ok=True)
-    began = time.monotonic()
-
-    def tell(number: int, state: str) -> None:
-        if state != "running":
-            name = " ".join(map(str, study[number]))
-            lines = driver.last_lines(outs[number])
-            note(f"{time.monotonic() - began:6.0f} s  {name}: {state}\n{lines}".rstrip())
-
-    work = [partial(train, run, task, steps) for run in study]
-    made = [driver.Job(out, each, KEPT) for out, each in zip(outs, work, strict=True)]
-    driver.make(made, jobs, tell, preload=["benchmarks.warm"])
 
 
 def train(run: Run, task: str | None, steps: int | None, out: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import commit
+from benchmarks.harness import commit, note
 from rlobj.base import files
 
 DONE, FAILED, LOG = "done", "failed", "log"
@@ -39,12 +39,12 @@ class Job:
     Attributes:
         out: its folder.
         work: makes the folder and returns facts for `done`; it and its arguments can be pickled.
-        keep: files of the folder that stay. The log of a failed run stays always.
+        keep: files of the folder that stay; none = all. The log of a failed run stays always.
     """
 
     out: Path
     work: Callable[[Path], Mapping[str, Any]]
-    keep: Sequence[str]
+    keep: Sequence[str] = ()
 
 
 Tell = Callable[[int, str], None]
@@ -113,6 +113,26 @@ def make(
             crew.stop()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def make_study(jobs: Sequence[Job], at_once: int = 1) -> None:
+    """Make the runs that are not done, and show on stderr how each ends; failed ones start again.
+
+    Args:
+        jobs: the runs; each trains the embedded policy.
+        at_once: runs at one time.
+    """
+    began = time.monotonic()
+    for job in jobs:
+        (job.out / FAILED).unlink(missing_ok=True)
+
+    def tell(number: int, state: str) -> None:
+        if state != "running":
+            out = jobs[number].out
+            run = f"{out.parent.name}/{out.name}: {state}\n{last_lines(out)}"
+            note(f"{time.monotonic() - began:6.0f} s  {run}".rstrip())
+
+    make(jobs, at_once, tell, preload=["benchmarks.warm"])
 
 
 class _Crew:
@@ -209,7 +229,7 @@ def _tidy(job: Job, state: str) -> None:
     if state != DONE:
         keep |= {FAILED, LOG}
     for entry in out.iterdir():
-        if entry.name not in keep:
+        if job.keep and entry.name not in keep:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     if state != DONE:
         files.write_whole(out / FAILED, state.removeprefix(f"{FAILED}: ").encode(), durable=False)

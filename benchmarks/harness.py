@@ -137,6 +137,27 @@ def ask(
         return [json.loads(file.read_text()) for file in files]
 
 
+def asked(
+    module: str,
+    questions: Mapping[Any, Mapping[str, Any]],
+    rounds: int,
+    ranks: Mapping[Any, int] | None = None,
+) -> dict[Any, list[Any]]:
+    """The answers to each question, one of every round; a round asks all questions in turn.
+
+    `ranks` is how many processes answer; of several, the largest value of each key counts.
+    """
+    found: dict[Any, list[Any]] = {name: [] for name in questions}
+    for _ in range(rounds):
+        for name, question in questions.items():
+            note(f"{module}: {name if isinstance(name, str) else ', '.join(map(str, name))}")
+            each = ask(module, question, (ranks or {}).get(name, 1))
+            found[name].append(each[0])
+            if len(each) > 1:
+                found[name][-1] = {key: max(rank[key] for rank in each) for key in each[0]}
+    return found
+
+
 def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | None = None) -> None:
     """The command line of a benchmark.
 
@@ -148,16 +169,30 @@ def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | Non
         result = json.dumps(answer(**json.loads(sys.argv[2])))
         (Path(sys.argv[3]) / f"{os.environ.get('RANK', '0')}.json").write_text(result)
         return
-    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--full", action="store_true", help="every size; default: a few small ones")
-    parser.add_argument("--rounds", type=int, default=1, help="ratios are medians over the rounds")
-    parser.add_argument("--out", type=Path, help="folder for NAME.md, NAME.json and NAME.png")
-    options = parser.parse_args()
+    made = parser(sys.modules["__main__"].__doc__, "folder for NAME.md, NAME.json and NAME.png")
+    made.add_argument("--full", action="store_true", help="every size; default: a few small ones")
+    made.add_argument("--rounds", type=int, default=1, help="ratios are medians over the rounds")
+    options = made.parse_args()
     table = measure(not options.full, options.rounds)
     print(table.markdown())
     if options.out:
         write(table, options.out)
+
+
+def parser(text: str | None, out: str, runs: bool = False) -> argparse.ArgumentParser:
+    """The command line that benchmarks share.
+
+    Args:
+        text: what --help shows.
+        out: the help of --out.
+        runs: whether --runs names the folder of a study.
+    """
+    made = argparse.ArgumentParser(description=text)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    if runs:
+        made.add_argument("--runs", type=Path, required=True, metavar="DIR", help="of the runs")
+    made.add_argument("--out", type=Path, help=out)
+    return made
 
 
 def write(table: Table, folder: Path) -> None:
@@ -181,9 +216,15 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def ratio(ours: Sequence[float], base: Sequence[float]) -> float:
+def ratio(ours: Sequence[Any], base: Sequence[Any], key: str = "seconds") -> float:
     """The median over rounds of a/b; rounds ran one after the other on the same machine."""
-    return median(a / b for a, b in zip(ours, base, strict=True))
+    return median(a[key] / b[key] for a, b in zip(ours, base, strict=True))
+
+
+def medians(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median over rounds of each number."""
+    keys = answers[0] if answers else ()
+    return {key: median(each[key] for each in answers) for key in keys}
 
 
 def cpu_seconds(work: Callable[[], Any]) -> float:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import harness
-from benchmarks.harness import Table, ask, cpu_seconds, main, note, peak_above, ratio
+from benchmarks.harness import Table, ask, cpu_seconds, main, note, peak_above
 from rlobj.scoring import score_tokens
 
 Mode = Literal["logprob", "both", "proxy"]
@@ -262,10 +262,9 @@ def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
         for index, (computed, backward) in enumerate(WAYS):
             if computed == mode:
                 way = "both" if backward else "forward"
-                times = [each[index]["seconds"] for each in answers]
-                base = [each[index]["seconds"] for each in ours]
-                row |= {way: median(times), f"{way}_ratio": ratio(times, base)}
-                row[f"{way}_mib"] = answers[0][index]["mib"]
+                some, base = ([each[index] for each in every] for every in (answers, ours))
+                row[way] = median(each["seconds"] for each in some)
+                row |= {f"{way}_ratio": harness.ratio(some, base), f"{way}_mib": some[0]["mib"]}
     return Table(
         "heads",
         "From hidden states [N, H] and output embeddings [V, H] to what is computed. Seconds: CPU "

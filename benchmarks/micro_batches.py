@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import in_trl
 from benchmarks.harness import ROOT, Table, ask, main, note
 
 SIZES = (1, 4, 32)
@@ -76,13 +77,13 @@ class Bars(Table):
 
 def sample(folder: Path) -> None:
     """Write rollout.json: prompts, responses and rewards."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from rlobj.data.tasks import TASKS
     from rlobj.models.embedded import embedded_policy
 
     policy = embedded_policy("scratchpad")
-    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    model = in_trl.load_policy(str(policy))
     tokenizer = AutoTokenizer.from_pretrained(policy)
     problems = list(TASKS["scratchpad"].problems("train"))
     problems = problems[:: len(problems) // (RESPONSES // GROUP)][: RESPONSES // GROUP]
@@ -90,16 +91,11 @@ def sample(folder: Path) -> None:
     rows = []
     for problem in problems:
         prompt = tokenizer(problem.prompt, return_tensors="pt")["input_ids"]
-        made = model.generate(
-            prompt, do_sample=True, num_return_sequences=GROUP, max_new_tokens=LENGTH
-        )
+        asked = {"num_return_sequences": GROUP, "max_new_tokens": LENGTH}
+        made = model.generate(prompt, do_sample=True, **asked)
         for tokens in made[:, prompt.shape[1] :].tolist():
-            end = (
-                tokens.index(tokenizer.eos_token_id) + 1
-                if tokenizer.eos_token_id in tokens
-                else None
-            )
-            tokens = tokens[:end]
+            ends = [i + 1 for i, token in enumerate(tokens) if token == tokenizer.eos_token_id]
+            tokens = tokens[: ends[0] if ends else None]
             text = tokenizer.decode(tokens, skip_special_tokens=True).replace(" ", "")
             reward = float(text.rpartition("#")[2] == problem.answer)
             row = {"text": problem.prompt, "prompt": prompt[0].tolist(), "response": tokens}
@@ -126,8 +122,7 @@ def _file(folder: Path | str, name: str, size: int) -> Path:
 def trl_gradient(rollout: Any, objective: str | None, size: int, folder: str) -> torch.Tensor:
     """The gradient of the first update in TRL."""
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl.trainer.grpo_config import GRPOConfig
+    from transformers import TrainerCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from rlobj.integrations.trl import ObjectiveTrainer
@@ -137,7 +132,7 @@ def trl_gradient(rollout: Any, objective: str | None, size: int, folder: str) ->
 
     class Gradients(TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
-            gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            gradients.append(in_trl.flat_gradient(model))
 
     def given(prompts: list[str], trainer: Any) -> dict[str, Any]:
         rows = {text: [r for r in rollout["rows"] if r["text"] == text] for text in texts}
@@ -152,28 +147,14 @@ def trl_gradient(rollout: Any, objective: str | None, size: int, folder: str) ->
     def reward(completions: list[str], graded: list[float], **_: Any) -> list[float]:
         return graded
 
-    settings = GRPOConfig(
-        output_dir=f"{folder}/trl-{size}",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=size,
-        gradient_accumulation_steps=RESPONSES // size,
-        num_generations=GROUP,
-        max_completion_length=LENGTH,
-        top_entropy_quantile=1.0 if objective else 0.2,
-        max_steps=1,
-        max_grad_norm=0.0,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    kind: Any = ObjectiveTrainer if objective else GRPOTrainer
-    trainer = kind(
-        AutoModelForCausalLM.from_pretrained(rollout["policy"], dtype=torch.float32),
-        processing_class=AutoTokenizer.from_pretrained(rollout["policy"]),
+    settings = in_trl.batches(size, RESPONSES, GROUP, LENGTH) | {"max_steps": 1}
+    own = {"top_entropy_quantile": 1.0 if objective else 0.2, "max_grad_norm": 0.0}
+    trainer = in_trl.make_trainer(
+        ObjectiveTrainer if objective else GRPOTrainer,
+        rollout["policy"],
+        Path(folder) / f"trl-{size}",
+        {**settings, **own},
         reward_funcs=reward,
-        args=settings,
         train_dataset=Dataset.from_dict({"prompt": texts}),
         rollout_func=given,
         callbacks=[Gradients()],
@@ -255,19 +236,11 @@ def measure(quick: bool, rounds: int) -> Table:
             for name, chosen in names.items():
                 found = {size: torch.load(_file(folder, name, size)) for size in SIZES}
                 whole = found[SIZES[-1]]
-                row: dict[str, Any] = {
-                    "trainer": trainer,
-                    "by": "rlobj" if chosen else trainer,
-                    "line": name,
-                }
-                for size in SIZES:
-                    row[f"at_{size}"] = float((found[size] - whole).norm() / whole.norm())
-                rows.append(row)
-    columns = {
-        "trainer": ("trainer", ""),
-        "line": ("configuration", ""),
-        "by": ("selection by", ""),
-    }
+                row = {"trainer": trainer, "by": "rlobj" if chosen else trainer, "line": name}
+                far = {s: float((found[s] - whole).norm() / whole.norm()) for s in SIZES}
+                rows.append(row | {f"at_{size}": each for size, each in far.items()})
+    columns = {"trainer": ("trainer", ""), "line": ("configuration", "")}
+    columns["by"] = ("selection by", "")
     columns |= {f"at_{size}": (f"micro-batch {size}", ".2g") for size in SIZES}
     return Bars(
         "micro_batches", str(__doc__), columns, rows, {"responses": RESPONSES, "verl": "0.9.1"}

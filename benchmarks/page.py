@@ -70,20 +70,9 @@ def made_up_update(place: tuple[int, int], lengths: list[int]) -> Observed:
     sequences = [
         (list(range(32)), words[end - n : end]) for n, end in zip(lengths, ends, strict=True)
     ]
-    assert table.entropy is not None
-    assert table.collision is not None
-    assert table.entropy_sensitivity is not None
-    return Observed(
-        objective,
-        {},
-        table,
-        plan,
-        sequences,
-        table.logprobs,
-        table.entropy,
-        table.collision,
-        table.entropy_sensitivity,
-    )
+    names = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+    columns = [getattr(table, name) for name in names]
+    return Observed(objective, {}, table, plan, sequences, *columns)
 
 
 def make_run(run: Path, tokens: int, steps: int) -> None:

@@ -9,21 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 
-from benchmarks.harness import (
-    Table,
-    ask,
-    cpu_seconds,
-    main,
-    note,
-    peak_above,
-    ratio,
-    return_freed_memory,
-)
+from benchmarks import harness
+from benchmarks.harness import Table, asked, cpu_seconds, medians, ratio
 from rlobj import TokenBatch, load_preset
 
 RESPONSE, GROUP = 4000, 8
@@ -76,9 +67,9 @@ def answer(what: str, tokens: int) -> dict[str, float]:
     work = partial(objective.plan, batch.split(GROUP), state)
     if what == "sort":
         work = batch.entropy.sort
-    return_freed_memory()
+    harness.return_freed_memory()
     times: list[float] = []
-    mib = peak_above(lambda: times.append(cpu_seconds(work)))
+    mib = harness.peak_above(lambda: times.append(cpu_seconds(work)))
     return {"seconds": times[0], "mib": mib}
 
 
@@ -89,10 +80,8 @@ def measure(quick: bool, rounds: int) -> Table:
         found = answers(("plan", "sort"), millions, rounds)
         rows.append(to_row(CUTS, millions, found["plan"], found["sort"]))
     found = answers(("plan", *FORMS), 1, rounds)
-    base = [each["seconds"] for each in found.pop("plan")]
-    for form, each in found.items():
-        over = ratio([one["seconds"] for one in each], base)
-        rows.append(to_row(form, 1, each) | {"over_cuts": over})
+    base = found.pop("plan")
+    rows += [to_row(form, 1, x) | {"over_cuts": ratio(x, base)} for form, x in found.items()]
     return Table(
         "plan",
         "CPU seconds of one thread and peak memory above the inputs, for three exact cuts over all "
@@ -117,41 +106,21 @@ def measure(quick: bool, rounds: int) -> Table:
     )
 
 
-def answers(names: Sequence[str], millions: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """The answers of all rounds, by name; each round measures all names."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for _ in range(rounds):
-        for what in names:
-            note(f"{what} of {millions}M tokens")
-            found[what] += ask("benchmarks.plan", {"what": what, "tokens": millions * 10**6})
-    return found
+def answers(names: Sequence[str], millions: int, rounds: int) -> dict[str, list[Any]]:
+    """The answers of all rounds, by name."""
+    questions = {what: {"what": what, "tokens": millions * 10**6} for what in names}
+    return asked("benchmarks.plan", questions, rounds)
 
 
-def to_row(
-    rule: str,
-    millions: int,
-    plan: list[dict[str, float]],
-    sort: Sequence[dict[str, float]] = (),
-) -> dict[str, Any]:
+def to_row(rule: str, millions: int, plan: list[Any], sort: Sequence[Any] = ()) -> dict[str, Any]:
     """The row of some rounds."""
-    times, base = ([each["seconds"] for each in answers] for answers in (plan, sort))
-    mib = median(each["mib"] for each in plan)
-    row = {
-        "rule": rule,
-        "millions": millions,
-        "plan_seconds": median(times),
-        "per_million": median(times) / millions,
-        "plan_mib": mib,
-        "bytes": mib * 2**20 / (millions * 10**6),
-    }
-    if not sort:
-        return row
-    return row | {
-        "sort_seconds": median(base),
-        "sort_mib": median(each["mib"] for each in sort),
-        "ratio": ratio(times, base),
-    }
+    row: dict[str, Any] = {"rule": rule, "millions": millions}
+    for name, rounds in {"plan": plan, "sort": sort}.items():
+        row |= {f"{name}_{key}": value for key, value in medians(rounds).items()}
+    row["per_million"] = row["plan_seconds"] / millions
+    row["bytes"] = row["plan_mib"] * 2**20 / (millions * 10**6)
+    return row | ({"ratio": ratio(plan, sort)} if sort else {})
 
 
 if __name__ == "__main__":
-    main(measure, answer)
+    harness.main(measure, answer)

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 from unittest import mock
 
-from benchmarks.harness import Table, ask, cpu_seconds, main, note
+from benchmarks.harness import Table, asked, cpu_seconds, main
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
 from rlobj.config.run_config import RunConfig, compose
 from rlobj.training.loop.given import Given
@@ -108,12 +108,8 @@ def measure(quick: bool, rounds: int) -> Table:
     """Every case: seconds of a step, and what is added to it."""
     steps, groups = (20, 4) if quick else (60, 8)
     rows = []
-    for case in CASES:
-        note(case)
-        found = [
-            ask("benchmarks.records", {"case": case, "groups": groups, "steps": steps})[0]
-            for _ in range(rounds)
-        ]
+    questions = {case: {"case": case, "groups": groups, "steps": steps} for case in CASES}
+    for case, found in asked("benchmarks.records", questions, rounds).items():
         joined = {name: [s for each in found for s in each[name][1:]] for name in found[0]}
         rows.append({"case": case, **compared(joined)})
     return Table(
@@ -144,14 +140,10 @@ def compared(seconds: dict[str, list[float]]) -> dict[str, float]:
         pairs = zip(seconds[RECORDED], seconds[base], strict=True)
         return median(a / b for a, b in pairs) - 1, sum(seconds[RECORDED]) / sum(seconds[base]) - 1
 
-    (record, record_sum), (everything, all_sum) = added(OFF), added(BARE)
-    return {
-        "seconds": median(seconds[OFF]),
-        "record": record,
-        "record_sum": record_sum,
-        "all": everything,
-        "all_sum": all_sum,
-    }
+    found = {"seconds": median(seconds[OFF])}
+    found["record"], found["record_sum"] = added(OFF)
+    found["all"], found["all_sum"] = added(BARE)
+    return found
 
 
 if __name__ == "__main__":

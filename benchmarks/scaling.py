@@ -7,10 +7,9 @@ processes are started by torchrun.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from statistics import median
 from typing import Any
 
-from benchmarks.harness import Table, ask, main, note
+from benchmarks.harness import Table, asked, main, medians
 from benchmarks.rollouts import PROMPT, RandomSampler, lognormal_lengths, train
 
 LENGTH, BUDGET, SIGMA = 112, 1024, 0.8
@@ -28,38 +27,31 @@ def answer(
     return {**found, "tokens": sum(lengths) + PROMPT * responses}
 
 
-def points(quick: bool) -> list[tuple[str, Any, dict[str, Any], int]]:
-    """(axis, value, what changes, processes)."""
+def points(quick: bool) -> dict[tuple[str, Any], dict[str, Any]]:
+    """What each point changes, by (axis, value)."""
     tokens = (1, 4, 16) if quick else (1, 2, 4, 8, 16, 32, 64)
     vocabularies = (1_000, 32_000) if quick else (1_000, 8_000, 32_000, 151_936)
     groups = (4, 16, 64) if quick else (4, 8, 16, 32, 64)
-    some: list[tuple[str, Any, dict[str, Any], int]] = []
-    some += [("tokens", 1024 * n, {"responses": 8 * n}, 1) for n in tokens]
-    some += [("vocabulary", v, {"responses": 8, "vocabulary": v}, 1) for v in vocabularies]
-    some += [("group size", g, {"group": g}, 1) for g in groups]
+    some: dict[tuple[str, Any], dict[str, Any]] = {}
+    some |= {("tokens", 1024 * n): {"responses": 8 * n} for n in tokens}
+    some |= {("vocabulary", v): {"responses": 8, "vocabulary": v} for v in vocabularies}
+    some |= {("group size", g): {"group": g} for g in groups}
     skewed = {"responses": 64 if quick else 128, "sigma": SIGMA}
     strategies = ("ddp", "zero1", "zero2", "zero3") if find_spec("deepspeed") else ("ddp",)
-    some.append(("processes", "1", skewed, 1))
-    some += [("processes", f"2, {s}", {**skewed, "strategy": s}, 2) for s in strategies]
+    some["processes", "1"] = skewed
+    some |= {("processes", f"2, {s}"): {**skewed, "strategy": s} for s in strategies}
     return some
 
 
 def measure(quick: bool, rounds: int) -> Table:
     """A step's time and memory along four axes."""
-    every = points(quick)
-    found: list[list[dict[str, float]]] = [[] for _ in every]
-    for _ in range(rounds):
-        for (axis, value, changes, processes), answers in zip(every, found, strict=True):
-            note(f"{axis}: {value}")
-            ranks = ask("benchmarks.scaling", {**SAME, **changes}, processes)
-            slowest = {key: max(rank[key] for rank in ranks) for key in ranks[0]}
-            answers.append(slowest)
-    rows = []
-    for (axis, value, _, _), answers in zip(every, found, strict=True):
-        seconds, mib = (median(each[key] for each in answers) for key in ("seconds", "mib"))
-        rate = 1000 * seconds / answers[0]["tokens"]
-        row = {**answers[0], "axis": axis, "value": value, "rate": rate}
-        rows.append({**row, "seconds": seconds, "mib": mib})
+    questions = {point: {**SAME, **changes} for point, changes in points(quick).items()}
+    ranks = {point: 2 for point in questions if "2, " in str(point[1])}
+    rows: list[dict[str, Any]] = []
+    for point, answers in asked("benchmarks.scaling", questions, rounds, ranks).items():
+        row = medians(answers)
+        row |= {"rate": 1000 * row["seconds"] / row["tokens"]}
+        rows.append({"axis": point[0], "value": point[1], **row})
     return Table(
         "scaling",
         "CPU seconds of one rollout's training at one thread, and peak memory above what is there "

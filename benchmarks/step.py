@@ -14,25 +14,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import (
-    Table,
-    ask,
-    cpu_seconds,
-    keep_freed_memory,
-    main,
-    note,
-    peak_above,
-    ratio,
-    return_freed_memory,
-)
-from benchmarks.rollouts import (
-    PROMPT,
-    RIGHT,
-    RandomSampler,
-    lognormal_lengths,
-    make_policy,
-    train,
-)
+from benchmarks import harness
+from benchmarks.harness import Table, asked, cpu_seconds, medians
+from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy, train
 from rlobj import Objective, TokenBatch, load_preset
 from rlobj.samplers import Sample, SamplingSettings
 from rlobj.scoring import PolicyScorer
@@ -116,16 +100,16 @@ def answer(case: str, variant: str, responses: int, length: int, budget: int) ->
         return train(preset, sampler, {"micro_batch_tokens": budget, **settings})
     texts = [f"{i:0{PROMPT}d}" for i in range(responses // GROUP)]
     prompts = [sampler.tokenizer(text).input_ids for text in texts]
-    asked = SamplingSettings(max_tokens=max(sampler.lengths))
-    groups = sampler.sample(prompts, count=GROUP, settings=asked, seeds=[0] * len(prompts))
+    longest = SamplingSettings(max_tokens=max(sampler.lengths))
+    groups = sampler.sample(prompts, count=GROUP, settings=longest, seeds=[0] * len(prompts))
     samples = [sample for group in groups for sample in group]
     objective = load_preset(preset).objective.resolve(max(sampler.lengths))
     model = make_policy(VOCABULARY)
     step = partial(plain_step, model, objective, samples, **settings)
     norm = step()
-    return_freed_memory()
-    mib = peak_above(step)
-    keep_freed_memory()
+    harness.return_freed_memory()
+    mib = harness.peak_above(step)
+    harness.keep_freed_memory()
     return {"seconds": median(cpu_seconds(step) for _ in range(2)), "mib": mib, "grad_norm": norm}
 
 
@@ -133,15 +117,10 @@ def measure(quick: bool, rounds: int) -> Table:
     """Every variant of every case."""
     responses, length, budget = (128, 32, 384) if quick else (256, 48, 512)
     sizes = {"responses": responses, "length": length, "budget": budget}
-    rows = []
-    for case, (_, _, variants) in CASES.items():
-        found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in variants}
-        for _ in range(rounds):
-            for variant, answers in found.items():
-                note(f"{case}: {variant}")
-                question = {"case": case, "variant": variant, **sizes}
-                answers += ask("benchmarks.step", question)
-        rows += [to_row(case, variant, found) for variant in variants]
+    every = [(case, variant) for case, (_, _, variants) in CASES.items() for variant in variants]
+    questions = {each: {"case": each[0], "variant": each[1], **sizes} for each in every}
+    found = asked("benchmarks.step", questions, rounds)
+    rows = [to_row(*each, found[each], found[each[0], OURS]) for each in every]
     return Table(
         "step",
         "CPU seconds of one rollout's training at one thread, from scoring to the last update, and "
@@ -165,19 +144,11 @@ def measure(quick: bool, rounds: int) -> Table:
     )
 
 
-def to_row(case: str, variant: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The row of a variant from its rounds; `found` has those of rlobj as well."""
-    answers = found[variant]
-    times, base = ([each["seconds"] for each in some] for some in (answers, found[OURS]))
-    return {
-        **answers[-1],
-        "step": case,
-        "variant": variant,
-        "seconds": median(times),
-        "ratio": ratio(times, base),
-        "mib": median(each["mib"] for each in answers),
-    }
+def to_row(case: str, variant: str, found: list[Any], ours: list[Any]) -> dict[str, Any]:
+    """The row of a variant from its rounds and those of rlobj."""
+    over = harness.ratio(found, ours)
+    return {"step": case, "variant": variant, **medians(found), "ratio": over}
 
 
 if __name__ == "__main__":
-    main(measure, answer)
+    harness.main(measure, answer)

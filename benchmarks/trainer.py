@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 import rlobj
-from benchmarks.harness import Table, ask, main, note, peak_mib, ratio
+from benchmarks import in_trl
+from benchmarks.harness import Table, ask, main, medians, note, peak_mib, ratio
 from benchmarks.rollouts import QUIET
 from benchmarks.trainer_work import Work, prepare
-from rlobj.base.targets import import_target
 from rlobj.config.run_config import TrainingConfig
 from rlobj.data import DataConfig, ProblemStream, load_problems
 from rlobj.training import Callback
@@ -123,24 +123,14 @@ def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) ->
 
 def run_trl(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> dict[str, Any]:
     """A run of TRL's GRPOTrainer with its defaults, apart from what makes the work the same."""
-    import torch
     from datasets import Dataset
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        PrinterCallback,
-        TrainerCallback,
-    )
+    from transformers import TrainerCallback
 
-    function = import_target(work.reward)
     marks: list[float] = []
     graded: list[float] = []
     loaded: list[float] = []
-
-    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        rewards = [function(*pair) for pair in zip(completions, answer, strict=True)]
-        graded.append(time.process_time())  # the rollout ends here
-        return rewards
+    # The rollout ends when it is graded.
+    reward = in_trl.reward_function(work.reward, lambda: graded.append(time.process_time()))
 
     class Watching(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -153,50 +143,32 @@ def run_trl(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> d
 
     trl: Any = import_module("trl")
     rows, samples = min(micro_batch, work.prompts * work.group), work.prompts * work.group
-    settings = trl.GRPOConfig(
-        output_dir=str(out),
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=rows,
-        gradient_accumulation_steps=samples // rows,
-        num_generations=work.group,
-        max_completion_length=work.max_tokens,
-        max_steps=steps,
-        temperature=1.0,
-        loss_type="dapo",
-        beta=0.0,
-        epsilon=CLIP[0],
-        epsilon_high=CLIP[1],
-        scale_rewards="group",
-        learning_rate=work.learning_rate,
-        lr_scheduler_type="constant",
-        warmup_steps=0,
-        adam_beta1=BETAS[0],
-        adam_beta2=BETAS[1],
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        shuffle_dataset=False,  # the prompts are in the order that rlobj draws them in
-        seed=seed,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+    settings = {
+        **in_trl.batches(rows, samples, work.group, work.max_tokens),
+        "max_steps": steps,
+        "temperature": 1.0,
+        "loss_type": "dapo",
+        "beta": 0.0,
+        "epsilon": CLIP[0],
+        "epsilon_high": CLIP[1],
+        "scale_rewards": "group",
+        "learning_rate": work.learning_rate,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+        "adam_beta1": BETAS[0],
+        "adam_beta2": BETAS[1],
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "shuffle_dataset": False,  # the prompts are in the order that rlobj draws them in
+        "seed": seed,
+        "logging_steps": 1,
+    }
     problems = load_problems(DataConfig(source=work.problems, template="{prompt}"), "train")
     stream = ProblemStream(problems, seed=seed)
     prompts = [problem for _ in range(steps) for problem in stream.next(work.prompts)]
-    trainer = trl.GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(work.policy, dtype=torch.float32),
-        processing_class=AutoTokenizer.from_pretrained(work.policy),
-        reward_funcs=reward,
-        args=settings,
-        train_dataset=Dataset.from_list(
-            [{"prompt": p.prompt, "answer": p.answer} for p in prompts]
-        ),
-        callbacks=[Watching()],
-    )
-    trainer.remove_callback(PrinterCallback)  # it prints every step's log
+    data = Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in prompts])
+    given = {"reward_funcs": reward, "train_dataset": data, "callbacks": [Watching()]}
+    trainer = in_trl.make_trainer(trl.GRPOTrainer, work.policy, out, settings, **given)
     trainer.train()
     logs = [line for line in trainer.state.log_history if "reward" in line]
     facts = [
@@ -289,31 +261,12 @@ def to_row(
     ours: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Medians over runs; ratios are of runs with the same seed."""
-
-    def per_step(some: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-        """Means over the steps of each run, the first step aside: it warms up."""
-        return [mean(step[key] for step in run["steps"][1:]) for run in some]
-
-    seconds, rollout, length = (per_step(runs, key) for key in ("seconds", "rollout", "length"))
-    update = [a - b for a, b in zip(seconds, rollout, strict=True)]
-    row: dict[str, Any] = {
-        "work": work,
-        "side": side,
-        "micro_batch": micro_batch,
-        "samples": SAMPLES[work] / median(seconds),
-        "tokens": median(SAMPLES[work] * n / s for n, s in zip(length, seconds, strict=True)),
-        "seconds": median(seconds),
-        "rollout": median(rollout),
-        "update": median(update),
-        "mib": median(run["mib"] for run in runs),
-        "length": median(length),
-    }
+    mine, base = ([_step_of(work, run) for run in some] for some in (runs, ours))
+    row: dict[str, Any] = {"work": work, "side": side, "micro_batch": micro_batch}
+    row |= medians(mine)
+    row["samples"] = SAMPLES[work] / row["seconds"]
     if side != OURS:
-        base, base_rollout = per_step(ours, "seconds"), per_step(ours, "rollout")
-        row["ratio"] = ratio(seconds, base)
-        row["update_ratio"] = ratio(
-            update, [a - b for a, b in zip(base, base_rollout, strict=True)]
-        )
+        row |= {"ratio": ratio(mine, base), "update_ratio": ratio(mine, base, "update")}
     if work == "learning":
         curves, others = ([_smooth(run) for run in some] for some in (runs, ours))
         row["curve"] = [mean(each) for each in zip(*curves, strict=True)]
@@ -322,6 +275,15 @@ def to_row(
         if len(curves) > 1:
             row["seeds_apart"] = mean(_apart(a, b) for a, b in itertools.combinations(curves, 2))
     return row
+
+
+def _step_of(work: str, run: Mapping[str, Any]) -> dict[str, float]:
+    """Means over the steps of a run, the first step aside: it warms up."""
+    steps = run["steps"][1:]
+    found = {key: mean(step[key] for step in steps) for key in ("seconds", "rollout", "length")}
+    found["update"] = found["seconds"] - found["rollout"]
+    found["tokens"] = SAMPLES[work] * found["length"] / found["seconds"]
+    return {**found, "mib": run["mib"]}
 
 
 def _smooth(run: Mapping[str, Any]) -> list[float]:

@@ -14,23 +14,25 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
+from benchmarks import in_trl
 from benchmarks.harness import Table, ask, main, note
+from benchmarks.in_trl import flat_gradient, load_policy
 from benchmarks.trainer_work import Work, prepare
 from rlobj import TokenBatch, read_tables
-from rlobj.base.targets import import_target
 from rlobj.scoring import PolicyScorer
 
 PRESETS = ("dapo-loss", "stapo", "20-entropy")
 PARTS = ("plan", "forward", "record")
+KNOWN = ("lengths", "groups", "ids", "rewards", "advantages")
+"""Columns of the recorded update that are the same when it is scored again."""
 PROMPTS, GROUP, LENGTH = 4, 8, 32.0
 """Of a rollout; the median of the lengths of responses, in tokens."""
 
@@ -62,17 +64,10 @@ def answer(
             trainer.train()
             parts = {name: [step[name] for step in seconds[1:]] for name in ("step", *PARTS)}
             found[objective] = parts
-            alone = gradient_alone(policy(work), out / "_rlobj")
+            alone = gradient_alone(load_policy(work.policy), out / "_rlobj")
             distance = float((gradients[0] - alone).norm() / alone.norm())
             parts |= {"norm": float(alone.norm()), "difference": distance}
     return found
-
-
-def policy(work: Work) -> Any:
-    """The policy in float32."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(work.policy, dtype=torch.float32)
 
 
 def training(
@@ -80,11 +75,10 @@ def training(
 ) -> tuple[Any, list[Any], list[torch.Tensor]]:
     """A trainer, and lists for the seconds of each step and the gradient of each update."""
     from datasets import Dataset
-    from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
+    from transformers import TrainerCallback
 
     from rlobj.integrations.trl import ObjectiveTrainer
 
-    trl: Any = import_module("trl")
     seconds: list[Any] = []
     gradients: list[torch.Tensor] = []
 
@@ -104,10 +98,6 @@ def training(
         yield
         seconds[-1][part] += time.process_time() - start
 
-    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        function: Callable[..., float] = import_target(work.reward)
-        return [function(*pair) for pair in zip(completions, answer, strict=True)]
-
     class Timed(ObjectiveTrainer):
         def _plan(self, window: Any) -> None:
             with timed("plan"):
@@ -120,33 +110,17 @@ def training(
             with timed("forward"):
                 return super()._forward(*arguments, **named)
 
-    rows = PROMPTS * GROUP // ranks
-    settings = trl.GRPOConfig(
-        output_dir=str(out),
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=size,
-        gradient_accumulation_steps=rows // size,
-        num_generations=GROUP,
-        max_completion_length=work.max_tokens,
-        max_steps=steps,
-        learning_rate=work.learning_rate,
-        max_grad_norm=1e9,
-        seed=0,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    kind: Any = Timed
-    trainer = kind(
+    settings: dict[str, Any] = {"max_steps": steps, "learning_rate": work.learning_rate}
+    settings |= {"max_grad_norm": 1e9, "seed": 0, "logging_steps": 1}
+    settings |= in_trl.batches(size, PROMPTS * GROUP // ranks, GROUP, work.max_tokens)
+    trainer = in_trl.make_trainer(
+        Timed,
+        work.policy,
+        out,
+        settings,
         objective=objective,
         output={"tables_every": 1},
-        model=policy(work),
-        processing_class=AutoTokenizer.from_pretrained(work.policy),
-        reward_funcs=reward,
-        args=settings,
+        reward_funcs=in_trl.reward_function(work.reward),
         train_dataset=Dataset.from_json(work.problems),
     )
     record = trainer._recorder.on_step_end
@@ -157,7 +131,6 @@ def training(
 
     trainer._recorder.on_step_end = recorded
     trainer.add_callback(Marks())
-    trainer.remove_callback(PrinterCallback)  # it prints every step's log
     return trainer, seconds, gradients
 
 
@@ -168,24 +141,11 @@ def gradient_alone(model: Any, run: Path) -> torch.Tensor:
     inputs = scorer.collate(update.sequences, torch.device("cpu"))
     scores = scorer(*inputs, entropy=True)
     old = update.table
-    table = TokenBatch(
-        lengths=old.lengths,
-        groups=old.groups,
-        ids=old.ids,
-        rewards=old.rewards,
-        advantages=old.advantages,
-        logprobs=scores.logprobs,
-        entropy=scores.entropy,
-    )
+    columns = {name: getattr(old, name) for name in KNOWN}
+    table = TokenBatch(**columns, logprobs=scores.logprobs, entropy=scores.entropy)
     plan = update.objective.plan([table], update.state)
     update.objective.loss(table, plan).loss.backward()
     return flat_gradient(model)
-
-
-def flat_gradient(model: Any) -> torch.Tensor:
-    """The gradients of all parameters in one vector, float64."""
-    found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    return torch.cat(found).double()
 
 
 def measure(quick: bool, rounds: int) -> Table:
@@ -200,17 +160,14 @@ def measure(quick: bool, rounds: int) -> Table:
                 question = {"size": size, "steps": steps, "folder": folder, "ranks": ranks}
                 question["objectives"] = PRESETS
                 every.append(ask("benchmarks.trl", question, ranks)[0])
-        seconds = {
-            (objective, part): median(s for each in every for s in each[objective][part])
-            for objective in PRESETS
-            for part in ("step", *PARTS)
-        }
         for objective in PRESETS:
-            step = seconds[objective, "step"]
+            found = [each[objective] for each in every]
             row = {"objective": objective, "micro_batch": size, "processes": ranks}
-            row |= {"difference": max(each[objective]["difference"] for each in every)}
-            row |= {"seconds": step}
-            rows.append(row | {part: seconds[objective, part] / step for part in PARTS})
+            row["difference"] = max(each["difference"] for each in found)
+            row["seconds"] = median(s for each in found for s in each["step"])
+            for part in PARTS:
+                row[part] = median(s for each in found for s in each[part]) / row["seconds"]
+            rows.append(row)
     return Table(
         "trl",
         "CPU seconds of a step of TRL end to end, on the first process, and the shares of it that "

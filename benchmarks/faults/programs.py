@@ -1,83 +1,36 @@
-"""`rlobj train` and `rlobj serve` as processes that faults are done to, and what they leave."""
+"""`rlobj train` and `rlobj serve` as processes that faults are done to, and what came of it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
-import yaml
-from safetensors.torch import load_file
 
 from benchmarks.harness import ROOT
 from rlobj.base.ports import free_port
-from rlobj.config.run_folder import checkpoints
-from rlobj.models.embedded import build_policy, build_tokenizer
+from rlobj.config.presets import merge
+from rlobj.config.run_folder import read_sessions
+from rlobj.training import RunDirectory
 
 os.environ["OMP_NUM_THREADS"] = "1"  # programs are forked from one that has no other threads
 sys.path.append(str(ROOT / "tests"))
-from forked import Forked  # pyright: ignore[reportMissingImports]
+import forked  # pyright: ignore[reportMissingImports]
+import runs  # pyright: ignore[reportMissingImports]
+import tiny  # pyright: ignore[reportMissingImports]
 
-READY = 600.0
-"""Most seconds for a server to start."""
-TAIL = 1 << 16
-"""Bytes at the end of metrics.jsonl, more than two lines."""
+save_policy, until = tiny.save_tiny_policy, forked.wait_until
 KEY = "RLOBJ_API_KEY"
-
-
-class NotSeen(Exception):
-    """What a fault waits for did not happen."""
-
-
-def until(condition: Callable[[], Any], seconds: float, what: str, pause: float = 0.01) -> Any:
-    """Wait for a condition, and return what it returned.
-
-    Raises:
-        NotSeen: it is not true after these seconds.
-    """
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise NotSeen(what)
-        time.sleep(pause)
-    return found
-
-
-def save_policy(folder: Path) -> Path:
-    """A policy with random weights, as a Hugging Face folder."""
-    if not (folder / "config.json").exists():
-        build_policy(0).save_pretrained(folder)
-        build_tokenizer().save_pretrained(folder)
-    return folder
-
-
-def write_config(file: Path, policy: Path, **sections: Mapping[str, Any]) -> Path:
-    """A configuration of a tiny run; sections override single settings."""
-    settings: dict[str, Any] = {
-        "preset": "stapo",
-        "model": {"name": str(policy)},
-        "data": {"source": "max-digits"},
-        "rewards": {"kind": "exact"},
-        "sampling": {"prompts_per_step": 32, "group_size": 8, "max_tokens": 1},
-        "training": {"steps": 8, "learning_rate": 2e-3, "schedule": "constant"},
-        "checkpoint": {"every": 3, "best": False},
-        "evaluation": {"every": 4, "samples": 1, "problems": 16},
-        "output": {"tables_every": 0},
-    }
-    for name, section in sections.items():
-        settings[name] = {**settings.get(name, {}), **section}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    return file
 
 
 class Trainer:
@@ -86,35 +39,33 @@ class Trainer:
     Args:
         words: after `rlobj train`.
         run: the run's folder.
-        variables: added to the environment; None removes one.
+        variables: added to the environment.
     """
 
-    def __init__(self, words: Sequence[str | Path], run: Path, **variables: str | None) -> None:
+    def __init__(self, words: Sequence[Any], run: Path, variables: Mapping[str, str]) -> None:
         session = len(list(run.parent.glob(f"{run.name}-*.log")))
         self.run, self.log = run, run.with_name(f"{run.name}-{session}.log")
-        given = {**os.environ, "COLUMNS": "400", **variables}
-        kept = {name: value for name, value in given.items() if value is not None}
-        with self.log.open("w") as file:
-            self.process = Forked(["-m", "rlobj_cli", "train", *words], file, env=kept)
+        self.process = runs.program(["train", *words], self.log, COLUMNS="400", **variables)
 
-    def wait_for_step(self, step: int, seconds: float = 600) -> None:
-        """Wait until metrics.jsonl has a step.
+    def done(self) -> int:
+        """The last step of metrics.jsonl; -1 before the first line."""
+        return max((line["step"] for line in RunDirectory(self.run).lines()), default=-1)
 
-        Raises:
-            NotSeen: it ended before, or is not so far after these seconds.
-        """
-        until(lambda: steps_done(self.run) >= step or self._ended(), seconds, f"step {step}")
-        if steps_done(self.run) < step:
-            raise NotSeen(f"step {step}: {self.message()}")
+    def wait_for_step(self, step: int) -> None:
+        """Wait until metrics.jsonl has a step."""
+        until(lambda: self.done() >= step, 600, self.process, self.log)
 
-    def _ended(self) -> bool:
-        return self.process.poll() is not None
+    def kill(self) -> None:
+        """SIGKILL to it and all below it."""
+        with contextlib.suppress(psutil.Error):
+            trainer = psutil.Process(self.process.pid)
+            send([trainer, *trainer.children(recursive=True)], signal.SIGKILL)
 
-    def end(self, seconds: float = 600) -> int | None:
+    def end(self, seconds: float = 900) -> int | None:
         """Wait for its end; the exit code, or None if it runs on and was killed here."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
-        kill_tree(self.process.pid)
+        self.kill()
         return None
 
     def message(self) -> str:
@@ -129,58 +80,35 @@ class Trainer:
 
 
 class Serving:
-    """`rlobj serve` in a process of its own.
+    """`rlobj serve` in a process of its own, which is ready.
 
     Args:
         policy: the model's folder.
-        log: file of its output.
-        key: of the server; None = it makes one.
+        folder: of its logs.
+        key: of the server; "" = it makes one.
     """
 
-    def __init__(self, policy: Path, log: Path, key: str | None) -> None:
-        self.policy, self.log, self.key = policy, log, key
+    def __init__(self, policy: Path, folder: Path, key: str) -> None:
+        self.policy, self.folder, self.key = policy, folder, key
+        self.variables = {KEY: key} if key else {}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.started = 0
-        self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
-    def start(self) -> None:
-        """Start it, again on the same port."""
-        self.started += 1
-        given = {name: value for name, value in os.environ.items() if name != KEY}
-        given |= {"COLUMNS": "400"} | ({KEY: self.key} if self.key else {})
-        words = [sys.executable, "-m", "rlobj_cli", "serve", str(self.policy)]
-        words += ["--port", str(self.port), "--set", f"kv_cache_memory_bytes={64 << 20}"]
-        with self.log.open("ab") as file:
-            self.process = subprocess.Popen(
-                words,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=given,
-                start_new_session=True,
-            )
-
-    def wait_until_ready(self) -> float:
-        """Seconds until it said that it is ready as often as it was started."""
+    def start(self) -> float:
+        """Start it, again on the same port; seconds until it is ready."""
         began = time.monotonic()
-        until(lambda: self._said_ready() or self.ended(), READY, "a server", pause=0.1)
-        if not self._said_ready():
-            raise NotSeen(f"the server ended: {self.log.read_text(errors='replace')[-2000:]}")
+        self.log = self.folder / f"server-{time.time():.0f}.log"
+        words = ["serve", self.policy, "--port", self.port]
+        words += ["--set", f"kv_cache_memory_bytes={64 << 20}"]
+        self.process = runs.program(words, self.log, COLUMNS="400", **self.variables)
+        until(lambda: "Ready after" in self.log.read_text(), 600, self.process, self.log)
         return time.monotonic() - began
 
-    def _said_ready(self) -> bool:
-        return self.log.read_text(errors="replace").count("Ready after") >= self.started
-
-    def engine_log(self) -> str:
-        """What vLLM has written since this server was started first."""
+    def syncs(self) -> int:
+        """How often a trainer has paused vLLM to load weights, since this server was started."""
         found = re.findall(r"its log is (\S+)", self.log.read_text(errors="replace"))
-        return Path(found[-1]).read_text(errors="replace") if found else ""
-
-    def ended(self) -> bool:
-        """Whether `rlobj serve` itself has ended."""
-        return self.process is None or self.process.poll() is not None
+        return Path(found[-1]).read_text(errors="replace").count("PAUSED_NEW") if found else 0
 
     def engine(self) -> list[psutil.Process]:
         """The processes of vLLM, the first one first."""
@@ -190,99 +118,153 @@ class Serving:
                 return [process, *process.children(recursive=True)]
         return []
 
-    def processes(self) -> list[psutil.Process]:
-        """All of its processes."""
-        with contextlib.suppress(psutil.Error):
-            if self.process is not None and not self.ended():
-                return [psutil.Process(self.process.pid), *self.engine()]
-        return self.engine()
-
-    def kill_engine(self) -> None:
-        """What the system's out-of-memory killer does: SIGKILL to vLLM's processes only."""
-        _kill(self.engine())
+    def runs(self) -> bool:
+        """Whether its process and those of vLLM run."""
+        return self.process.poll() is None and bool(self.engine())
 
     def kill(self) -> None:
         """SIGKILL to all of its processes, as if the machine were lost."""
-        _kill(self.processes())
-        if self.process is not None:
-            self.process.wait()
-        _kill(self.engine())
-
-    def signal(self, number: int) -> None:
-        """A signal to all of vLLM's processes."""
-        for process in self.engine():
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
+        self.process.kill()
+        send(self.engine(), signal.SIGKILL)
+        self.process.wait()
+        send(self.engine(), signal.SIGKILL)
 
     def restart(self) -> float:
         """Kill it, start it again; seconds until it is ready."""
         self.kill()
-        self.start()
-        return self.wait_until_ready()
+        return self.start()
 
 
-def _kill(processes: Iterable[psutil.Process]) -> None:
-    listed = list(processes)
-    for process in listed:
+def send(processes: Sequence[psutil.Process], number: int) -> None:
+    """A signal to those of the processes that still run; SIGKILL is waited for."""
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(listed, timeout=20)
+            process.send_signal(number)
+    if number == signal.SIGKILL:
+        psutil.wait_procs(processes, timeout=20)
 
 
-def kill_tree(pid: int) -> None:
-    """SIGKILL to a process and all below it."""
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        _kill([process, *process.children(recursive=True)])
+@dataclass
+class Outcome:
+    """What one fault did to a run.
+
+    Attributes:
+        exit: exit code of the program that was hit; None if it ran on until it was killed here.
+        lost: steps that were trained again, or are lost if the run could not be resumed; of several
+            runs, a list.
+        final: the final weights beside those of the undisturbed run.
+        message: what the program said at the fault.
+        resumed: what it said when it was resumed and that failed, or a warning.
+        more: other numbers.
+    """
+
+    exit: int | None = None
+    lost: Any = None
+    final: str = ""
+    message: str = ""
+    resumed: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
 
 
-# What a run left.
+@dataclass(frozen=True)
+class Place:
+    """Where faults are tried.
+
+    Attributes:
+        folder: of all runs.
+        policy: a tiny policy.
+        name: of the fault; its folder is named after it.
+        server: that the runs sample from; None = they sample themselves.
+        waits: settings of `sampling.server`.
+    """
+
+    folder: Path
+    policy: Path
+    name: str = ""
+    server: Serving | None = None
+    waits: dict[str, float] = field(default_factory=dict)
+
+    def path(self, name: str) -> Path:
+        """A file or folder of this fault."""
+        (self.folder / self.name).mkdir(parents=True, exist_ok=True)
+        return self.folder / self.name / name
+
+    def start(self, *words: str, name: str = "run", **sections: Any) -> Trainer:
+        """Start a run of eight steps in a new folder; sections override single settings."""
+        settings: dict[str, Any] = {}
+        if self.server:  # saved by its end or a failure only; sampling takes a second
+            server = {"url": self.server.url, **self.waits}
+            sizes = {"prompts_per_step": 16, "max_tokens": 48}
+            settings = {"sampling": {"engine": "vllm-server", "server": server, **sizes}}
+            settings["checkpoint"] = {"every": 50}
+        config = tiny.eight_steps(self.policy, **merge(settings, sections))
+        file, run = runs.write_config(config, self.path("run.yaml")), self.path(name)
+        return self._trainer(run, "--config", file, "--trust", "--out", run, *words)
+
+    def resume(self, run: Path, *words: str) -> Trainer:
+        """Resume a run."""
+        return self._trainer(run, "--resume", run, *words)
+
+    def _trainer(self, run: Path, *words: Any) -> Trainer:
+        return Trainer(words, run, self.server.variables if self.server else {})
+
+    def whole(self) -> Path:
+        """The undisturbed run; it is made once."""
+        place = replace(self, name="whole-served" if self.server else "whole", waits={})
+        run = place.path("run")
+        if RunDirectory(run).steps_saved() < 8:
+            shutil.rmtree(run, ignore_errors=True)
+            trainer = place.start()
+            assert trainer.end() == 0, f"the undisturbed run: {trainer.message()}"
+        return run
 
 
-def steps_done(run: Path) -> int:
-    """The last step of metrics.jsonl, of which the end is read; -1 before the first line."""
-    with contextlib.suppress(OSError, ValueError), (run / "metrics.jsonl").open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-        whole = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
-        return json.loads(whole)["step"]
-    return -1
+Fault = Callable[[Place], Outcome]
 
 
-def resumed_from(run: Path) -> list[int]:
-    """The step after which each start of the run went on."""
-    file = run / "sessions.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [json.loads(line)["step"] for line in lines]
+def hit(
+    place: Place,
+    step: int,
+    fault: Callable[[Trainer], Any],
+    *words: str,
+    then: Callable[[Path], Any] = lambda run: None,
+    name: str = "run",
+) -> Outcome:
+    """Do a fault to a run, resume it when it has ended, and compare its final weights.
 
-
-def weights(run: Path) -> tuple[int, dict[str, torch.Tensor]]:
-    """The step and the tensors of the newest checkpoint."""
-    saved = checkpoints(run)
-    if not saved:
-        return 0, {}
-    tensors: dict[str, torch.Tensor] = {}
-    for file in sorted((saved[-1] / "model").glob("*.safetensors")):
-        tensors |= load_file(file)
-    return int(saved[-1].name.rpartition("-")[2]), tensors
+    Args:
+        place: of the run.
+        step: that the run has made before.
+        fault: what is done.
+        words: of the resumption.
+        then: is done to the run's folder, or the server, when the run has ended.
+        name: of the run's folder.
+    """
+    whole, trainer = place.whole(), place.start(name=name)
+    trainer.wait_for_step(step)
+    began = time.monotonic()
+    fault(trainer)
+    run, outcome = trainer.run, Outcome(trainer.end(), message=trainer.message())
+    seconds, saved = time.monotonic() - began, RunDirectory(run).steps_saved()
+    done, starts = max(0, trainer.done()), len(read_sessions(run))
+    outcome.more = {"seconds until it ended": round(seconds, 1)}
+    outcome.more |= {"steps done": done, "steps saved": saved}
+    then(run)
+    again = place.resume(run, *words)
+    if (code := again.end()) != 0:
+        outcome.lost, outcome.resumed = done, f"exit {code}: {again.message()}"
+    else:
+        outcome.lost = done - min([done, *(each["step"] for each in read_sessions(run)[starts:])])
+        warned = [line for line in again.log.read_text().splitlines() if "WARNING" in line]
+        outcome.resumed = " ".join(warned)[:300]
+    outcome.final = compared(run, whole)
+    return outcome
 
 
 def compared(run: Path, whole: Path) -> str:
     """The final weights beside those of the undisturbed run, in words."""
-    (step, mine), (last, theirs) = weights(run), weights(whole)
+    step, last = (RunDirectory(each).steps_saved() for each in (run, whole))
     if step != last:
         return f"not finished: saved to step {step} of {last}"
-    if all(torch.equal(mine[name], tensor) for name, tensor in theirs.items()):
-        return "bit-identical"
-    far = max(float((mine[name] - tensor).abs().max()) for name, tensor in theirs.items())
-    return f"differ by at most {far:.1e}"
-
-
-def weight_versions(run: Path) -> dict[int, set[int]]:
-    """The versions of the weights that sampled each step's rollout."""
-    import pyarrow.parquet as parquet
-
-    found = {}
-    for file in sorted((run / "samples").glob("step-*.parquet")):
-        column = parquet.read_table(file, columns=["weight_version"])["weight_version"]
-        found[int(file.stem.rpartition("-")[2])] = set(column.to_pylist())
-    return found
+    far = runs.distance(runs.weights(run), runs.weights(whole))
+    return f"differ by at most {far:.1e}" if far else "bit-identical"

@@ -17,6 +17,8 @@ from typing import Any
 from rlobj.data.problems import digest
 from rlobj.data.scratchpad import MARK
 
+COUNTDOWN = "countdown"
+"""The name of the family."""
 DIGITS = 4
 MAX_TOKENS = 48
 WARM_STEPS = 700

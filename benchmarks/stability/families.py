@@ -9,33 +9,23 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from benchmarks import driver
 from benchmarks.stability import countdown
+from benchmarks.stability.countdown import COUNTDOWN
+from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RunError
 from rlobj.config.embedded_profile import PROFILES
 from rlobj.data.tasks import TASKS
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from benchmarks.stability.regimes import Setting
-
-COUNTDOWN = "countdown"
 PREPARED = [task for task in PROFILES if task.startswith("scratchpad")] + [COUNTDOWN]
 """The tasks that a policy of any size can be prepared for."""
 FAMILIES = [*PROFILES, COUNTDOWN]
 USUAL = "3x64"
 """Layers and width of rlobj's policy for scratchpads."""
-
-
-def own_settings(task: str, policy: str) -> dict[str, object]:
-    """The settings of a run that rlobj's profile of the task does not give, by dotted name."""
-    if task != COUNTDOWN and not policy:
-        return {}
-    tokens = countdown.MAX_TOKENS if task == COUNTDOWN else 10 * TASKS[task].operands
-    return {"sampling.max_tokens": tokens, "training.schedule": "constant"}
 
 
 def arguments(setting: Setting, runs: Path | None) -> dict[str, Any]:

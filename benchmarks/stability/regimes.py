@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Self
 
-from benchmarks.stability.families import own_settings
+from benchmarks.stability import countdown
+from rlobj.data.tasks import TASKS
 
 RATES = (3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 1e-3)
 SEEDS, MORE_SEEDS = range(100, 104), range(100, 108)
@@ -72,8 +73,15 @@ class Setting:
 
     def settings(self, seed: int) -> dict[str, object]:
         """The settings of a run, by dotted name."""
+        own: dict[str, object] = {}
+        if self.task == countdown.COUNTDOWN:
+            own["sampling.max_tokens"] = countdown.MAX_TOKENS
+        elif self.policy:
+            own["sampling.max_tokens"] = 10 * TASKS[self.task].operands
+        if own:  # rlobj has no profile of this task with this policy
+            own["training.schedule"] = "constant"
         return {
-            **own_settings(self.task, self.policy),
+            **own,
             "seed": seed,
             "sampling.prompts_per_step": 16,
             "sampling.group_size": 8,

@@ -36,7 +36,7 @@ def test_a_run_that_is_done_is_not_repeated(tmp_path: Path) -> None:
     words += ["--no-sick", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     words = ["-m", "benchmarks.diagnosis", *words]
     first, second = (forked.run(words, cwd=ROOT) for _ in range(2))
-    assert "healthy grpo 0: done" in first.stderr
+    assert "healthy/grpo-0: done" in first.stderr
     assert second.stderr == ""
     assert "1 of 1 healthy runs have no finding." in second.stdout
     kept = {entry.name for entry in (tmp_path / "runs" / "healthy" / "grpo-0").iterdir()}

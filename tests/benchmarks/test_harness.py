@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks import harness
-from benchmarks.harness import Table, ask, cpu_seconds, peak_above, ratio, write
+from benchmarks.harness import ROOT, Table, ask, cpu_seconds, peak_above, ratio, write
 from matplotlib.figure import Figure
 
 TABLE = Table(
@@ -26,7 +29,27 @@ TABLE = Table(
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
-    assert ratio([3.0, 2.0, 16.0], [1.0, 2.0, 4.0]) == 3.0  # the ratio of medians is 1.5
+    ours, base = [3.0, 2.0, 16.0], [1.0, 2.0, 4.0]
+    rounds = ([{"seconds": each} for each in some] for some in (ours, base))
+    assert ratio(*rounds) == 3.0  # the ratio of medians is 1.5
+
+
+def test_a_round_asks_every_question_and_of_several_processes_the_largest_number_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def ask(module: str, question: dict[str, float], ranks: int = 1) -> list[Any]:
+        asked.append(question["seconds"])
+        return [{"seconds": question["seconds"] + len(asked) + rank} for rank in range(ranks)]
+
+    monkeypatch.setattr(harness, "ask", ask)
+    questions = {"a": {"seconds": 10.0}, ("b", 2): {"seconds": 20.0}}
+    found = harness.asked("benchmarks.x", questions, 3, ranks={("b", 2): 2})
+    assert asked == [10.0, 20.0] * 3
+    assert [each["seconds"] for each in found["a"]] == [11.0, 13.0, 15.0]
+    assert harness.medians(found["a"]) == {"seconds": 13.0}
+    assert [each["seconds"] for each in found["b", 2]] == [23.0, 25.0, 27.0]
 
 
 def test_the_table_shows_each_number_in_its_format() -> None:
@@ -93,3 +116,16 @@ def test_cpu_seconds_leave_out_waiting() -> None:
 def test_a_failing_process_is_an_error_with_the_end_of_its_output() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)benchmarks.plan .*unexpected keyword argument"):
         ask("benchmarks.plan", {"unknown": 1})
+
+
+def test_no_benchmark_imports_a_module_that_imports_it() -> None:
+    files = (ROOT / "benchmarks").rglob("*.py")
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files}
+    imported = {}
+    for name, file in modules.items():
+        nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+        found = [each for each in nodes if isinstance(each, ast.ImportFrom)]
+        named = {f"{each.module}.{part.name}" for each in found for part in each.names}
+        imported[name] = modules.keys() & (named | {each.module for each in found})
+    assert imported["benchmarks.heads"] == {"benchmarks.harness"}
+    TopologicalSorter(imported).prepare()  # raises an error that names a cycle
