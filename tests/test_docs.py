@@ -295,23 +295,6 @@ def test_every_message_in_troubleshooting_is_in_the_code() -> None:
     assert [message for message in shown if not any(message in text for text in known)] == []
 
 
-def test_new_names_in_upgrading_exist_and_old_modules_do_not() -> None:
-    text = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
-    moved = text.partition("## Moved names")[2].partition("\n## ")[0]
-    rows = [line.split(" | ") for line in moved.splitlines() if line.startswith("| `")]
-    assert len(rows) > 20
-    for old, new in rows:
-        old_names, new_names = (re.findall(r"`([\w.]+)`", cell) for cell in (old, new))
-        if new.startswith("the same names"):
-            [package] = new_names
-            new_names = [f"{package}.{name.rpartition('.')[2]}" for name in old_names]
-        for name in new_names:
-            importlib.import_module(name)
-        for name in sorted({*old_names} - {"rlobj.config", "rlobj.reporting"}):  # now packages
-            with pytest.raises(ModuleNotFoundError):
-                importlib.import_module(name)
-
-
 def _documented(metric: str) -> bool:
     """Whether docs/metrics.md has the metric; capitals in it, as in `loss/NAME`, are any text."""
     named = re.findall(r"`([a-z]+/[^`]+)`", (ROOT / "docs" / "metrics.md").read_text("utf-8"))
