@@ -81,3 +81,15 @@ def test_a_run_without_a_finished_step_is_refused(tmp_path: Path) -> None:
 )
 def test_shares_have_two_digits(part: float, whole: float, text: str) -> None:
     assert share(part, whole) == text
+
+
+def test_an_accuracy_that_was_not_measured_after_training_is_said_so(tmp_path: Path) -> None:
+    """A run that stopped early has only the evaluation before its first step."""
+    path = run(tmp_path)
+    lines = RunDirectory(path).lines()
+    stopped = Outcome(lines[:-1]).measures()
+    assert stopped["held-out accuracy before"].startswith("0.250")
+    assert stopped["held-out accuracy after"] == "not measured after step 0"
+    late = Outcome([*lines[:6], {"step": 5, "eval/accuracy": 0.75}, *lines[6:-1]]).measures()
+    assert late["held-out accuracy after"].startswith("0.750")
+    assert late["held-out accuracy after"].endswith(", not measured after step 5")

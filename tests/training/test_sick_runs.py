@@ -118,11 +118,13 @@ def test_the_program_stops_with_exit_code_1_and_says_what_to_do(tmp_path: Path) 
     told = re.search(r"step (\d): collapse: the accuracy of samples fell from", result.output)
     assert told is not None, result.output
     assert f"Best checkpoint before step {told[1]}: none was saved" in result.output
-    assert f"rlobj train --resume {out} --set training.learning_rate=" in result.output
+    again = f"rlobj train --config {out}/config.resolved.yaml --set training.learning_rate="
+    assert again in result.output
+    assert "--resume" not in result.output  # it would go on with the collapsed policy
     assert "reward, first/last step" in result.output  # the table of a finished run
     result = runner.invoke(app, ["train", "--resume", str(out)])
     assert result.exit_code == 0, result.output
-    assert f"collapse  since step {told[1]}" in result.output
+    assert f"collapse, since step {told[1]}" in result.output.partition("Found: ")[2]
     assert f"rlobj diagnose {out}" in result.output
     assert "--set training.steps=" not in result.output  # no advice to train on
     result = runner.invoke(app, ["diagnose", str(out)])

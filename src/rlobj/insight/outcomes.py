@@ -64,6 +64,10 @@ class Outcome:
             if measure is ACCURACY:
                 low, high = max(low, 0), min(high, 1)
             found[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+        if known and known[-1]["step"] < self.steps[-1]["step"]:
+            late = f"not measured after step {known[-1]['step']}"
+            name = f"{measure.name} after"
+            found[name] = late if len(known) == 1 else f"{found[name]}, {late}"
         steps, window = self.steps, self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"

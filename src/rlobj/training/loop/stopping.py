@@ -103,9 +103,10 @@ def _reason(parts: Parts, finding: Finding) -> str:
     trust = trust_option(settings_of(parts.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
-        start = f"--resume {run}" if best is None else f"--from {run}@{step_of(best)}"
+        again = f"--config {run}/config.resolved.yaml"  # the policy now is the one that failed
+        start = again if best is None else f"--from {run}@{step_of(best)}"
         advice = (
-            "To go on with a lower learning rate:\n"
+            "To start again with a lower learning rate:\n"
             f"  rlobj train {start}{trust} --set training.learning_rate={rate:.1g}"
         )
     return (
