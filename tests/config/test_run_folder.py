@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlobj.config.run_folder import (
     read_lines,
     read_metrics,
     read_sessions,
+    read_settings,
     read_stop,
 )
 
@@ -156,3 +158,14 @@ def test_damaged_sessions_and_the_end_are_named(
     for number in (2, 3):
         assert f"sessions.jsonl: line {number} cannot be read and is left out" in caplog.text
     assert f"{tmp_path / 'stopped.json'} cannot be read" in caplog.text
+
+
+def test_a_folder_that_holds_runs_names_them(tmp_path: Path) -> None:
+    """The folder of TRL's outputs, or that of several runs."""
+    for name in ("_rlobj", "_rlobj-2", "checkpoint-5"):
+        (tmp_path / name).mkdir()
+    for name in ("_rlobj", "_rlobj-2"):
+        (tmp_path / name / "config.resolved.yaml").write_text("{}")
+    runs = f"Runs in it: {tmp_path / '_rlobj'}, {tmp_path / '_rlobj-2'}"
+    with pytest.raises(ConfigError, match=f"is not a run: it has no .*{re.escape(runs)}$"):
+        read_settings(tmp_path)

@@ -127,7 +127,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         near = nearest(str(path), beside, spell_out=False)
         raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
     if not is_run(path):
-        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{inside}")
+        below = sorted(str(each) for each in path.glob("*") if is_run(each))[-3:]
+        newest = f". Runs in it: {', '.join(below)}" if below else inside
+        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{newest}")
     _refuse_other_formats(path)
     settings = read_yaml(path / CONFIG_FILE)
     lacking = [] if in_another_trainer(path) else _lacking(path, settings)
