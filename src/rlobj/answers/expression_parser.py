@@ -366,12 +366,11 @@ class _Parser:
         return ("root", inside, degree)
 
     def function(self, name: str) -> Tree:
-        power = base = None
+        scripts: dict[str, Tree] = {}
         while self.peek() in ("^", "_"):
-            if self.take().text == "^":
-                power = self.script()
-            else:
-                base = self.script()
+            sign = self.take().text
+            scripts[sign] = self.script()
+        power, base = scripts.get("^"), scripts.get("_")
         if self.peek() in ("(", "{", "["):
             arguments = self.sums(_BRACKETS[self.take().text])
         else:
