@@ -315,7 +315,9 @@ class _Context:
         self.logits = self._forward(self._ids if self._cache is None else tokens[:, None])
 
     def _forward(self, ids: Tensor) -> Tensor:
-        arguments: dict[str, Any] = {"use_cache": True, "past_key_values": self._cache}
+        # Newer versions of transformers have renamed the argument and the output.
+        cached = "cache" if "cache" in self._accepted else "past_key_values"
+        arguments: dict[str, Any] = {"use_cache": True, cached: self._cache}
         if self._padded:
             arguments["attention_mask"] = self._mask
             positions = (self._mask.cumsum(1) - 1).clamp(min=0)
@@ -323,8 +325,9 @@ class _Context:
         arguments["logits_to_keep"] = 1
         accepted = {name: value for name, value in arguments.items() if name in self._accepted}
         output = self._model(input_ids=ids, **accepted)
-        cache = output.get("past_key_values")
-        self._cache = cache if hasattr(cache, "reorder_cache") else None
+        cache = output.get("past_key_values", output.get("cache"))
+        by_row = any(hasattr(layer, "keys") for layer in getattr(cache, "layers", ()))
+        self._cache = cache if by_row and hasattr(cache, "reorder_cache") else None
         return output.logits[:, -1]
 
 
