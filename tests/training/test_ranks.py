@@ -19,6 +19,7 @@ from runs import (
     metrics,
     program,
     ranks,
+    run_ranks,
     same,
     wait_for_step,
     weights,
@@ -251,3 +252,20 @@ def test_ranks_of_another_launcher_agree_on_the_folder(policy, tmp_path):
     [run] = (tmp_path / "runs").iterdir()
     assert [line["step"] for line in metrics(run)] == [0, 1, 2]
     assert read_state(newest_checkpoint(run)).processes == 2
+
+
+NAMED = """
+import os, sys
+from pathlib import Path
+import rlobj
+out = Path(sys.argv[1]) / f"run-{os.environ['RANK']}"
+settings = {"training.steps": 1, "evaluation.every": 0}
+path = rlobj.train("grpo", data="addition", out=out, settings=settings).path
+assert (path / "metrics.jsonl").is_file(), path
+"""
+
+
+def test_each_rank_is_told_the_folder_of_the_first(tmp_path):
+    """By default a rank names the folder after its own clock."""
+    run_ranks(["-c", NAMED, tmp_path])
+    assert [each.name for each in tmp_path.iterdir()] == ["run-0"]

@@ -73,7 +73,9 @@ def run_training(
                     break
     seconds = time.perf_counter() - start
     lines = parts.run.lines()
-    return TrainingResult(Path(out), parts.learner.steps, seconds, lines, given.policy)
+    # By default each rank names the folder after its own clock, and rank 0's name is used.
+    folder = Path(out) if parts.comm.rank == 0 else parts.run.path
+    return TrainingResult(folder, parts.learner.steps, seconds, lines, given.policy)
 
 
 @contextlib.contextmanager
