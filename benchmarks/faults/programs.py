@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ from rlobj.training import RunDirectory
 
 os.environ["OMP_NUM_THREADS"] = "1"  # programs are forked from one that has no other threads
 sys.path.append(str(ROOT / "tests"))
-import forked  # pyright: ignore[reportMissingImports]
-import runs  # pyright: ignore[reportMissingImports]
-import tiny  # pyright: ignore[reportMissingImports]
+# A folder `runs` beside this one would be a module to the type checker.
+forked, runs, tiny = map(import_module, ("forked", "runs", "tiny"))
 
 save_policy, until = tiny.save_tiny_policy, forked.wait_until
 KEY = "RLOBJ_API_KEY"
