@@ -242,3 +242,30 @@ def test_equal_rewards_have_no_advantage_in_trl_either(tmp_path: Path) -> None:
     }
     assert {a for r, a in read if r == 0.245} == {0.0}
     assert {a > 0 for r, a in read if r != 0.245} == {True, False}
+
+
+@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+def test_a_group_counts_as_equal_by_the_rewards_that_trl_scales(
+    tmp_path: Path, aggregation: str
+) -> None:
+    """In each group the weighted sums of two rewards are equal, and the rewards are not."""
+
+    def one(completions: Any, **_: Any) -> list[float]:
+        return [0.1 if number % 4 == 0 else 0.3 for number in range(len(completions))]
+
+    def other(completions: Any, **_: Any) -> list[float]:
+        return [0.8 - 2 * value for value in one(completions)]
+
+    scaled = {"multi_objective_aggregation": aggregation, "reward_weights": [2.0, 1.0]}
+    args = config(tmp_path, max_steps=1, **scaled)
+    given = {"reward_funcs": [one, other], "objective": "grpo", "advantages": "trl"}
+    made = trainer(ObjectiveTrainer, args, record=False, **given)
+    seen: list[Any] = []
+    plan = made._plan
+    made._plan = lambda window: (seen.append(window), plan(window))
+    made.train()
+    found = torch.cat([inputs["advantages"] for inputs in seen[0].inputs])
+    if aggregation == "sum_then_normalize":
+        assert not found.any()
+    else:
+        assert found.abs().min() > 0.1

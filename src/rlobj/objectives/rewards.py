@@ -118,10 +118,12 @@ def merged(rewards: Tensor, groups: Tensor | None = None, rounding: float = 1e-9
     return rewards[places.cummax(0).values] if len(rewards) else rewards
 
 
-def differ(rewards: Tensor) -> bool:
+def differ(rewards: Tensor, rounding: float = 1e-9) -> bool:
     """Whether decided rewards differ by more than rounding, so that a group of them has a signal.
 
     Args:
         rewards: [b]; NaN = undecided.
+        rounding: see the function of this name.
     """
-    return len(merged(rewards[~rewards.isnan()].sort().values).unique()) > 1
+    known = rewards[~rewards.isnan()].sort().values
+    return len(merged(known, rounding=rounding).unique()) > 1

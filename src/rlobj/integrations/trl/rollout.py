@@ -10,8 +10,8 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
-from rlobj.integrations.trl.window import Inputs
-from rlobj.objectives.rewards import differ
+from rlobj.integrations.trl.window import Inputs, Row
+from rlobj.objectives.rewards import differ, rounding, total
 from rlobj.training.parallel.agreement import agree
 
 ENTROPY = {"entropy", "old_entropy"}
@@ -19,9 +19,6 @@ ENTROPY = {"entropy", "old_entropy"}
 
 ADDED = ("rlobj_ids", "rlobj_groups", "rlobj_rewards")
 """The number of each response in the run, that of its group, and its rewards."""
-
-Row = tuple[list[int], list[int]]
-"""Token ids of a prompt, padded on the left, and of its completion, padded on the right."""
 
 
 _Trainer: Any = GRPOTrainer  # its methods are of no use to the type checker
@@ -62,8 +59,11 @@ class Rollouts(_Trainer):
         )
         names = self.reward_func_names if reads_each else None
         output["rlobj_ids"], output["rlobj_groups"] = ids, ids // group
-        output["rlobj_rewards"] = decided(rewards, names)[rows]
-        equal = equal_groups(rewards * self.reward_weights.to(rewards), group)[rows]
+        known = decided(rewards, names)
+        output["rlobj_rewards"] = known[rows]
+        apart = self.args.multi_objective_aggregation == "normalize_then_sum"
+        scaled = rewards if apart else total(known, self.reward_weights.tolist()).unsqueeze(1)
+        equal = equal_groups(scaled, group)[rows]
         output["advantages"] = output["advantages"].masked_fill(equal, 0.0)
         if training:
             progress.sampled |= dict(zip(ids.tolist(), whole_rows(output), strict=True))
@@ -112,17 +112,18 @@ def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
 
 
 def equal_groups(rewards: Tensor, size: int) -> Tensor:
-    """Rows of groups whose rewards are equal, bool [B].
+    """Rows of groups in which all responses have the same rewards, bool [B].
 
     TRL divides the rounding of such a group by 1e-4. Its advantages are 0.
 
     Args:
-        rewards: weighted, NaN = none, [B, K], whole groups one after another.
+        rewards: those that TRL scales, each one or their sum, [B, K]; NaN = none. Whole groups, one
+            after another.
         size: of a group.
     """
-    groups = rewards.double().nan_to_num().sum(1).masked_fill(rewards.isnan().all(1), float("nan"))
-    equal = [not differ(group) for group in groups.split(size)]
-    return rewards.new_tensor(equal).bool().repeat_interleave(size)[: len(rewards)]
+    slack = rounding(torch.float32)  # as TRL keeps rewards
+    equal = [not any(differ(each, slack) for each in group.T) for group in rewards.split(size)]
+    return torch.tensor(equal, device=rewards.device).repeat_interleave(size)
 
 
 def whole_rows(inputs: Mapping[str, Any]) -> Iterator[Row]:

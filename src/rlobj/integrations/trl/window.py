@@ -27,6 +27,9 @@ STATE_FILE = "rlobj.json"
 Inputs = dict[str, Any]
 """TRL's inputs of one micro-batch."""
 
+Row = tuple[list[int], list[int]]
+"""Token ids of a prompt, padded on the left, and of its completion, padded on the right."""
+
 
 @dataclass
 class Window:
@@ -92,7 +95,7 @@ class Progress:
     batches: list[Any] = field(default_factory=list)
     window: Window | None = None
     rewards: Tensor | None = None
-    sampled: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+    sampled: dict[int, Row] = field(default_factory=dict)
     entropies: list[Tensor] | None = None
 
     def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
