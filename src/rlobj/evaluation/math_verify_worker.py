@@ -24,7 +24,7 @@ class MathVerify:
         self._response = [*self._gold, ExprExtractionConfig()]
 
     def decide(self, response: str, gold: str) -> tuple[bool, str]:
-        """Return the verdict; "" is the reason of a question that `answers.worker` decides."""
+        """Return the verdict, and an empty reason."""
         answer = self._parse(response, self._response)
         return bool(self._verify(self._parse(f"\\boxed{{{gold}}}", self._gold), answer)), ""
 

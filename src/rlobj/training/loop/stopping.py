@@ -21,7 +21,7 @@ from rlobj.base.files import nearby, step_of, write_whole
 from rlobj.base.progress import ENDING
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
-from rlobj.config.run_folder import ACCURACY, STOP_FILE, best_checkpoint, held_out
+from rlobj.config.run_folder import ACCURACY, CONFIG_FILE, STOP_FILE, best_checkpoint, held_out
 from rlobj.insight.diagnosis import Finding
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
@@ -103,7 +103,7 @@ def _reason(parts: Parts, finding: Finding) -> str:
     trust = trust_option(settings_of(parts.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
-        again = f"--config {run}/config.resolved.yaml"  # the policy now is the one that failed
+        again = f"--config {run / CONFIG_FILE}"  # the policy now is the one that failed
         start = again if best is None else f"--from {run}@{step_of(best)}"
         advice = (
             "To start again with a lower learning rate:\n"
