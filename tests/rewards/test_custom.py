@@ -132,7 +132,6 @@ def test_exceptions_are_undecided_up_to_a_limit_and_the_message_shows_line_and_r
     assert f"{file}, line 2: return 1 / len(response.strip())" in text
     assert "3 of the last 5 calls failed; rewards.max_failures is 2" in text
     assert len(text) < 1000
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_old_failures_are_forgotten(monkeypatch):

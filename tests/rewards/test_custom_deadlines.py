@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from runs import program
 from screens import shows
 
 from rlobj.base.errors import RunError
-from rlobj.rewards.calling import Call, Calls
+from rlobj.rewards.calls import Calls, InThread
+
+CALL = ["p"], ["quick"], ["x"], {}
 
 # Time limits.
 
@@ -65,19 +68,19 @@ def test_a_late_result_reaches_no_response():
     assert reasons(grades)[0] == "timeout"
 
 
-def test_a_loop_that_hangs_is_ended_and_a_call_that_waits_ends_by_itself():
+def test_the_thread_of_a_call_that_was_given_up_ends_after_the_call():
     used = {}
 
     def score(response, answer):
         used[response] = threading.current_thread()
-        forever() if response == "loop" else time.sleep(2)
+        time.sleep(0.6)
 
     with opened(score, deadline=0.2) as grader:
-        grader.score(["loop", "sleep"], problems("x", "x"))
-        time.sleep(0.3)
-        assert [used[each].is_alive() for each in ("loop", "sleep")] == [False, True]
-        time.sleep(2)
-        assert not used["sleep"].is_alive()
+        grader.score(["a", "b"], problems("x", "x"))
+    assert used["a"] is not used["b"]
+    for thread in used.values():
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 async def waits(response, answer):
@@ -118,15 +121,15 @@ def test_results_come_while_later_calls_run():
     """A process that hears nothing from its rewards for long is taken for one that hangs."""
     release = threading.Event()
 
-    def score(response):
+    def score(response, answer):
         return 1.0 if response == "quick" else float(release.wait(30))
 
-    calls = Calls(score, deadline=40.0, concurrency=1)
-    outcomes = calls.outcomes([Call([text], {}, float) for text in ("quick", "slow")])
-    assert next(outcomes).value == 1.0
+    calls = Calls(partial(InThread, score, "f"), deadline=40.0)
+    outcomes = calls.outcomes([CALL, (["p"], ["slow"], ["x"], {})], allowed=0)
+    assert next(outcomes).grades == [(1.0, None)]
     assert not release.is_set()
     release.set()
-    assert next(outcomes).value == 1.0
+    assert next(outcomes).grades == [(1.0, None)]
     outcomes.close()
     calls.close()
 
@@ -151,7 +154,7 @@ def test_all_calls_use_one_thread():
 def test_the_thread_of_a_closed_grader_ends():
     with opened(lambda response, answer: 1) as grader:
         grader.score(["a"], problems("x"))
-        thread = grader._calls._worker
+        thread = grader._calls._maker.thread
     thread.join(5)
     assert not thread.is_alive()
 
@@ -259,7 +262,7 @@ def test_a_function_that_ends_its_event_loop_does_not_end_the_run(kind, capfd, c
             wrong = ["custom"] if kind != "cancels" else ["custom", "error: CancelledError"]
             assert set(reasons(grades)) <= set(wrong)
         assert reasons(grader.score(["a"], problems("x"))) == ["custom"]
-        thread = grader._calls._worker
+        thread = grader._calls._maker.thread
     thread.join(5)
     assert "Task was destroyed" not in capfd.readouterr().err + caplog.text
 
@@ -279,7 +282,7 @@ def test_what_runs_in_a_closed_event_loop_is_cancelled(caplog):
 
     with opened(score) as grader:
         grader.score(["a"], problems("x"))
-        thread = grader._calls._worker
+        thread = grader._calls._maker.thread
     thread.join(5)
     assert ended == [True]
     assert "Task was destroyed" not in caplog.text
@@ -383,10 +386,11 @@ def test_a_process_whose_call_keeps_the_lock_of_python_shows_the_line(tmp_path, 
     body = "return re.match('(a+)+$', 'a' * 60 + 'b')"
     (tmp_path / "mine.py").write_text(f"import re\n{kind} score(r, a):\n    {body}\n")
     code = """
+import mine
 from rlobj.data import Problem
-from rlobj.rewards import Custom, calling
-calling._STANDSTILL = 0.5
-with Custom(target="mine.py:score", deadline=4.5).open() as grader:
+from rlobj.rewards import Custom, calls, function_grader
+calls._STANDSTILL = 0.5
+with function_grader(mine.score, "f", Custom(target="f", deadline=4.5)) as grader:
     grader.score(["a"], [Problem("p", "?", "x")])
 """
     log = tmp_path / "log"
@@ -414,13 +418,15 @@ def test_the_watch_begins_before_a_call_that_may_keep_the_lock_of_python(monkeyp
         time.sleep(0.1)  # lets other threads run
         events.append("watched")
 
-    def read(value):
+    def counted(*arguments):
         events.append("called")
-        return value
+        return made(*arguments)
 
     monkeypatch.setattr(faulthandler, "dump_traceback_later", begin)
-    calls = Calls(function, deadline=5.0, concurrency=1)
-    with contextlib.closing(calls.outcomes([Call(["a", "a"], {}, read)])) as outcomes:
-        assert next(outcomes).value == 1
+    place = InThread(function, "f")
+    made, place._function.make = place._function.make, counted
+    calls = Calls(lambda: place, deadline=5.0)
+    [outcome] = calls.outcomes([CALL], allowed=0)
     calls.close()
+    assert outcome.grades == [(1.0, None)]
     assert events[0] == "watched"

@@ -156,10 +156,9 @@ def test_error_of_a_custom_function_names_the_problem(tmp_path):
     target = write(tmp_path, "def score(response, answer): return 1 / 0\n")
     with (
         Custom(target=target, max_failures=0).open() as grader,
-        pytest.raises(RunError, match="'p7': ZeroDivisionError") as caught,
+        pytest.raises(RunError, match="'p7': ZeroDivisionError"),
     ):
         grader.score(["a"], [problem("a")])
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize("value", ["'good'", "float('inf')", "[1]"])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rlobj.answers.worker import patience
 from rlobj.base.errors import RunError
@@ -36,6 +36,11 @@ class WorkerProcess:
         recycle_after: number of questions after which the process is replaced.
         file: path of the file, or its name in `rlobj/answers`.
         arguments: further arguments of the file.
+        errors: receives the stderr of the process. Default: nothing does.
+
+    Attributes:
+        process: the process, or None before `start` and after `stop`.
+        connection: to the process.
     """
 
     def __init__(
@@ -45,13 +50,15 @@ class WorkerProcess:
         recycle_after: int,
         file: str = "worker.py",
         arguments: Sequence[str] = (),
+        errors: IO[bytes] | None = None,
     ) -> None:
         self._file, self._arguments = _FOLDER / file, arguments
         self._deadline = deadline
         self._memory = memory
         self._recycle_after = recycle_after
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._errors = subprocess.DEVNULL if errors is None else errors
+        self.process: subprocess.Popen[bytes] | None = None
+        self.connection: Connection | None = None
         self._ready = False
         self._asked = 0
         self._sound: set[str] = set()
@@ -60,7 +67,7 @@ class WorkerProcess:
     @property
     def pid(self) -> int | None:
         """Process id, or None if there is no process."""
-        return self._process.pid if self._process is not None else None
+        return self.process.pid if self.process is not None else None
 
     def start(self) -> None:
         """Start a new process, without waiting for its imports."""
@@ -69,16 +76,16 @@ class WorkerProcess:
         arguments = (theirs.fileno(), self._deadline, self._memory, *self._arguments)
         # -P: the other files of the worker's folder must not shadow modules. A fixed hash seed
         # makes sympy deterministic.
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", str(self._file), *map(str, arguments)],
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
-        self._connection, self._ready, self._asked = ours, False, 0
+        self.connection, self._ready, self._asked = ours, False, 0
         self._sound.clear()
 
     def judge(self, question: Sequence[Any], control: Sequence[Any]) -> tuple[Any, str]:
@@ -118,7 +125,7 @@ class WorkerProcess:
             RunError: a package cannot be loaded, or the process does not start.
         """
         connection = self._wait_until_ready()
-        assert self._process is not None
+        assert self.process is not None
         self._spent = False
         try:
             connection.send_bytes(json.dumps(question).encode())
@@ -128,8 +135,8 @@ class WorkerProcess:
                 self._check(reply)
             value, reason = reply or (None, "timeout")
         except (EOFError, OSError):
-            self._process.kill()
-            self._spent = self._process.wait() == -signal.SIGPROF
+            self.process.kill()
+            self._spent = self.process.wait() == -signal.SIGPROF
             value, reason = None, "timeout" if self._spent else "crash"
         except BaseException:  # after an interrupt, the late reply must not answer the next pair
             self.stop()
@@ -142,12 +149,12 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Kill the process if there is one."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        if self.connection is not None:
+            self.connection.close()
+        self.process = self.connection = None
 
     def _receive(self, connection: Connection, seconds: float) -> Any:
         """Return the next message, or None if none arrives in time."""
@@ -167,13 +174,13 @@ class WorkerProcess:
     def _wait_until_ready(self) -> Connection:
         """Return the connection of a process that is ready; start one if necessary."""
         for _ in range(_START_ATTEMPTS):
-            if self._process is None or self._process.poll() is not None:
+            if self.process is None or self.process.poll() is not None:
                 self.start()
-            assert self._connection is not None
+            assert self.connection is not None
             with contextlib.suppress(EOFError, OSError):
-                if self._ready or self._check(self._receive(self._connection, _START_SECONDS)):
+                if self._ready or self._check(self._receive(self.connection, _START_SECONDS)):
                     self._ready = True
-                    return self._connection
+                    return self.connection
             self.stop()
         raise RunError(
             f"The worker process of a reward did not start in {_START_ATTEMPTS} attempts, with a "

@@ -38,19 +38,11 @@ def importing(allowed: bool | str) -> Iterator[None]:
         _IMPORTING.reset(token)
 
 
-def import_target(target: str | None) -> Any:
-    """Import an object.
-
-    Args:
-        target: `package.module:name` or `path/to/file.py:name`.
+def trusted_target(target: str | None) -> tuple[str, str]:
+    """Split the name of an object that may be imported into its module or file, and its name.
 
     Raises:
-        ConfigError: the module, file or name does not exist, importing it fails, or `importing`
-            refuses it.
-
-    Example:
-        >>> import_target("math:sqrt")(9)
-        3.0
+        ConfigError: the target is not of this form, or `importing` refuses it.
     """
     if target is not None and target.startswith(PYTHON_OBJECT):
         raise ConfigError(
@@ -69,6 +61,25 @@ def import_target(target: str | None) -> Any:
             f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
             "--trust on the command line, trust=True in Python"
         )
+    return source, name
+
+
+def import_target(target: str | None) -> Any:
+    """Import an object.
+
+    Args:
+        target: `package.module:name` or `path/to/file.py:name`.
+
+    Raises:
+        ConfigError: the module, file or name does not exist, importing it fails, or
+            `trusted_target` refuses it.
+
+    Example:
+        >>> import_target("math:sqrt")(9)
+        3.0
+    """
+    source, name = trusted_target(target)
+    assert target is not None
     try:
         from_file = source.endswith(".py")
         module = _load_file(target, source) if from_file else importlib.import_module(source)

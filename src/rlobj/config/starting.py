@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlobj.base.errors import ConfigError
 from rlobj.config.dynamic_sampling import DynamicSampling
 from rlobj.config.run_config import RunConfig
-from rlobj.rewards.custom import MAPPING
+from rlobj.rewards.function_worker import MAPPING
 
 HIGHEST_LEARNING_RATE = 0.01
 """AdamW moves each weight by about the learning rate in an update, and the weights of language

@@ -170,7 +170,10 @@ def _run(
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for each in sets:
-        each.open_grader().check(each.problems)
+        with contextlib.ExitStack() as checked:
+            grader = each.open_grader()
+            checked.push(grader)
+            grader.check(each.problems)
     model = source.locate(callback.warm_starting)
     if isinstance(model, str) and Path.cwd() != home:
         model = located(model, home)

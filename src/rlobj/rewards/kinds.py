@@ -165,7 +165,7 @@ class Grader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        """End what was started, also by `check` and without `__enter__`."""
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; `responses[i]` is an answer to `problems[i]`."""

@@ -17,7 +17,8 @@ from pydantic import model_validator
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import InvalidFields
-from rlobj.rewards.custom import MAPPING, function_grader
+from rlobj.rewards.custom import function_grader
+from rlobj.rewards.function_worker import MAPPING
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
 
 if TYPE_CHECKING:
@@ -75,28 +76,32 @@ class Several(Reward):
         Args:
             functions: Python functions in place of what the configuration names, by reward.
         """
-        given, pairs = functions or {}, zip(self.names, self.of, strict=False)
-        graders = [
-            function_grader(given[name], name, each) if name in given else each.open()
-            for name, each in pairs
-        ]
+        given, graders = functions or {}, list[Grader]()
+        with ExitStack() as stack:  # closes those that are open if one cannot be opened
+            for name, each in zip(self.names, self.of, strict=False):
+                function = given.get(name)
+                graders.append(function_grader(function, name, each) if function else each.open())
+                stack.push(graders[-1])
+            stack.pop_all()
         return _SeveralGrader(self, graders)
 
 
 class _SeveralGrader(Grader):
     def __init__(self, settings: Several, graders: Sequence[Grader]) -> None:
-        self._of, self._graders, self._stack = settings.of, graders, ExitStack()
+        self._of, self._graders = settings.of, graders
         self._correct, pairs = settings.correct, enumerate(zip(settings.of, graders, strict=True))
         self._able = [(i, one) for i, (of, one) in pairs if self._correct in (None, of.name)]
         self.batched = any(grader.batched for grader in graders)
 
     def __enter__(self) -> Self:
         for grader in self._graders:
-            self._stack.enter_context(grader)
+            grader.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        with ExitStack() as stack:
+            for grader in self._graders:
+                stack.push(grader)
 
     def check(self, problems: Sequence[Problem]) -> None:
         for grader in self._graders:

@@ -146,7 +146,7 @@ class Objects:
             else None,
             train_problems=None if rows is None else load_problems(config.data, "train", rows),
             test_problems=test,
-            grader=self._grader(config) if "reward" in local else None,
+            grader=self._grader(config) if callable(self.reward) or self._functions else None,
             sampler=self.sampler if "sampler" in local else None,
         )
 

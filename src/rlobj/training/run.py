@@ -13,6 +13,7 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -272,9 +273,11 @@ def check_functions(config: RunConfig) -> None:
         DataError: the problems cannot be read.
     """
     if any(hasattr(each, "target") for each in getattr(config.rewards, "of", [config.rewards])):
-        grader = config.rewards.open()
-        grader.check(load_problems(config.data, "train"))
-        refuse_unknown_accuracy(config, grader.says_right)
+        with ExitStack() as stack:
+            grader = config.rewards.open()
+            stack.push(grader)
+            grader.check(load_problems(config.data, "train"))
+            refuse_unknown_accuracy(config, grader.says_right)
 
 
 def default_folder(config: RunConfig) -> Path:

@@ -14,7 +14,7 @@ from rlobj.config.layers import flattened
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
 from rlobj.reporting.markdown import escaped, markdown_table
-from rlobj.rewards.custom import MAPPING
+from rlobj.rewards.function_worker import MAPPING
 
 UNKNOWN = "–"
 OF_RIGHT = (" right", "tokens, wrong", "without an answer")

@@ -64,7 +64,7 @@ def open_parts(
         with together(comm, "loading the problems"):
             train, test, note = setup.problems(config, given)
         with together(comm, "checking the reward"):
-            grader = given.grader or config.rewards.open()
+            grader = stack.enter_context(given.grader or config.rewards.open())
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, given.policy, parallel, callbacks, stack)
@@ -85,7 +85,6 @@ def open_parts(
             with together(comm, "opening the sampler"):
                 sampler = setup.sampler(config, policy, parallel, initial, run)
             stack.callback(sampler.close)
-        grader = stack.enter_context(grader)
         parts = Parts(
             config, callbacks, parallel, policy, learner, stream, test, sampler, grader, run
         )

@@ -1,0 +1,212 @@
+"""Reward functions that a setting names run in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from custom_rewards import problems, reasons
+from forked import wait_until
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.targets import importing
+from rlobj.rewards import Custom, Graded
+
+FUNCTIONS = """
+import asyncio, ctypes, os, random, re, sys, time
+import numpy
+
+def right(response, answer, **columns):
+    return {"reward": 1, "correct": response == answer}
+
+def regex(response, answer):
+    return bool(re.match("(a+)+$", response))
+
+def ends(response, answer):
+    if response == "exit":
+        os._exit(3)
+    if response == "segfault":
+        ctypes.string_at(0)
+    if response == "fork" and os.fork() == 0:
+        return 7
+    return 1
+
+def writes(response, answer, box):
+    box.append(response)
+    return len(box)
+
+def keys(response, answer, table):
+    return table[1, "a"]
+
+def prints(response, answer):
+    print("seen", response)
+    print("warned", response, file=sys.stderr)
+    os.write(1, b"not through Python")
+    return 1
+
+def draws(response, answer):
+    return random.random() + numpy.random.random()
+
+def greedy(response, answer):
+    return len(bytearray(4 * 2**30)) if response == "large" else 1
+
+def pid(response, answer):
+    return os.getpid()
+
+def batch(responses, answers):
+    return [len(each) for each in responses]
+
+async def waits(response, answer):
+    if response == "hang":
+        await asyncio.Event().wait()  # here
+    if response == "block":
+        time.sleep(1000)  # blocks
+    await asyncio.sleep(0.5)
+    return 1
+
+NUMBER = 1
+"""
+
+
+@pytest.fixture
+def mine(tmp_path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(FUNCTIONS)
+    return file
+
+
+def graded(file: Path, name: str, *responses: str, **settings: Any) -> list[Graded]:
+    with Custom(target=f"{file}:{name}", **settings).open() as grader:
+        return grader.score(responses, problems(*"x" * len(responses)))
+
+
+def test_a_function_grades_and_says_what_is_right(mine):
+    with Custom(target=f"{mine}:right").open() as grader:
+        grader.check(problems("x", level=3))
+        assert grader.says_right
+        grades = grader.score(["x", "y"], problems("x", "x", level=3))
+    assert [(each.reward, each.correct) for each in grades] == [(1, True), (1, False)]
+    assert [each.reward for each in graded(mine, "batch", "a", "bcd", batched=True)] == [1, 3]
+
+
+def test_a_regular_expression_that_never_ends_is_a_timeout_and_its_line_is_shown(mine, caplog):
+    start = time.monotonic()
+    grades = graded(mine, "regex", "a", "a" * 60 + "b", "b", deadline=0.5)
+    assert time.monotonic() - start < 20
+    assert reasons(grades) == ["custom", "timeout", "custom"]
+    assert [grades[0].reward, grades[2].reward] == [1, 0]
+    assert "did not return within 0.5 seconds on problem 'p1'" in caplog.text
+    assert 'mine.py, line 9: return bool(re.match("(a+)+$", response))' in caplog.text
+
+
+def test_a_function_that_ends_or_forks_its_process_hits_only_its_own_call(mine, caplog):
+    grades = graded(mine, "ends", "a", "exit", "fork", "segfault", "b")
+    assert reasons(grades) == ["custom", "crash", "custom", "crash", "custom"]
+    assert [each.reward for each in grades[::2]] == [1, 1, 1]
+    assert "ended its process on problem 'p1', which ended with exit status 3" in caplog.text
+    with pytest.raises(RunError, match=r"(?s)signal SIGSEGV.*mine.py, line 15: ctypes"):
+        graded(mine, "ends", "segfault", max_failures=0)
+
+
+def test_a_function_gets_a_copy_of_the_data_with_all_its_types(mine):
+    asked = [*problems("x", box=[1])] * 2
+    with Custom(target=f"{mine}:writes").open() as grader:
+        assert [each.reward for each in grader.score(["a", "b"], asked)] == [2, 2]
+    assert asked[0].extra == {"box": [1]}
+    with Custom(target=f"{mine}:keys").open() as grader:
+        assert grader.score(["a"], problems("x", table={(1, "a"): 5}))[0].reward == 5
+        with pytest.raises(ConfigError, match="columns of a problem cannot be sent"):
+            grader.check(problems("x", table=lambda: 5))
+
+
+def test_what_a_function_prints_is_printed_here(mine, capsys):
+    graded(mine, "prints", "a")
+    assert capsys.readouterr() == ("seen a\n", "warned a\n")
+
+
+def test_random_numbers_follow_from_the_state_of_this_process(mine):
+    def drawn(seed: int) -> list[float]:
+        random.seed(seed)
+        return [each.reward for each in graded(mine, "draws", "a", "b")]
+
+    first = drawn(1)
+    assert first == drawn(1) != drawn(2)
+    assert first[0] != first[1]
+
+
+def test_a_limit_of_memory_is_an_exception_of_the_call(mine):
+    assert reasons(graded(mine, "greedy", "large", "b", memory_gib=3)) == [
+        "error: MemoryError",
+        "custom",
+    ]
+
+
+def test_async_calls_run_at_the_same_time_and_hang_alone(mine, caplog):
+    start = time.monotonic()
+    grades = graded(mine, "waits", *"ab", "hang", *"cdef", deadline=1.5)
+    assert time.monotonic() - start < 10
+    assert reasons(grades) == [*["custom"] * 2, "timeout", *["custom"] * 4]
+    assert "line 47: await asyncio.Event().wait()  # here" in caplog.text
+    caplog.clear()
+    assert reasons(graded(mine, "waits", "block", "a", deadline=0.7, concurrency=1)) == [
+        "timeout",
+        "custom",
+    ]
+    assert "line 49: time.sleep(1000)  # blocks" in caplog.text
+
+
+def test_one_process_makes_all_calls_and_ends_with_the_grader(mine):
+    with Custom(target=f"{mine}:pid").open() as grader:
+        numbers = {each.reward for _ in range(2) for each in grader.score("ab", problems(*"xx"))}
+        [number] = map(int, numbers)
+        assert number != os.getpid()
+        os.kill(number, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+    assert "_rlobj_target_mine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import os; os._exit(4)", "the process that imports it ended with exit status 4"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("score = 1", "is not a function"),
+        ("other = 1", "no such name"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_told(tmp_path, text, message):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        Custom(target=f"{tmp_path}/mine.py:score").open()
+
+
+def test_no_process_imports_what_is_not_trusted(tmp_path):
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w')")
+    with importing(False), pytest.raises(ConfigError, match="only if you trust it"):
+        Custom(target=f"{tmp_path}/mine.py:score").open()
+    assert not (tmp_path / "seen").exists()
+
+
+def test_a_script_without_a_main_guard_is_not_run_again_and_its_death_ends_the_worker(mine):
+    script = mine.with_name("script.py")
+    script.write_text(f"""
+import os
+from rlobj.data import Problem
+from rlobj.rewards import Custom
+print("begun", flush=True)
+grader = Custom(target={f"{mine}:pid"!r}).open()
+print(int(grader.score(["a"], [Problem("p", "?", "x")])[0].reward), flush=True)
+os._exit(0)
+""")
+    run = [sys.executable, str(script)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=100, check=True)
+    begun, number = done.stdout.split()
+    assert begun == "begun"
+    wait_until(lambda: not Path(f"/proc/{number}").exists(), 20)
