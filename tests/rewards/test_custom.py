@@ -308,11 +308,15 @@ def test_train_and_evaluate_check_the_function_before_anything_is_made(tmp_path)
     assert not (tmp_path / "eval").exists()
 
 
-def test_settings_reach_a_function_that_is_passed_from_python(tmp_path):
-    def score(responses, answers, **columns):
-        assert len(responses) in (2, 16)  # the check, and all of a step at once
-        return [float(a == b) for a, b in zip(responses, answers, strict=True)]
+SEEN: list[int] = []
 
+
+def seen_here(responses, answers, **columns):
+    SEEN.append(len(responses))
+    return [float(a == b) for a, b in zip(responses, answers, strict=True)]
+
+
+def test_settings_reach_a_function_that_is_passed_from_python_and_runs_here(tmp_path):
     settings = {
         "training.steps": 1,
         "rewards.batched": True,
@@ -320,7 +324,9 @@ def test_settings_reach_a_function_that_is_passed_from_python(tmp_path):
         "sampling.prompts_per_step": 4,
         "sampling.group_size": 4,
     }
-    result = rlobj.train("grpo", data=ROWS, reward=score, out=tmp_path / "run", settings=settings)
+    out = tmp_path / "run"
+    result = rlobj.train("grpo", data=ROWS, reward=seen_here, out=out, settings=settings)
+    assert SEEN == [2, 16]  # the check, and all of a step at once
     assert result.history[-1]["reward/undecided"] == 0
 
 
