@@ -6,10 +6,7 @@ or rows, responses in random order, and groups on several ranks. Ranks are proce
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ import torch.distributed as dist
 from forked import call_in_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import on_ranks
 from strategies import NAN, awkward_batch, fitting, gradients, leaf, objectives
 from torch import Tensor
 
@@ -390,32 +388,11 @@ def test_given_advantages_work_if_a_rank_has_no_table(pair: Found) -> None:
     assert [found["brought"] for found in pair] == [int(awkward_batch(1).decided.sum())] * 2
 
 
-class Thread:
-    """A `Comm` whose ranks are threads of one process."""
-
-    def __init__(self, rank: int, values: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.size = rank, len(values)
-        self.values, self.barrier = values, barrier
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        self.values[self.rank] = tensor.clone()
-        self.barrier.wait()
-        total = sum(self.values[1:], start=self.values[0])
-        self.barrier.wait()
-        return total
-
-
 @pytest.mark.parametrize("by", ["group", "position"])
 def test_ranks_can_be_threads_of_one_process(by: str) -> None:
     """A lock that is held during `comm.sum` would make the ranks wait for each other."""
     batch = awkward_batch(3)
     objective = Objective(keep=f"entropy > entropy.mean(by='{by}')")
-    whole = objective.plan([batch]).weights[0].tolist()
-    values, barrier = [None] * 2, threading.Barrier(2, timeout=10)
-
-    def plan(rank: int) -> list[float]:
-        tables = batch.split(2)[rank : rank + 1]
-        return objective.plan(tables, comm=Thread(rank, values, barrier)).weights[0].tolist()
-
-    with ThreadPoolExecutor(2) as pool:
-        assert [*itertools.chain(*pool.map(plan, range(2)))] == whole
+    tables = batch.split(2)
+    found = on_ranks(2, lambda comm: objective.plan([tables[comm.rank]], comm=comm).weights[0])
+    assert torch.equal(torch.cat(found), objective.plan([batch]).weights[0])
