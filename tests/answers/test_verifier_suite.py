@@ -24,14 +24,7 @@ from rlobj.rewards import MathVerifier
 CASES = Path(__file__).parent / "verifier_cases"
 BENCHMARKS = Path(__file__).parents[3] / "shared" / "data" / "benchmarks"
 NAMES = [
-    "aime24",
-    "aime25",
-    "amc23",
-    "math500",
-    "minerva",
-    "olympiadbench",
-    "brumo25",
-    "cmimc25",
+    *("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench", "brumo25", "cmimc25"),
     "hmmt25",
 ]
 FAMILIES = sorted(path.stem for path in CASES.glob("*.jsonl"))
