@@ -426,18 +426,8 @@ def test_explain_says_what_a_rank_is_among() -> None:
 def test_tokens_on_which_a_rank_is_undefined_are_in_the_last_phase() -> None:
     first, last = Objective(split="entropy.rank(within=advantage > 0) > 0.5").phases
     assert (first.plan([RANKED]).weights[0] != 0).tolist() == [
-        True,
-        False,
-        True,
-        False,
-        False,
-        False,
+        *(True, False, True, False, False, False),
     ]
     assert (last.plan([RANKED]).weights[0] != 0).tolist() == [
-        False,
-        True,
-        False,
-        True,
-        False,
-        False,
+        *(False, True, False, True, False, False),
     ]
