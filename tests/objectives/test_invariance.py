@@ -1,14 +1,14 @@
 """Selection, loss and gradient of an update do not depend on how its tokens are split.
 
 All presets and compositions are tested with 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables
-or rows, responses in random order, and groups on several ranks. Ranks are processes with gloo.
+or rows, responses in random order, and groups on several ranks. Two ranks are processes with gloo,
+four are threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -265,19 +265,25 @@ def faults() -> dict[str, Fault]:
 
 
 def rank_main(rank: int, size: int, folder: str) -> None:
-    """The program of one rank: all objectives with all layouts; two ranks also test all faults."""
+    """The program of one of two ranks: all objectives, and all faults."""
     torch.set_num_threads(1)
     store, patience = f"file://{folder}/store", timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
-    comm, batch, found = Group(), awkward_batch(1), {}
-    for layout in PAIR if size == 2 else FOUR:
-        tables = tables_of(layout, rank, batch)
-        for name, objective in OBJECTIVES.items():
-            found[layout, name] = outcome(objective, tables, batch.starts, comm)
-    if size == 2:
-        found.update(meet_faults(comm, batch))
+    comm = Group()
+    found = {**outcomes(comm, PAIR), **meet_faults(comm, awkward_batch(1))}
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+
+
+def outcomes(comm: Any, layouts: list[str]) -> dict[Any, Any]:
+    """The outcomes of all objectives on one rank."""
+    batch = awkward_batch(1)
+    return {
+        (layout, name): outcome(objective, tables, batch.starts, comm)
+        for layout in layouts
+        for tables in [tables_of(layout, comm.rank, batch)]
+        for name, objective in OBJECTIVES.items()
+    }
 
 
 def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
@@ -294,20 +300,16 @@ def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
     return found
 
 
-def launch(size: int, folder: Path) -> Found:
-    """The results of each rank; one launch computes all objectives."""
-    call_in_ranks(rank_main, size, folder)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return launch(2, tmp_path_factory.mktemp("pair"))
+    folder = tmp_path_factory.mktemp("pair")
+    call_in_ranks(rank_main, 2, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return launch(4, tmp_path_factory.mktemp("four"))
+def four() -> Found:
+    return on_ranks(4, lambda comm: outcomes(comm, FOUR))
 
 
 @pytest.fixture(scope="module")
