@@ -36,12 +36,6 @@ def decided(verdict):
 
 
 @pytest.fixture(scope="module")
-def verifier():
-    with MathVerifier() as shared:
-        yield shared
-
-
-@pytest.fixture(scope="module")
 def hasty():
     with MathVerifier(deadline=DEADLINE) as shared:
         yield shared

@@ -73,12 +73,6 @@ def test_the_suite_is_broad_balanced_and_does_not_contradict_itself():
     assert len(labels) == len({(response, gold) for response, gold, _ in labels})
 
 
-@pytest.fixture(scope="module")
-def verifier():
-    with MathVerifier(deadline=10, workers=2) as opened:
-        yield opened
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_wrong_answer_passes_and_right_ones_do(family, verifier):

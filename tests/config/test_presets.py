@@ -111,8 +111,7 @@ DEFINITIONS = {
     "dapo-loss": DAPO,
     "dppo": Objective(surrogate=DppoTv(low=0.2, high=0.2, cap=20.0, against="old")),
     "dro": PLAIN.replace(
-        advantage=GroupCentered(),
-        penalties=[KL(estimator="k2", against="old", coefficient=0.1)],
+        advantage=GroupCentered(), penalties=[KL(estimator="k2", against="old", coefficient=0.1)]
     ),
     "dppo-kl": Objective(surrogate=Cispo(max=20.0), divisor=ALL).drop(
         ((advantage > 0) & (prob > old_prob) | (advantage <= 0) & (prob < old_prob))
@@ -299,12 +298,7 @@ def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
         "prompts_per_step": 64,
         "group_size": 8,
         "max_tokens": 3072,
-        "dynamic": {
-            "by": "accuracy",
-            "max_batches": 10,
-            "whole_batches": True,
-            "oversampling": 3,
-        },
+        "dynamic": {"by": "accuracy", "max_batches": 10, "whole_batches": True, "oversampling": 3},
     }
     assert "sources" not in preset.config
     assert "base" not in preset.config

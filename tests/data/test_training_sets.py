@@ -38,10 +38,7 @@ def dapo_row(index, answer=None, copy=0):
         "data_source": "math_dapo",
         "prompt": [{"content": question, "role": "user"}],
         "ability": "MATH",
-        "reward_model": {
-            "ground_truth": str(answer or index),
-            "style": "rule-lighteval/MATH_v2",
-        },
+        "reward_model": {"ground_truth": str(answer or index), "style": "rule-lighteval/MATH_v2"},
         "extra_info": {"index": f"9a9b6eb4-{index:04}-{copy:04}"},
     }
 

@@ -178,11 +178,7 @@ def test_sampled_sign_flips_of_many_problems_are_repeatable() -> None:
     assert clear.p_value == 1 / (FLIPS + 1)  # exactly 2/2^30: never 0
 
 
-@given(
-    st.lists(st.integers(-4, 4), min_size=1, max_size=9),
-    st.integers(1, 8),
-    st.integers(-8, 8),
-)
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9), st.integers(1, 8), st.integers(-8, 8))
 def test_the_interval_holds_exactly_the_differences_that_the_test_does_not_reject(
     counts: list[int], samples: int, shift: int
 ) -> None:

@@ -250,10 +250,7 @@ CHOICES = {**lm_eval(0, []), "resps": [[["-5.1", "False"]], [["-0.1", "True"]]]}
         *(
             ([{**row, "response": "4"}], {"known": KNOWN}, message)
             for row, message in (
-                (
-                    {"prompt": "Q: What is 1+1?", "id": "p-2"},
-                    "that of problem 'p-2'.*asks 'p-1'",
-                ),
+                ({"prompt": "Q: What is 1+1?", "id": "p-2"}, "that of problem 'p-2'.*asks 'p-1'"),
                 ({"prompt": "What is 3+3?", "id": "p-2"}, "does not hold its question"),
                 ({"prompt": "Think. Twice?"}, "its question is that of p-4, p-5"),
                 ({"prompt": "What is 3+3?"}, "neither its id None nor its question"),

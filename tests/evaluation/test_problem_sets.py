@@ -77,7 +77,7 @@ def write_checkpoint(run: RunDirectory, step: int) -> None:
     """A checkpoint whose files are empty."""
     place = run.checkpoints / f"step-{step:06d}"
     files = [
-        *("state.json", "model/config.json", "model/model.safetensors", "optimizer/0", "random/0"),
+        *("state.json", "model/config.json", "model/model.safetensors", "optimizer/0", "random/0")
     ]
     for file in (place / name for name in files):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -269,7 +269,7 @@ def test_names_of_problems_are_whole_without_the_folder_that_all_share(
     browser.open(tmp_path / "page.html")
     names = "[...document.querySelectorAll('.row .id')]"
     assert browser.run(f"{names}.map(each => each.textContent)") == [
-        *("8+4+4", "18+24+34", f"…{('long' * 9)[-31:]}"),
+        *("8+4+4", "18+24+34", f"…{('long' * 9)[-31:]}")
     ]
     assert browser.run(f"{names}.filter(each => each.scrollWidth > each.clientWidth)") == []
 

@@ -21,10 +21,7 @@ from rlobj.records.observed import Observed
 from rlobj.records.schema import COLUMNS
 from rlobj.records.tables import write_tables
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 
 HOSTILE = (
     "</script><script>window.broken = 1</script>",

@@ -100,7 +100,7 @@ def test_the_figure_has_a_curve_for_each_share() -> None:
     updates = [update_of(STAPO, batch(seed), step=seed) for seed in (1, 2)]
     figure = rlobj.replay(updates, "prob < TAU", sweep="TAU=1e-3..1e-1:4").figure()
     assert [line.name for line in figure.lines] == [
-        *("share of the tokens", "precision", "recall", "share of the gradient"),
+        *("share of the tokens", "precision", "recall", "share of the gradient")
     ]
     assert (figure.x, figure.log_x, len(figure.lines[0].x)) == ("TAU", True, 4)
     assert {line.run for line in figure.lines} == {None}  # each has its own colour

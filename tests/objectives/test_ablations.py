@@ -330,10 +330,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "kl-type-mse": ("estimate", GAP**2 / 2),
     "kl-type-low-var-kl": ("estimate", math.exp(GAP) - GAP - 1),
     "fixed-threshold": ("proxy", ("old", ("min_p", 0.02), ("relative", False))),
-    "temperature": (
-        "proxy",
-        ("old", ("min_p", 0.02), ("relative", True), ("temperature", 0.6)),
-    ),
+    "temperature": ("proxy", ("old", ("min_p", 0.02), ("relative", True), ("temperature", 0.6))),
     "current-policy": ("proxy", ("current", ("min_p", 0.02), ("relative", True))),
 }
 

@@ -9,16 +9,7 @@ import torch
 from strategies import awkward_batch, gradients, leaf, tokens
 from torch import Tensor
 
-from rlobj import (
-    Objective,
-    TokenBatch,
-    entropy,
-    load_preset,
-    old_prob,
-    prob,
-    surprisal,
-    when,
-)
+from rlobj import Objective, TokenBatch, entropy, load_preset, old_prob, prob, surprisal, when
 from rlobj.objectives import functional
 from rlobj.objectives.divisors import TokenMean
 from rlobj.objectives.penalties import KL

@@ -163,6 +163,25 @@ def entropy_of_77(table: TokenBatch) -> TokenBatch:
     return table.replace(entropy=values)
 
 
+INFINITE: dict[str, tuple[dict[str, Any], str]] = {
+    "weight": ({"reweight": "1 / (entropy - 77)"}, "'1 / (entropy - 77)' is NaN or infinite at"),
+    "number in a rule": (
+        {"keep": "log(77 - entropy) < 1"},
+        "'log(77 - entropy)' in 'log(77 - entropy) < 1' is NaN or infinite at row",
+    ),
+    "number in a population": (
+        {"keep": "entropy > log(77 - entropy).mean(by='group')"},
+        "'log(77 - entropy)' is NaN or infinite at row",
+    ),
+    "number in a population of responses": (
+        {"keep": "reward > (1 / (77 - entropy.max(by='response'))).mean()"},
+        "is NaN or infinite at response",
+    ),
+    "shape": ({"shape": "advantage / (entropy - 77)"}, "is NaN or infinite at row"),
+    "setting": ({"surrogate": Clip(high="1 / (77 - entropy)")}, "is NaN or infinite at row"),
+}
+
+
 def brought(table: TokenBatch) -> TokenBatch:
     return table.replace(advantages=torch.ones(len(table.lengths)))
 
@@ -200,36 +219,10 @@ def faults() -> dict[str, Fault]:
         ),
         "half a column": (top, on(1, without("entropy")), "in some tables but absent in"),
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
-        "infinite weight": (
-            Objective(reweight="1 / (entropy - 77)"),
-            on(1, entropy_of_77),
-            "'1 / (entropy - 77)' is NaN or infinite at row",
-        ),
-        "infinite number in a rule": (
-            Objective(keep="log(77 - entropy) < 1"),
-            on(0, entropy_of_77),
-            "'log(77 - entropy)' in 'log(77 - entropy) < 1' is NaN or infinite at row",
-        ),
-        "infinite number in a population": (
-            Objective(keep="entropy > log(77 - entropy).mean(by='group')"),
-            on(1, entropy_of_77),
-            "'log(77 - entropy)' is NaN or infinite at row",
-        ),
-        "infinite number in a population of responses": (
-            Objective(keep="reward > (1 / (77 - entropy.max(by='response'))).mean()"),
-            on(1, entropy_of_77),
-            "is NaN or infinite at response",
-        ),
-        "infinite shape": (
-            Objective(shape="advantage / (entropy - 77)"),
-            on(0, entropy_of_77),
-            "is NaN or infinite at row",
-        ),
-        "infinite setting": (
-            Objective(surrogate=Clip(high="1 / (77 - entropy)")),
-            on(1, entropy_of_77),
-            "is NaN or infinite at row",
-        ),
+        **{
+            f"infinite {name}": (Objective(**settings), on(1, entropy_of_77), message)
+            for name, (settings, message) in INFINITE.items()
+        },
         "setting out of bounds": (
             Objective(surrogate=Clip(high="76 - entropy")),
             on(1, entropy_of_77),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlobj.scoring import FILTERED, score_tokens, tiles, token_scores
+from rlobj.scoring import FILTERED, score_samples, score_tokens, tiles, token_scores
 
 ROWS, WIDTH, VOCABULARY = 13, 8, 301
 SMALL_TILE = 1  # bytes: tiles of the least width, 128 columns, so 301 takes three
@@ -197,3 +197,22 @@ def plain_samples(model, temperature):
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         columns.append(torch.stack([logprobs.gather(1, targets)[:, 0], entropy]))
     return torch.cat(columns, 1)
+
+
+def check_samples(model):
+    """Scores and gradients are those of the logits; gives the scores, and the gradients by name."""
+    weights = torch.randn(2, 7, dtype=torch.float64)
+    expected = plain_samples(model, 0.8)
+    (expected * weights).sum().backward()
+    wanted = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    scores = score_samples(model, SEQUENCES, temperature=0.8, entropy=True, min_p=0.1)
+    found = torch.stack([scores.logprobs, scores.entropy])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    (found * weights).sum().backward()
+    for key, parameter in model.named_parameters():
+        if key not in wanted:
+            assert parameter.grad is None, key  # no gradient for a frozen head
+        else:
+            torch.testing.assert_close(parameter.grad, wanted[key], rtol=1e-5, atol=1e-6, msg=key)
+    return scores, wanted
