@@ -342,14 +342,6 @@ def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(
     assert diagnosis.notes == ("metrics.jsonl: line 10 cannot be read and is left out",)
 
 
-@pytest.mark.parametrize("line", ["5", "[]", '{"step": 41, "reward/mean": 1' + "0" * 400 + "}"])
-def test_lines_of_other_kinds_are_ignored(tmp_path: Path, line: str) -> None:
-    run = write_run(tmp_path / "run")
-    file = run / "metrics.jsonl"
-    file.write_bytes(file.read_bytes() + line.encode() + b"\n\xff\n")
-    assert rlobj.diagnose(run).findings == ()
-
-
 @pytest.mark.parametrize("setting", ["surrogate", "drop", "preset"])
 def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(
     tmp_path: Path, setting: str

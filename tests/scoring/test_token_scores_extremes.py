@@ -13,17 +13,11 @@ from scoring_tools import (
     assert_close,
     extreme_logits,
     leaves,
-    make_head,
     plain,
 )
 
 from rlobj.scoring import score_tokens
 from rlobj.scoring.tiles import tile_columns
-
-
-@pytest.fixture
-def head():
-    return make_head()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
