@@ -117,15 +117,9 @@ def test_problems_may_differ_in_their_number_of_responses() -> None:
     assert {k: estimate.problems for k, estimate in summary.pass_at.items()} == {1: 2, 2: 1, 3: 1}
 
 
-def test_numbers_without_problems_are_nan() -> None:
-    summary = summarise(GradedBenchmark("none", ()))
-    assert math.isnan(summary.accuracy)
-    assert math.isnan(summary.interval.low)
-    assert summary.pass_at == summary.maj_at == {}
-    assert math.isnan(summary.lengths.right)
-
-
-def test_unknown_lengths_and_finishes_are_nan() -> None:
+def test_numbers_without_problems_and_unknown_lengths_and_finishes_are_nan() -> None:
+    assert all(map(math.isnan, (EMPTY.accuracy, EMPTY.interval.low, EMPTY.lengths.right)))
+    assert EMPTY.pass_at == EMPTY.maj_at == {}
     summary = summarise(GradedBenchmark("a", (problem("a", (True, "1", None, None)),)))
     assert math.isnan(summary.truncated)
     assert math.isnan(summary.lengths.mean)
