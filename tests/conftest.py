@@ -40,7 +40,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driven.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser(chromium: Browser) -> Browser:
     """A headless Chromium with a window of 1280 px."""
     chromium.resize(1280, 900)

@@ -15,7 +15,6 @@ from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import normalize
 from rlobj.answers.structure_parser import parse_structure
-from rlobj.rewards import MathVerifier
 
 ROWS = {
     "scientific notation": r"""
@@ -274,12 +273,6 @@ def pairs():
                 for answer in given.split(" ; "):
                     answer = answer.replace(r"\u200b", "\u200b")
                     yield pytest.param(answer, gold, expected, id=f"{kind}: {answer} for {gold}")
-
-
-@pytest.fixture(scope="module")
-def verifier():
-    with MathVerifier(deadline=10) as shared:
-        yield shared
 
 
 @pytest.mark.parametrize(("answer", "gold", "expected"), [*pairs(), *policies()])

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rlobj.answers import MathVerifier
-
 FOLDER = Path(__file__).parent / "blind"
 HASHES = {
     "pairs": "f879c0e85611d9a7ccc9579e7c127add9753d476780de4b2e8a2b75f78faafad",
@@ -24,12 +22,6 @@ HASHES = {
 }
 ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (23, 0), "exam": (4, 4)}
 """Suite -> false positives and false negatives."""
-
-
-@pytest.fixture(scope="module")
-def verifier():
-    with MathVerifier(deadline=10, workers=2) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("suite", HASHES)

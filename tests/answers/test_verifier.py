@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,20 +21,23 @@ SLOW = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
 LARGE = r"\boxed{\lim_{x \to 0} (x+y+z+w+1)^{200}}"
 
 
+DEADLINE = 0.6  # what is right here needs half of it
+BOMBS = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 10)]
+FAULTS = ("timeout", "crash", "memory")
+
+
 def hard(n):
     """A right answer that only a worker can decide, and its gold."""
     return rf"\boxed{{{n}+\sqrt{{2}}}}", rf"\sqrt{{2}}+{n}"
 
 
-@pytest.fixture(scope="module")
-def verifier():
-    with MathVerifier() as shared:
-        yield shared
+def decided(verdict):
+    return verdict.correct, verdict.reason
 
 
 @pytest.fixture(scope="module")
 def hasty():
-    with MathVerifier(deadline=1.0) as shared:
+    with MathVerifier(deadline=DEADLINE) as shared:
         yield shared
 
 
@@ -47,41 +51,20 @@ def alive(process_id):
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("2^{10}", "1024"),
-        ("1/2", r"\frac{1}{2}"),
-        ("0.5", r"\frac12"),
-        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
-        ("1+x", "x+1"),
-        (r"(x+1)^2", "x^2+2x+1"),
-        ("2, 1", "1, 2"),
-        (r"\left(3, \frac{\pi}{2}\right)", r"(3, \pi/2)"),
-        ("x=5", "5"),
-        ("5", r"\boxed{5}"),
-        (r"\frac{1}{3}", r"$\frac{2}{6}$"),
-        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    ("answer", "gold", "correct"),
+    [  # `test_answers` has many more, without these forms of golds and answers
+        ("5", r"\boxed{5}", True),
+        (r"\frac{1}{3}", r"$\frac{2}{6}$", True),
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", True),
+        (r"(x+1)^2", "x^2+2x+1", True),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", True),
+        ("x", "y", False),
+        ("1, 2, 3", "1, 2", False),
+        (r"\frac{1}{2", r"\frac{1}{2}", False),
     ],
 )
-def test_equal_answers_are_correct(verifier, answer, gold):
-    assert verifier.verify(f"So \\boxed{{{answer}}}", gold).correct is True
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("1023", "1024"),
-        ("4.67", r"\frac{14}{3}"),
-        ("x", "y"),
-        ("1, 2, 3", "1, 2"),
-        ("5 or 6", "5"),
-        ("0", "x^2-3x+2=0"),  # equal the other way round: the gold comes first
-        (r"\text{Bob}", r"\text{Evelyn}"),
-        (r"\frac{1}{2", r"\frac{1}{2}"),
-    ],
-)
-def test_unequal_answers_are_wrong(verifier, answer, gold):
-    assert verifier.verify(f"So \\boxed{{{answer}}}", gold).correct is False
+def test_equal_answers_are_correct_and_others_are_wrong(verifier, answer, gold, correct):
+    assert verifier.verify(f"So \\boxed{{{answer}}}", gold).correct is correct
 
 
 def test_reason_names_what_decided(verifier):
@@ -92,20 +75,15 @@ def test_reason_names_what_decided(verifier):
     verdict = verifier.verify(r"\boxed{3\cdot 4}", "12")
     assert (verdict.answer, verdict.reason) == (r"3\cdot 4", "exact")
     assert verifier.verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}").reason == "numeric"
-    verdict = verifier.verify(r"\boxed{\int_0^1 2x \, dx}", "1")
-    assert (verdict.correct, verdict.reason) == (True, "math-verify")
-
-
-def test_empty_gold_is_undecided(verifier):
-    assert verifier.verify(r"\boxed{12}", "  ").correct is None
+    assert decided(verifier.verify(r"\boxed{\int_0^1 2x \, dx}", "1")) == (True, "math-verify")
 
 
 @pytest.mark.slow
 def test_slow_answer_is_wrong_at_the_deadline_and_the_next_answer_is_right():
-    with MathVerifier(deadline=1.0) as verifier:
+    with MathVerifier(deadline=DEADLINE) as verifier:
         started = time.perf_counter()
         verdict = verifier.verify(SLOW, "5")
-        assert (verdict.correct, verdict.reason) == (False, "timeout")
+        assert decided(verdict) == (False, "timeout")
         assert time.perf_counter() - started < 2 + 20  # the start of the process comes on top
         assert verifier.verify(*hard(1)).correct is True
         assert not verifier.undecided
@@ -114,9 +92,9 @@ def test_slow_answer_is_wrong_at_the_deadline_and_the_next_answer_is_right():
 @pytest.mark.slow
 def test_a_gold_answer_that_is_too_slow_leaves_other_answers_undecided():
     gold = SLOW.removeprefix(r"\boxed{").removesuffix("}")
-    with MathVerifier(deadline=1.0) as verifier:
+    with MathVerifier(deadline=DEADLINE) as verifier:
         verdict = verifier.verify(rf"\boxed{{1+{gold}}}", gold)
-        assert (verdict.correct, verdict.reason) == (None, "gold timeout")
+        assert decided(verdict) == (None, "gold timeout")
         assert verifier.verify(SLOW, gold).correct is True
         assert verifier.undecided == {"gold timeout": 1}
 
@@ -154,29 +132,25 @@ class Replies:
 SOUND = (True, "numeric")
 
 
-@pytest.mark.parametrize("fault", ["timeout", "crash", "memory"])
-@pytest.mark.parametrize("again", ["timeout", "crash", "memory"])
-def test_two_faults_beside_a_sound_gold_are_the_answers(monkeypatch, fault, again):
-    replies = Replies(monkeypatch, (None, fault), SOUND, (None, again))
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [(SOUND, SOUND), *(((None, reason), (False, reason)) for reason in FAULTS)],
+)
+def test_a_fault_is_tried_again_and_two_beside_a_sound_gold_are_the_answers(
+    monkeypatch, fault, again, expected
+):
+    replies = Replies(monkeypatch, (None, fault), SOUND, again)
     with MathVerifier() as verifier:
-        verdict = verifier.verify(*hard(1))
-        assert (verdict.correct, verdict.reason) == (False, again)
+        assert decided(verifier.verify(*hard(1))) == expected
     assert [question[1] is None for question in replies.asked] == [False, True, False]
 
 
-@pytest.mark.parametrize("fault", ["timeout", "crash", "memory"])
-def test_a_fault_of_the_machine_is_tried_again(monkeypatch, fault):
-    Replies(monkeypatch, (None, fault), SOUND, (True, "numeric"))
-    with MathVerifier() as verifier:
-        assert verifier.verify(*hard(1)).correct is True
-
-
-@pytest.mark.parametrize("fault", ["timeout", "crash", "memory", "not settled", "error: KeyError"])
+@pytest.mark.parametrize("fault", [*FAULTS, "not settled", "error: KeyError"])
 def test_a_failure_beside_a_gold_that_fails_is_undecided(monkeypatch, fault):
     Replies(monkeypatch, (None, fault), (None, "crash"))
     with MathVerifier() as verifier:
-        verdict = verifier.verify(*hard(1))
-        assert (verdict.correct, verdict.reason) == (None, "gold crash")
+        assert decided(verifier.verify(*hard(1))) == (None, "gold crash")
 
 
 @pytest.mark.parametrize("reason", ["not settled", "error: KeyError"])
@@ -185,7 +159,7 @@ def test_an_answer_that_fails_by_itself_is_wrong_and_its_gold_is_checked_once(mo
     with MathVerifier() as verifier:
         for n in (2, 3):
             verdict = verifier.verify(rf"\boxed{{\sqrt{{{n}}}+1}}", r"\sqrt{5}")
-            assert (verdict.correct, verdict.reason) == (False, reason)
+            assert decided(verdict) == (False, reason)
     assert len(replies.asked) == 3
 
 
@@ -209,15 +183,16 @@ def test_a_verdict_does_not_depend_on_slow_questions_in_flight(workers, slow):
         (r"\boxed{\lim_{x \to 0} \frac{\sin x}{x}}", "1"),
         hard(1),
     ]
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 4 + slow)]
-    with MathVerifier(deadline=1.0, workers=workers) as verifier, ThreadPoolExecutor(8) as threads:
-        alone = [(each.correct, each.reason) for each in (verifier.verify(*pair) for pair in pairs)]
+    with MathVerifier(deadline=DEADLINE, workers=workers) as verifier:
+        alone = [decided(verifier.verify(*pair)) for pair in pairs]
     assert [correct for correct, _ in alone] == [True, True, False, True, True]
-    with MathVerifier(deadline=1.0, workers=workers) as verifier, ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
+    with (
+        MathVerifier(deadline=DEADLINE, workers=workers) as verifier,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS[:slow]]
         time.sleep(0.5)
-        together = verifier.verify_many(pairs)
-        assert [(each.correct, each.reason) for each in together] == alone
+        assert list(map(decided, verifier.verify_many(pairs))) == alone
         assert [future.result().reason for future in asked] == ["timeout"] * slow
         assert not verifier.undecided
 
@@ -227,14 +202,15 @@ def test_a_busy_machine_does_not_change_a_verdict():
     """The deadline is in processor time, and each verdict here needs less than half of it."""
     pairs = [(rf"\boxed{{\int_0^1 {2 * n}x\,dx}}", str(n)) for n in range(1, 4)]
     burn = [sys.executable, "-c", "while True: pass"]
-    burners = [subprocess.Popen(burn) for _ in range(2 * (os.cpu_count() or 1))]
-    try:
-        with MathVerifier(deadline=0.4, workers=2) as verifier:
+    with MathVerifier(deadline=0.4, workers=2) as verifier:
+        verifier.verify_many([hard(1), hard(2)])  # started
+        burners = [subprocess.Popen(burn) for _ in range(2 * (os.cpu_count() or 1))]
+        try:
             assert all(verdict.correct for verdict in verifier.verify_many(pairs))
-    finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
 
 
 @pytest.mark.slow
@@ -248,7 +224,7 @@ def test_a_worker_that_the_machine_stops_is_replaced_and_the_answer_is_right(mon
 
 @pytest.mark.slow
 def test_an_interrupt_ends_the_wait_for_a_worker_and_leaves_the_verifier_usable():
-    with MathVerifier(deadline=4.0) as verifier, ThreadPoolExecutor(1) as threads:
+    with MathVerifier(deadline=2.0) as verifier, ThreadPoolExecutor(1) as threads:
         verifier.verify(*hard(1))
         slow = threads.submit(verifier.verify, SLOW, "5")
         time.sleep(0.5)
@@ -265,19 +241,18 @@ def test_an_interrupt_ends_the_wait_for_a_worker_and_leaves_the_verifier_usable(
 
 @pytest.mark.slow
 def test_close_ends_the_wait_of_questions_for_a_worker():
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 10)]
     with ThreadPoolExecutor(8) as threads:
-        with MathVerifier(deadline=1.0) as verifier:
+        with MathVerifier(deadline=DEADLINE) as verifier:
             verifier.verify(*hard(1))
-            asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
+            asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS]
             time.sleep(0.5)
         found = [future.exception() for future in asked]
-    assert sum(isinstance(error, RunError) for error in found) >= len(bombs) - 2
+    assert sum(isinstance(error, RunError) for error in found) >= len(BOMBS) - 2
 
 
 @pytest.mark.slow
 def test_equal_slow_answers_take_one_deadline_in_a_batch_in_threads_and_later() -> None:
-    with MathVerifier(deadline=1.0) as verifier, ThreadPoolExecutor(8) as threads:
+    with MathVerifier(deadline=DEADLINE) as verifier, ThreadPoolExecutor(8) as threads:
         verifier.verify(*hard(1))  # started
         started = time.perf_counter()
         asked = threads.map(lambda _: verifier.verify_many([(SLOW, "5")] * 2), range(8))
@@ -317,24 +292,23 @@ def test_workers_are_usable_after_expensive_answers(hasty):
 
 @pytest.mark.slow
 def test_an_answer_that_needs_too_much_memory_is_wrong():
-    with MathVerifier(deadline=30.0, memory_gib=0.3) as verifier:
+    with MathVerifier(deadline=30.0, memory_gib=0.2) as verifier:
         assert verifier.verify(*hard(1)).correct is True
-        verdict = verifier.verify(LARGE, "5")
-        assert (verdict.correct, verdict.reason) == (False, "memory")
+        assert decided(verifier.verify(LARGE, "5")) == (False, "memory")
         assert verifier.verify(*hard(2)).correct is True
 
 
 @pytest.mark.slow
 def test_worker_killed_while_comparing_gets_the_answer_again():
-    with MathVerifier(deadline=3.0) as verifier:
+    with MathVerifier(deadline=1.5) as verifier:
         verifier.verify(*hard(1))
         (process_id,) = verifier.process_ids
         killer = threading.Timer(0.5, os.kill, (process_id, signal.SIGKILL))
         killer.start()
         verdict = verifier.verify(SLOW, "5")
         killer.join()
-        assert (verdict.correct, verdict.reason) == (False, "timeout")  # of the second try
-        assert verdict.seconds > 3.0
+        assert decided(verdict) == (False, "timeout")  # of the second try
+        assert verdict.seconds > 1.5
         assert verifier.verify(*hard(2)).correct is True
         assert verifier.process_ids != [process_id]
 
@@ -361,12 +335,12 @@ def test_threads_share_the_workers():
 
 @pytest.mark.slow
 def test_workers_run_in_parallel():
-    with MathVerifier(deadline=1.0, workers=3) as verifier, ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(verifier.verify_many, [(SLOW, str(n)) for n in range(4)])
+    with MathVerifier(deadline=DEADLINE, workers=3) as verifier, ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(verifier.verify_many, [(SLOW, str(n)) for n in range(3)])
         wait_until(lambda: len(verifier._idle) == 1)  # two are at work, and one stays free
         assert not asked.done()
         assert verifier.verify(*hard(1)).correct is True
-        assert [verdict.reason for verdict in asked.result()] == ["timeout"] * 4
+        assert [verdict.reason for verdict in asked.result()] == ["timeout"] * 3
 
 
 def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
@@ -382,27 +356,11 @@ def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
 
 
 @pytest.mark.slow
-def test_many_slow_answers_at_once_return_and_do_not_block_others():
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 9)]
-    with MathVerifier(deadline=1.0, workers=2) as verifier, ThreadPoolExecutor(40) as threads:
-        verifier.verify_many([hard(1), hard(2)])
-        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
-        fine = [threads.submit(verifier.verify, *hard(n)) for n in range(3, 9)]
-        verdicts = [future.result() for future in asked]
-        assert {(verdict.correct, verdict.reason) for verdict in verdicts} == {(False, "timeout")}
-        # One after the other; starting processes comes on top.
-        assert max(verdict.seconds for verdict in verdicts) < len(bombs) * (1 + 4)
-        assert all(future.result().correct is True for future in fine)
-        assert not verifier.undecided
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_quick_answers_do_not_wait_behind_slow_ones(workers):
-    deadline = 1.0
-    bombs = [SLOW.replace("y^3", f"y^{n}") for n in range(4, 10)]
+def test_many_slow_answers_at_once_return_and_quick_ones_do_not_wait_behind_them(workers):
+    bombs = BOMBS[: 2 * workers + 1]
     with (
-        MathVerifier(deadline=deadline, workers=workers) as verifier,
+        MathVerifier(deadline=DEADLINE, workers=workers) as verifier,
         ThreadPoolExecutor(50) as threads,
     ):
         verifier.verify_many([hard(n) for n in range(workers)])  # started
@@ -412,8 +370,13 @@ def test_quick_answers_do_not_wait_behind_slow_ones(workers):
         verdicts = [future.result() for future in quick]
         assert all(verdict.correct for verdict in verdicts)
         # One slow answer may be at the only worker; its process is then started again.
-        assert max(verdict.seconds for verdict in verdicts) < deadline + 8
+        assert max(verdict.seconds for verdict in verdicts) < 1 + 8
         assert not any(future.done() for future in asked[2 * workers :])
+        verdicts = [future.result() for future in asked]
+        assert set(map(decided, verdicts)) == {(False, "timeout")}
+        # One after the other; starting processes comes on top.
+        assert max(verdict.seconds for verdict in verdicts) < (len(bombs) + len(quick)) * (1 + 4)
+        assert not verifier.undecided
 
 
 def test_worker_is_replaced_after_recycle_after_answers():
@@ -426,22 +389,20 @@ def test_worker_is_replaced_after_recycle_after_answers():
 
 @pytest.mark.slow
 def test_workers_decide_many_answers():
-    verifier = MathVerifier(deadline=1.0, workers=2, recycle_after=50)
+    verifier = MathVerifier(deadline=DEADLINE, workers=2, recycle_after=50)
     with verifier, ThreadPoolExecutor(8) as threads:
         right = [hard(n) for n in range(150)]
-        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(146)]
-        bombs = [(SLOW, str(n)) for n in range(4)]
+        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(148)]
+        bombs = [(SLOW, str(n)) for n in range(2)]
         rows = [*right, *wrong, *bombs]
         random.Random(0).shuffle(rows)
         verdicts = list(threads.map(lambda row: verifier.verify(*row), rows))
-        correct = [verdict.correct for verdict in verdicts]
-        assert (correct.count(True), correct.count(False), correct.count(None)) == (150, 150, 0)
+        assert Counter(verdict.correct for verdict in verdicts) == {True: 150, False: 150}
         assert len(set(verifier.process_ids)) == 2
         assert all(map(alive, verifier.process_ids))
 
 
 def test_compare_takes_extracted_answers(verifier):
-    assert verifier.compare("0.5", r"\frac12").correct is True
     assert verifier.compare("$x=5$", "5").correct is True
     assert verifier.compare("", "5").reason == "no answer"
     assert verifier.compare(r"\sqrt{8}", r"2\sqrt{2}").correct is True
@@ -451,7 +412,8 @@ def test_numbers_are_read_as_their_text_and_none_is_empty(verifier):
     assert verifier.verify(r"\boxed{5}", 5).correct is True
     assert verifier.verify(r"\boxed{0.5}", 0.5).correct is True
     assert verifier.verify(None, "5").reason == "no answer"
-    assert verifier.verify(r"\boxed{5}", None).reason == "gold is empty"
+    for empty in (None, "  "):
+        assert decided(verifier.verify(r"\boxed{5}", empty)) == (None, "gold is empty")
 
 
 def test_close_ends_all_processes():

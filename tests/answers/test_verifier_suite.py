@@ -24,14 +24,7 @@ from rlobj.rewards import MathVerifier
 CASES = Path(__file__).parent / "verifier_cases"
 BENCHMARKS = Path(__file__).parents[3] / "shared" / "data" / "benchmarks"
 NAMES = [
-    "aime24",
-    "aime25",
-    "amc23",
-    "math500",
-    "minerva",
-    "olympiadbench",
-    "brumo25",
-    "cmimc25",
+    *("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench", "brumo25", "cmimc25"),
     "hmmt25",
 ]
 FAMILIES = sorted(path.stem for path in CASES.glob("*.jsonl"))
@@ -78,12 +71,6 @@ def test_the_suite_is_broad_balanced_and_does_not_contradict_itself():
     assert 0.3 < share < 0.7
     labels = {(case.response, case.gold, case.correct) for case in rows}
     assert len(labels) == len({(response, gold) for response, gold, _ in labels})
-
-
-@pytest.fixture(scope="module")
-def verifier():
-    with MathVerifier(deadline=10, workers=2) as opened:
-        yield opened
 
 
 @pytest.mark.slow

@@ -24,22 +24,22 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
+OTHERS = {
+    "numeric.py": {"mpmath"},
+    "symbolic.py": {"math_verify", "sympy"},
+    "gym_worker.py": {"reasoning_gym"},
+}
+"""What a file needs besides the standard library."""
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
 def test_answers_imports_of_rlobj_only_its_errors_and_signs_of_life(path: Path) -> None:
-    modules = {name for name in imported_modules(path) if name.partition(".")[0] == "rlobj"}
+    modules = imported_modules(path)
+    own = {name for name in modules if name.partition(".")[0] == "rlobj"}
     allowed = ("rlobj.answers", "rlobj.base.errors", "rlobj.base.progress")
-    assert {name for name in modules if not name.startswith(allowed)} == set()
-
-
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
-def test_answers_needs_the_standard_library_only_except_in_three_files(path: Path) -> None:
-    tops = {name.partition(".")[0] for name in imported_modules(path)}
-    allowed = {
-        "numeric.py": {"mpmath"},
-        "symbolic.py": {"math_verify", "sympy"},
-        "gym_worker.py": {"reasoning_gym"},
-    }
-    assert tops - sys.stdlib_module_names - {"rlobj"} == allowed.get(path.name, set())
+    assert {name for name in own if not name.startswith(allowed)} == set()
+    tops = {name.partition(".")[0] for name in modules - own}
+    assert tops - sys.stdlib_module_names == OTHERS.get(path.name, set())
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")

@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import pytest
 from data_files import verl_row, write_lines, write_parquet
 
@@ -26,17 +25,14 @@ def no_environment_folder(monkeypatch):
 
 
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch):
+def stand_in(hub_cache, monkeypatch):
     """Makes folders the hub's candidates of a benchmark."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
 
     def set_candidates(name, *sources):
         changed = replace(BENCHMARKS[name], candidates=sources)
         monkeypatch.setitem(BENCHMARKS, name, changed)
 
-    yield set_candidates
-    datasets.enable_progress_bars()
+    return set_candidates
 
 
 def answers(loaded):
@@ -210,9 +206,7 @@ def test_candidates_are_tried_in_order_and_the_source_is_returned(tmp_path, stan
     assert loaded.notes == ()
 
 
-def test_offline_error_names_every_candidate_and_the_expected_file(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+def test_offline_error_names_every_candidate_and_the_expected_file(offline):
     with pytest.raises(DataError) as caught:
         load_benchmark("aime24")
     text = str(caught.value)

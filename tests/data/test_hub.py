@@ -14,19 +14,7 @@ from rlobj.data import Columns, DataConfig, load_problems
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.hub import HubSource, first_available, hub_rows
 
-
-@pytest.fixture(autouse=True)
-def quiet_and_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-    yield
-    datasets.enable_progress_bars()
-
-
-@pytest.fixture
-def offline(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+pytestmark = pytest.mark.usefixtures("hub_cache")
 
 
 @pytest.fixture

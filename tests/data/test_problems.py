@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 
 import pytest
 from data_files import numbered, verl_row, write_lines, write_parquet
@@ -112,17 +111,6 @@ def test_system_and_user_messages_are_joined_and_assistant_messages_refused(tmp_
 
 
 # ---- duplicates, ids, missing answers ------------------------------------------------------------
-
-
-def test_repeated_questions_are_left_out_with_a_warning(tmp_path, caplog):
-    rows = [verl_row(f"Question {i}?", str(i), f"id-{i}") for i in range(5)] * 20
-    rows.append(verl_row("Question 0?", "another", "id-0"))
-    path = write_parquet(tmp_path / "train.parquet", rows)
-    with caplog.at_level(logging.INFO):
-        problems = load(path)
-    assert [problem.answer for problem in problems] == ["0", "1", "2", "3", "4"]
-    assert "left out 96 rows with repeated questions" in caplog.text
-    assert "1 repeated questions have different answers" in caplog.text
 
 
 def test_ids_are_unique_and_independent_of_the_row_order(tmp_path):

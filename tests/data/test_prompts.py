@@ -45,9 +45,7 @@ def test_each_epoch_visits_every_problem_in_its_own_order():
 
 
 @given(
-    size=st.integers(1, 7),
-    draws=st.lists(st.integers(0, 9), max_size=6),
-    after=st.integers(1, 20),
+    size=st.integers(1, 7), draws=st.lists(st.integers(0, 9), max_size=6), after=st.integers(1, 20)
 )
 def test_restored_stream_continues_exactly(size, draws, after):
     stream = ProblemStream(some_problems(size), seed=1)
@@ -160,11 +158,7 @@ REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% e
 @pytest.mark.parametrize(
     ("template", "settings", "message"),
     [
-        (
-            None,
-            {"system": "a"},
-            "the prompts of 'a/model' go through none",
-        ),
+        (None, {"system": "a"}, "the prompts of 'a/model' go through none"),
         (CHAT, {"system": "a", "chat_template": False}, "need a chat template"),
         (None, {"chat_template_kwargs": {"x": 1}}, "need a chat template"),
         (None, {"chat_template": True}, r"has none\. Set model\.chat_template=false"),

@@ -17,15 +17,10 @@ from rlobj.data.sources import NAMED_SOURCES
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, offline, hub_cache):
     """The folder that RLOBJ_DATA_DIR names, and no hub."""
     monkeypatch.setenv("RLOBJ_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-    yield tmp_path
-    datasets.enable_progress_bars()
+    return tmp_path
 
 
 def load(source, split="train", **fields):
@@ -43,10 +38,7 @@ def dapo_row(index, answer=None, copy=0):
         "data_source": "math_dapo",
         "prompt": [{"content": question, "role": "user"}],
         "ability": "MATH",
-        "reward_model": {
-            "ground_truth": str(answer or index),
-            "style": "rule-lighteval/MATH_v2",
-        },
+        "reward_model": {"ground_truth": str(answer or index), "style": "rule-lighteval/MATH_v2"},
         "extra_info": {"index": f"9a9b6eb4-{index:04}-{copy:04}"},
     }
 

@@ -112,6 +112,15 @@ def test_the_interval_of_skewed_shares_is_longer_on_the_open_side() -> None:
     assert high - mean(values) > 1.3 * (mean(values) - low)
 
 
+def evaluations(a: float, b: float, runs: int, samples: int, *able: float) -> list[torch.Tensor]:
+    """Right responses [runs, 30] to problems of Beta(a, b) difficulty, one tensor per ability."""
+    generator = torch.Generator().manual_seed(0)
+    concentration = torch.tensor([a, b], dtype=torch.float64).expand(runs, 30, 2).contiguous()
+    chances = torch._sample_dirichlet(concentration, generator=generator)[..., 0]
+    count = torch.full_like(chances, samples)
+    return [torch.binomial(count, chances * share, generator=generator) for share in able]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("a", "b", "least"),
@@ -123,10 +132,7 @@ def test_intervals_for_thirty_problems_contain_the_mean(
 ) -> None:
     """400 evaluations of 30 problems of Beta(a, b) difficulty with 32 samples each."""
     monkeypatch.setattr(estimators, "RESAMPLES", 2000)
-    generator = torch.Generator().manual_seed(0)
-    concentration = torch.tensor([a, b], dtype=torch.float64).expand(400, 30, 2).contiguous()
-    chances = torch._sample_dirichlet(concentration, generator=generator)[..., 0]
-    right = torch.binomial(torch.full_like(chances, 32), chances, generator=generator)
+    [right] = evaluations(a, b, 400, 32, 1.0)
     covered = 0
     for shares in (right / 32).tolist():
         low, high, _ = share_interval(shares)
@@ -178,11 +184,7 @@ def test_sampled_sign_flips_of_many_problems_are_repeatable() -> None:
     assert clear.p_value == 1 / (FLIPS + 1)  # exactly 2/2^30: never 0
 
 
-@given(
-    st.lists(st.integers(-4, 4), min_size=1, max_size=9),
-    st.integers(1, 8),
-    st.integers(-8, 8),
-)
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9), st.integers(1, 8), st.integers(-8, 8))
 def test_the_interval_holds_exactly_the_differences_that_the_test_does_not_reject(
     counts: list[int], samples: int, shift: int
 ) -> None:
@@ -219,12 +221,7 @@ def test_intervals_of_differences_contain_the_true_difference(
 ) -> None:
     """200 comparisons on 30 problems of Beta(a, b) difficulty with 4 samples each."""
     monkeypatch.setattr(estimators, "MOST_EXACT", 2**12)
-    generator = torch.Generator().manual_seed(0)
-    concentration = torch.tensor([a, b], dtype=torch.float64).expand(200, 30, 2).contiguous()
-    chances = torch._sample_dirichlet(concentration, generator=generator)[..., 0]
-    four = torch.full_like(chances, 4)
-    one = torch.binomial(four, chances, generator=generator)
-    other = torch.binomial(four, chances * (1 - worse), generator=generator)
+    one, other = evaluations(a, b, 200, 4, 1.0, 1 - worse)
     covered = 0
     for differences in ((one - other) / 4).tolist():
         low, high, _ = sign_flip_test(differences, flips=999).interval
@@ -245,12 +242,6 @@ def test_skewed_differences_are_covered_as_often_as_the_page_says() -> None:
 
 def test_p_values_of_equal_models_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimators, "MOST_EXACT", 2**12)
-    generator = torch.Generator().manual_seed(0)
-    small = 0
-    for _ in range(300):
-        chances = torch.rand(30, dtype=torch.float64, generator=generator)
-        two = [
-            torch.binomial(torch.full_like(chances, 4), chances, generator=generator) for _ in "ab"
-        ]
-        small += sign_flip_test((two[0] - two[1]).tolist(), flips=999).p_value <= 0.1
+    one, other = evaluations(1.0, 1.0, 300, 4, 1.0, 1.0)
+    small = sum(sign_flip_test(d, flips=999).p_value <= 0.1 for d in (one - other).tolist())
     assert 0.04 <= small / 300 <= 0.13

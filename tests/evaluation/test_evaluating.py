@@ -145,7 +145,7 @@ def test_a_callback_receives_the_events_in_order(policy, tmp_path) -> None:
     events = Events()
     rlobj.evaluate(policy, ROWS, **QUICK, callback=events)
     assert list(dict.fromkeys(events.names)) == [
-        *("started", "ready", "graded", "sampled", "finished"),
+        *("started", "ready", "graded", "sampled", "finished")
     ]
 
 

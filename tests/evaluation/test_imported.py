@@ -89,9 +89,6 @@ def test_no_other_name_of_a_column_is_guessed(tmp_path):
     [problem], responses = read_responses([lines(tmp_path / "r.jsonl", row)], "x")
     assert problem.answer == "5"
     assert [response.text for response in responses.values()] == ["5"]
-    file = lines(tmp_path / "s.jsonl", {"id": "a", "answer": "4", "completion": "4"})
-    with pytest.raises(DataError, match=r"the columns are id, answer, completion\. Name it with"):
-        read_responses([file], "x")
 
 
 def test_several_files_of_a_task_are_samples_of_the_same_problems(tmp_path):
@@ -129,34 +126,6 @@ def test_columns_can_be_named(tmp_path):
     assert problem == Problem("a", "2+2?", "4")
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "message"),
-    [
-        ([{"id": "a", "answer": "4"}], {}, r"no response.*--column response=COLUMN"),
-        ([{"id": "a", "response": "4"}], {}, r"no gold answer.*--on NAME"),
-        ([{"id": "a", "response": "4", "answr": "4"}], {"answer": "answer"}, "no column 'answer'"),
-        (
-            [
-                {"id": "a", "response": "4", "answer": "4"},
-                {"id": "a", "response": "4", "answer": "5"},
-            ],
-            {},
-            "'a' has the gold answer '5' here and '4' before",
-        ),
-        ([], {}, "no response in it"),
-    ],
-)
-def test_error_names_the_option_for_what_is_missing(tmp_path, rows, columns, message):
-    with pytest.raises(DataError, match=message):
-        read_responses([lines(tmp_path / "r.jsonl", *rows)], "x", columns=columns)
-
-
-def test_error_if_a_row_belongs_to_no_problem(tmp_path):
-    file = lines(tmp_path / "r.jsonl", {"id": "zzz", "prompt": "?", "response": "x"})
-    with pytest.raises(DataError, match="neither its id 'zzz' nor its question"):
-        read_responses([file], "x", known=[Problem("p-1", "What is 1+1?", "2")])
-
-
 # What the model wrote.
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "four"}]
@@ -177,24 +146,6 @@ def test_a_chat_gives_the_last_message_of_the_assistant(tmp_path, response, text
     row = {"id": "a", "answer": "4", "response": response}
     _, responses = read_responses([lines(tmp_path / "r.jsonl", row)], "x")
     assert [response.text for response in responses.values()] == texts
-
-
-@pytest.mark.parametrize(
-    "response",
-    [4, [["-5.1", "False"]], [None], CHAT[:1], {"a": 1}],
-    ids=["number", "pairs", "null", "no assistant", "object"],
-)
-def test_error_if_a_response_is_not_text(tmp_path, response):
-    rows = {"id": "a", "answer": "4", "response": "4"}, {"id": "a", "response": response}
-    with pytest.raises(DataError, match=r"r\.jsonl:2: expected the response as text"):
-        read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
-
-
-def test_error_if_responses_are_log_likelihoods(tmp_path):
-    row = lm_eval(0, [])
-    row["resps"] = [[["-5.1", "False"]], [["-0.1", "True"]]]
-    with pytest.raises(DataError, match=r"r\.jsonl:1: .* log-likelihoods cannot"):
-        read_responses([lines(tmp_path / "r.jsonl", row)], "x", columns=LM_EVAL)
 
 
 # Which problem it is.
@@ -225,16 +176,6 @@ def test_lm_eval_rows_without_doc_id_are_identified_by_their_question(tmp_path):
     problems, responses = read_responses([lines(tmp_path / "s.jsonl", *rows)], "x", columns=columns)
     assert [problem.prompt for problem in problems] == ["What is 0+1?", "What is 1+1?"]
     assert [(key[2], r.text) for key, r in responses.items()] == [(0, "a"), (0, "b"), (1, "c")]
-    nameless = {"answer": "4", "response": "4"}
-    with pytest.raises(DataError, match="neither an id nor a question"):
-        read_responses([lines(tmp_path / "u.jsonl", nameless)], "x")
-
-
-def test_error_if_one_id_has_two_questions(tmp_path):
-    row = {"id": "0", "answer": "4", "response": "4"}
-    rows = {**row, "prompt": "2+2?"}, {**row, "prompt": "2 * 2?"}
-    with pytest.raises(DataError, match=r"question '2 \* 2\?' here and '2\+2\?' before.*id=COLUMN"):
-        read_responses([lines(tmp_path / "r.jsonl", *rows)], "x")
 
 
 KNOWN = [
@@ -264,21 +205,6 @@ def test_a_prompt_belongs_to_the_question_that_ends_last_in_it(tmp_path, row, be
     assert problem.id == belongs
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "Q: What is 1+1?", "id": "p-2"}, "id is that of problem 'p-2'.*asks 'p-1'"),
-        ({"prompt": "What is 3+3?", "id": "p-2"}, "does not hold its question"),
-        ({"prompt": "Think. Twice?"}, "its question is that of p-4, p-5"),
-        ({"prompt": "What is 3+3?"}, "neither its id None nor its question"),
-    ],
-)
-def test_error_if_a_row_may_belong_to_several_problems(tmp_path, row, message):
-    file = lines(tmp_path / "r.jsonl", {**row, "response": "4"})
-    with pytest.raises(DataError, match=message):
-        read_responses([file], "x", known=KNOWN)
-
-
 # Its gold answer.
 
 
@@ -293,3 +219,47 @@ def test_a_gold_answer_may_be_in_a_nested_column(tmp_path):
     file = lines(tmp_path / "t.jsonl", nested)
     [problem], _ = read_responses([file], "x", columns={"answer": "meta.Truth"})
     assert problem.answer == "4"
+
+
+# Errors.
+
+ROW = {"id": "a", "answer": "4", "response": "4"}
+CHOICES = {**lm_eval(0, []), "resps": [[["-5.1", "False"]], [["-0.1", "True"]]]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([{"id": "a", "answer": "4"}], {}, r"no response.*--column response=COLUMN"),
+        ([{"id": "a", "answer": "4", "said": "4"}], {}, "columns are id, answer, said. Name it"),
+        ([{"id": "a", "response": "4"}], {}, r"no gold answer.*--on NAME"),
+        ([{"response": "4"}], {"columns": {"answer": "answer"}}, "no column 'answer'"),
+        ([ROW, {**ROW, "answer": "5"}], {}, "'a' has the gold answer '5' here and '4' before"),
+        ([], {}, "no response in it"),
+        ([{"answer": "4", "response": "4"}], {}, "neither an id nor a question"),
+        (
+            [{**ROW, "prompt": "2+2?"}, {**ROW, "prompt": "2 * 2?"}],
+            {},
+            r"question '2 \* 2\?' here and '2\+2\?' before.*id=COLUMN",
+        ),
+        *(
+            ([ROW, {**ROW, "response": wrong}], {}, r"r\.jsonl:2: expected the response as text")
+            for wrong in (4, [["-5.1", "False"]], [None], CHAT[:1], {"a": 1})
+        ),
+        ([CHOICES], {"columns": LM_EVAL}, r"r\.jsonl:1: .* log-likelihoods cannot"),
+        *(
+            ([{**row, "response": "4"}], {"known": KNOWN}, message)
+            for row, message in (
+                ({"prompt": "Q: What is 1+1?", "id": "p-2"}, "that of problem 'p-2'.*asks 'p-1'"),
+                ({"prompt": "What is 3+3?", "id": "p-2"}, "does not hold its question"),
+                ({"prompt": "Think. Twice?"}, "its question is that of p-4, p-5"),
+                ({"prompt": "What is 3+3?"}, "neither its id None nor its question"),
+                ({"prompt": "?", "id": "zzz"}, "neither its id 'zzz' nor its question"),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_error_says_what_is_missing_or_wrong_and_where(tmp_path, rows, options, message):
+    with pytest.raises(DataError, match=message):
+        read_responses([lines(tmp_path / "r.jsonl", *rows)], "x", **options)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 
 import pytest
+from graded import VERDICTS, graded
 
 from rlobj.base.errors import DataError
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import compare_benchmark
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
-from rlobj.rewards import Graded
+from rlobj.evaluation.samples import GradedBenchmark
 
 
 def evaluation(right: dict[str, str], gold: str = "1", prompt: str = "?") -> GradedBenchmark:
     """Problems by id; each sample is + (right), - (wrong) or ? (undecided)."""
-    problems = []
-    for name, samples in right.items():
-        verdicts = [{"+": True, "-": False, "?": None}[sample] for sample in samples]
-        rewards = [math.nan if verdict is None else float(verdict) for verdict in verdicts]
-        grades = tuple(map(lambda reward, right: Graded(reward, right, "", "1"), rewards, verdicts))
-        responses = tuple(ResponseRecord(i, i, "", None, None) for i in range(len(samples)))
-        problems.append(GradedProblem(Problem(name, prompt, gold), responses, grades))
+    problems = [
+        graded(Problem(name, prompt, gold), *({"correct": VERDICTS[each]} for each in samples))
+        for name, samples in right.items()
+    ]
     return GradedBenchmark("set", tuple(problems))
 
 

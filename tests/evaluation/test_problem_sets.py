@@ -76,14 +76,8 @@ def run(tmp_path: Path, problems: Path) -> Path:
 def write_checkpoint(run: RunDirectory, step: int) -> None:
     """A checkpoint whose files are empty."""
     place = run.checkpoints / f"step-{step:06d}"
-    files = [
-        "state.json",
-        "model/config.json",
-        "model/model.safetensors",
-        "optimizer/0",
-        "random/0",
-    ]
-    for file in (place / name for name in files):
+    names = "state.json model/config.json model/model.safetensors optimizer/0 random/0"
+    for file in map(place.joinpath, names.split()):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     manifest.write(place)

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from graded import VERDICTS, graded
 
 from rlobj.base.errors import RunError
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
-from rlobj.evaluation.report import (
-    results_json,
-    results_markdown,
-    write_page,
-)
+from rlobj.evaluation.report import results_json, results_markdown, write_page
 from rlobj.evaluation.report.page import kept_texts, verdict
 from rlobj.evaluation.report.tables import percent_signed
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedBenchmark, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.reporting.page import script_safe
 from rlobj.rewards import Graded
@@ -39,16 +36,12 @@ def evaluation(name: str, *problems: str, text: str = "text") -> GradedBenchmark
     """Each problem is one letter a sample: + right, - wrong, ? undecided."""
     answered = []
     for i, letters in enumerate(problems):
-        verdicts = [{"+": True, "-": False, "?": None}[letter] for letter in letters]
-        grades = [
-            Graded(math.nan, None, "timeout", "4") if right is None else Graded(0.0, right, "", "4")
-            for right in verdicts
+        same = {"tokens": 7, "finish": "stop"}
+        samples = [
+            {"correct": VERDICTS[letter], "text": f"{text} {i}.{j}", **same}
+            for j, letter in enumerate(letters)
         ]
-        responses = [
-            ResponseRecord(j, j, f"{text} {i}.{j}", 7, "stop") for j in range(len(letters))
-        ]
-        problem = Problem(f"{name}-{i}", "How many | pipes?", "4")
-        answered.append(GradedProblem(problem, tuple(responses), tuple(grades)))
+        answered.append(graded(Problem(f"{name}-{i}", "How many | pipes?", "4"), *samples))
     return GradedBenchmark(name, tuple(answered))
 
 
@@ -243,9 +236,9 @@ def test_error_if_the_page_cannot_be_written(tmp_path: Path) -> None:
 
 def wrong_without_an_answer(*finishes: Literal["stop", "length"]) -> BenchmarkResult:
     """One problem, wrong every time and without an answer."""
-    responses = tuple(ResponseRecord(j, j, "?", 3, finish) for j, finish in enumerate(finishes))
-    grades = tuple(Graded(0.0, False, "no answer", None) for _ in finishes)
-    whole = GradedBenchmark("set", (GradedProblem(Problem("1", "Q?", "4"), responses, grades),))
+    wrong = {"correct": False, "answer": None, "text": "?", "tokens": 3}
+    samples = [{**wrong, "finish": finish} for finish in finishes]
+    whole = GradedBenchmark("set", (graded(Problem("1", "Q?", "4"), *samples),))
     return BenchmarkResult(whole, summarise(whole), {"problems": 1, "samples": len(finishes)})
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, NAMES, Browser
+from graded import graded
 
 from rlobj.data import Problem
 from rlobj.evaluation.report import write_page
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
 from rlobj.evaluation.summary import BenchmarkResult, summarise
-from rlobj.rewards import Graded
 
 pytestmark = [
     pytest.mark.browser,
@@ -33,14 +32,12 @@ def answered(
     name: str, prompt: str, gold: str, *samples: tuple[str, bool | None, str]
 ) -> GradedProblem:
     """Samples are (text, verdict, finish); the answer is what is in the text's box."""
-    responses, grades = [], []
+    rows = []
     for i, (text, correct, finish) in enumerate(samples):
         answer = text.rpartition(r"\boxed{")[2].partition("}")[0] if r"\boxed{" in text else None
-        reason = "timeout" if correct is None else "no answer" if answer is None else "integers"
-        end = "length" if finish == "length" else "stop"
-        responses.append(ResponseRecord(i, 2**62 + i, text, 10 + i, end))
-        grades.append(Graded(math.nan if correct is None else 0.0, correct, reason, answer))
-    return GradedProblem(Problem(name, prompt, gold), tuple(responses), tuple(grades))
+        row = {"text": text, "correct": correct, "finish": finish, "answer": answer}
+        rows.append({**row, "seed": 2**62 + i, "tokens": 10 + i})
+    return graded(Problem(name, prompt, gold), *rows)
 
 
 def right(words: str = "So") -> tuple[str, bool | None, str]:
@@ -251,18 +248,15 @@ def test_a_script_that_is_added_to_the_page_does_not_run(browser: Browser, page:
 
 def test_the_page_fits_a_phone(browser: Browser, page: Path) -> None:
     browser.resize(390, 800)
-    try:
-        browser.open(page)
-        assert browser.run("document.documentElement.scrollWidth") <= 390
-        wide = "document.querySelector('.wide')"
-        assert browser.run(f"{wide}.scrollWidth > {wide}.clientWidth")
-        assert "linear-gradient" in browser.run(f"getComputedStyle({wide}).backgroundImage")
-        assert browser.run(f"{wide}.querySelector('tbody th').offsetWidth") < 170
-        browser.run(f"{cell(0, 0)}.click()")
-        browser.wait(f"{FORMULAS} > 3")
-        assert browser.run("document.getElementById('reader').scrollWidth") <= 390
-    finally:
-        browser.resize(1280, 900)
+    browser.open(page)
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    wide = "document.querySelector('.wide')"
+    assert browser.run(f"{wide}.scrollWidth > {wide}.clientWidth")
+    assert "linear-gradient" in browser.run(f"getComputedStyle({wide}).backgroundImage")
+    assert browser.run(f"{wide}.querySelector('tbody th').offsetWidth") < 170
+    browser.run(f"{cell(0, 0)}.click()")
+    browser.wait(f"{FORMULAS} > 3")
+    assert browser.run("document.getElementById('reader').scrollWidth") <= 390
 
 
 def test_names_of_problems_are_whole_without_the_folder_that_all_share(
@@ -275,7 +269,7 @@ def test_names_of_problems_are_whole_without_the_folder_that_all_share(
     browser.open(tmp_path / "page.html")
     names = "[...document.querySelectorAll('.row .id')]"
     assert browser.run(f"{names}.map(each => each.textContent)") == [
-        *("8+4+4", "18+24+34", f"…{('long' * 9)[-31:]}"),
+        *("8+4+4", "18+24+34", f"…{('long' * 9)[-31:]}")
     ]
     assert browser.run(f"{names}.filter(each => each.scrollWidth > each.clientWidth)") == []
 
@@ -295,10 +289,7 @@ def test_dark_follows_the_system(browser: Browser, page: Path) -> None:
     browser.open(page)
     light = browser.run(background)
     browser.resize(1280, 900, "dark")
-    try:
-        assert browser.run(background) != light
-    finally:
-        browser.resize(1280, 900)
+    assert browser.run(background) != light
 
 
 @pytest.mark.slow

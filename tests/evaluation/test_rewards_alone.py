@@ -10,6 +10,7 @@ from statistics import fmean, variance
 from typing import Any
 
 import pytest
+from graded import graded
 
 import rlobj
 from rlobj.base.errors import ConfigError, DataError
@@ -17,9 +18,8 @@ from rlobj.data import Problem
 from rlobj.evaluation import compare, regrade_with, summarise, summarise_folder
 from rlobj.evaluation.comparing import compare_benchmark
 from rlobj.evaluation.report import results_json, results_markdown
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.summary import BenchmarkResult, macro_average
-from rlobj.rewards import Graded
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(3) for b in range(4)]
 OF_RIGHT = "avg@|pass@|maj@|right|accuracy|solve|wrong"
@@ -28,11 +28,12 @@ OF_RIGHT = "avg@|pass@|maj@|right|accuracy|solve|wrong"
 def benchmark(rewards: dict[str, list[float]], right: bool = False) -> GradedBenchmark:
     """Problems by id with the rewards of their responses; nan = undecided."""
     problems = []
+    custom = {"reason": "custom", "answer": None, "tokens": 3, "finish": "stop"}
     for name, values in rewards.items():
         verdicts = [each > 0 if right and not math.isnan(each) else None for each in values]
-        grades = [Graded(r, v, "custom", None) for r, v in zip(values, verdicts, strict=True)]
-        responses = tuple(ResponseRecord(i, i, "", 3, "stop") for i in range(len(values)))
-        problems.append(GradedProblem(Problem(name, "?", "1"), responses, tuple(grades)))
+        pairs = zip(values, verdicts, strict=True)
+        samples = [{"reward": reward, "correct": verdict, **custom} for reward, verdict in pairs]
+        problems.append(graded(Problem(name, "?", "1"), *samples))
     return GradedBenchmark("mine", tuple(problems))
 
 
@@ -154,10 +155,7 @@ def test_a_function_that_decides_nothing_gives_no_accuracy(folder: Path, tmp_pat
     with pytest.raises(DataError, match="Nothing to compare"):
         compare(tmp_path / "open", folder / "number")
     for reason, known in (("a: custom", False), ("gold not readable", True)):
-        grades = (Graded(math.nan, None, reason, None),)
-        whole = GradedProblem(
-            Problem("1", "?", "1"), (ResponseRecord(0, 0, "", 3, "stop"),), grades
-        )
+        whole = graded(Problem("1", "?", "1"), {"correct": None, "reason": reason, "answer": None})
         assert GradedBenchmark("mine", (whole,)).says_right is known
 
 

@@ -10,7 +10,6 @@ from rlobj.base.errors import DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.sampling import grade_stored
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings, derive_seed
 
@@ -128,16 +127,6 @@ def test_more_responses_extend_an_evaluation():
     more = Echo()
     assert run(more, samples, count=4) == run(Echo(), count=4)
     assert len(more.drawn) == 10
-
-
-def test_stored_responses_are_graded_without_a_sampler():
-    samples = Samples()
-    first = run(Echo(), samples)
-    samples.grades.clear()
-    by_id = {problem.id: problem for problem in PROBLEMS}
-    with Exact().open() as grader:
-        grade_stored(grader, by_id, "evaluation", samples, 20, 7, EvaluationCallback())
-    assert samples.graded("evaluation", PROBLEMS) == first
 
 
 def test_error_names_the_line_that_is_not_json(tmp_path):

@@ -8,28 +8,24 @@ from typing import Literal
 
 import pytest
 import torch
+from graded import graded
 
 from rlobj.data import Problem
 from rlobj.evaluation import estimators
 from rlobj.evaluation.estimators import standard_errors, wilson_interval
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
 from rlobj.evaluation.summary import macro_average, summarise
-from rlobj.rewards import Graded
 
 Sample = tuple[bool | None, str | None, int | None, Literal["stop", "length"] | None]
 
 
 def problem(name: str, *samples: Sample) -> GradedProblem:
     """A problem whose samples are (verdict, answer, tokens, finish)."""
-    responses, grades = [], []
-    for i, (correct, answer, tokens, finish) in enumerate(samples):
-        text = "so on" if answer is None else rf"It is \boxed{{{answer}}}."
-        responses.append(ResponseRecord(i, i, text, tokens, finish))
-        reason = "timeout" if correct is None else "no answer" if answer is None else "integers"
-        grades.append(
-            Graded(math.nan if correct is None else float(correct), correct, reason, answer)
-        )
-    return GradedProblem(Problem(name, "?", "1"), tuple(responses), tuple(grades))
+    names = ("correct", "answer", "tokens", "finish")
+    rows = [dict(zip(names, sample, strict=True)) for sample in samples]
+    for row in rows:
+        row["text"] = "so on" if row["answer"] is None else rf"It is \boxed{{{row['answer']}}}."
+    return graded(Problem(name, "?", "1"), *rows)
 
 
 RIGHT: Sample = (True, "1", 10, "stop")
@@ -106,9 +102,8 @@ def test_equal_wrong_answers_vote_together() -> None:
 
 
 def test_majority_is_empty_if_the_grader_gives_no_answers() -> None:
-    graded = Graded(1.0, True, "custom", None)
-    responses = (ResponseRecord(0, 0, "yes", 1, "stop"), ResponseRecord(1, 1, "yes", 1, "stop"))
-    answered = GradedProblem(Problem("a", "?", "1"), responses, (graded, graded))
+    custom = {"correct": True, "reason": "custom", "answer": None, "tokens": 1, "finish": "stop"}
+    answered = graded(Problem("a", "?", "1"), custom, custom)
     summary = summarise(GradedBenchmark("custom", (answered,)))
     assert summary.maj_at == {}
     assert summary.no_answer == 0.0
@@ -122,15 +117,9 @@ def test_problems_may_differ_in_their_number_of_responses() -> None:
     assert {k: estimate.problems for k, estimate in summary.pass_at.items()} == {1: 2, 2: 1, 3: 1}
 
 
-def test_numbers_without_problems_are_nan() -> None:
-    summary = summarise(GradedBenchmark("none", ()))
-    assert math.isnan(summary.accuracy)
-    assert math.isnan(summary.interval.low)
-    assert summary.pass_at == summary.maj_at == {}
-    assert math.isnan(summary.lengths.right)
-
-
-def test_unknown_lengths_and_finishes_are_nan() -> None:
+def test_numbers_without_problems_and_unknown_lengths_and_finishes_are_nan() -> None:
+    assert all(map(math.isnan, (EMPTY.accuracy, EMPTY.interval.low, EMPTY.lengths.right)))
+    assert EMPTY.pass_at == EMPTY.maj_at == {}
     summary = summarise(GradedBenchmark("a", (problem("a", (True, "1", None, None)),)))
     assert math.isnan(summary.truncated)
     assert math.isnan(summary.lengths.mean)
@@ -142,12 +131,8 @@ def test_metrics_keep_their_names() -> None:
     assert metrics["eval/accuracy"] == summarise(MIXED).accuracy
     assert metrics["eval/undecided"] == 5.0
     assert set(metrics) == {
-        "eval/accuracy",
-        "eval/accuracy_se_samples",
-        "eval/accuracy_se_problems",
-        "eval/undecided",
-        "eval/length_mean",
-        "eval/truncated",
+        *("eval/accuracy", "eval/accuracy_se_samples", "eval/accuracy_se_problems"),
+        *("eval/undecided", "eval/length_mean", "eval/truncated"),
     }
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from graded import graded
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlobj.data import Problem
-from rlobj.evaluation.samples import GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedProblem
 from rlobj.evaluation.votes import Votes, count_votes
-from rlobj.rewards import Graded
 
 
 def answered(*answers: tuple[str | None, bool | None]) -> GradedProblem:
     """A problem with responses of these (answer, verdict)."""
-    responses = tuple(ResponseRecord(i, 0, "", None, None) for i in range(len(answers)))
-    grades = tuple(Graded(0.0, correct, "", answer) for answer, correct in answers)
-    return GradedProblem(Problem("p", "?", "1"), responses, grades)
+    samples = [{"answer": answer, "correct": correct} for answer, correct in answers]
+    return graded(Problem("p", "?", "1"), *samples)
 
 
 def by_enumeration(votes: Votes, k: int) -> float:

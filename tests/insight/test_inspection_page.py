@@ -21,10 +21,7 @@ from rlobj.records.observed import Observed
 from rlobj.records.schema import COLUMNS
 from rlobj.records.tables import write_tables
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 
 HOSTILE = (
     "</script><script>window.broken = 1</script>",
@@ -339,45 +336,38 @@ def test_nothing_jumps_and_nothing_is_wider_than_the_window(
     browser: Browser, page: Path, width: int, scheme: str
 ) -> None:
     browser.resize(width, 844, scheme)
-    try:
-        for view in ("responses", "planes", "tokens"):
-            show(browser, page, view=view, step="2", word="7")
-            if view == "tokens":
-                browser.wait("document.querySelector('#word-tokens a')")
-            assert browser.run("document.documentElement.scrollWidth") <= width
-            browser.run(
-                "window.jumps = []; new PerformanceObserver((list) => jumps.push(..."
-                "list.getEntries().map(({value}) => value))"
-                ").observe({type: 'layout-shift', buffered: true})"
-            )
-            time.sleep(0.2)
-            assert browser.run(JUMPED) < 0.05  # while it opened
-            box = "JSON.stringify(byId('details').getBoundingClientRect())"
-            before = browser.run(box)
-            browser.run("showDetails(3)")
-            time.sleep(0.2)
-            browser.run("showDetails(5)")
-            time.sleep(0.2)
-            assert browser.run(JUMPED) < 0.001
-            enter(browser, "where", "(prob < 0.5) & (entropy > 0.1)")
-            assert browser.run(JUMPED) < 0.005 or view == "tokens"  # its table has other lines
-            assert browser.run(box) == before
-            quiet(browser, page)
-    finally:
-        browser.resize(1280, 900)
+    for view in ("responses", "planes", "tokens"):
+        show(browser, page, view=view, step="2", word="7")
+        if view == "tokens":
+            browser.wait("document.querySelector('#word-tokens a')")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        browser.run(
+            "window.jumps = []; new PerformanceObserver((list) => jumps.push(..."
+            "list.getEntries().map(({value}) => value))"
+            ").observe({type: 'layout-shift', buffered: true})"
+        )
+        time.sleep(0.2)
+        assert browser.run(JUMPED) < 0.05  # while it opened
+        box = "JSON.stringify(byId('details').getBoundingClientRect())"
+        before = browser.run(box)
+        browser.run("showDetails(3)")
+        time.sleep(0.2)
+        browser.run("showDetails(5)")
+        time.sleep(0.2)
+        assert browser.run(JUMPED) < 0.001
+        enter(browser, "where", "(prob < 0.5) & (entropy > 0.1)")
+        assert browser.run(JUMPED) < 0.005 or view == "tokens"  # its table has other lines
+        assert browser.run(box) == before
+        quiet(browser, page)
 
 
 def test_charts_take_the_colours_of_the_window(browser: Browser, page: Path) -> None:
     ink = "echarts.getInstanceByDom(byId('plane-chart')).getOption().textStyle.color"
-    try:
-        browser.resize(1280, 900, "light")
-        show(browser, page, view="planes")
-        light = browser.run(ink)
-        browser.resize(1280, 900, "dark")
-        browser.wait(f"{ink} !== '{light}'")
-        assert browser.run(f"{ink} === css('--ink')")
-    finally:
-        browser.resize(1280, 900)
+    show(browser, page, view="planes")
+    light = browser.run(ink)
+    browser.resize(1280, 900, "dark")
+    browser.wait(f"{ink} !== '{light}'")
+    assert browser.run(f"{ink} === css('--ink')")
 
 
 def test_a_long_response_is_drawn_only_near_the_window(browser: Browser, tmp_path: Path) -> None:

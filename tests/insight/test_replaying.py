@@ -96,20 +96,21 @@ def softmax_batch(seed: int = 0) -> tuple[TokenBatch, torch.Tensor, torch.Tensor
     distribution = logits.log_softmax(1)
     ids = torch.randint(7, (size,), generator=random)
     logprobs = distribution.gather(1, ids[:, None])[:, 0]
+    entropy = -(distribution.exp() * distribution).sum(1).detach()
+    noisy = {
+        name: (logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(max=0)
+        for name in ("old_logprobs", "ref_logprobs", "sampler_logprobs")
+    }
     table = TokenBatch(
         lengths=lengths,
         groups=torch.arange(8) // 4,
         ids=torch.arange(8),
         rewards=torch.tensor([1.0, 0, 0, 1, 0, 0, 1, 0]),
         logprobs=logprobs,
-        old_logprobs=(logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(max=0),
-        ref_logprobs=(logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(max=0),
-        sampler_logprobs=(logprobs.detach() + 0.3 * torch.randn(size, generator=random)).clamp(
-            max=0
-        ),
-        entropy=-(distribution.exp() * distribution).sum(1).detach(),
-        old_entropy=-(distribution.exp() * distribution).sum(1).detach(),
+        entropy=entropy,
+        old_entropy=entropy,
         collision=distribution.exp().square().sum(1).detach(),
+        **noisy,
     )
     return table, logits, ids
 

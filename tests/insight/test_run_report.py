@@ -252,14 +252,11 @@ def test_where_files_are_written(tmp_path: Path) -> None:
         rlobj.report(a, out=tmp_path / "none" / "x.html")
 
 
-@pytest.mark.parametrize("runs", [(), [None]])
-def test_what_is_no_list_of_folders_is_refused(runs: Any) -> None:
-    with pytest.raises(ConfigError, match="expected the folder of a run"):
-        rlobj.report(runs)
-
-
-def test_folders_without_a_run_or_without_a_number_are_refused(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def test_what_is_no_run_and_runs_without_a_number_are_refused(tmp_path: Path) -> None:
+    run, wrong = write_run(tmp_path / "run"), [None]
+    for runs in ((), wrong):
+        with pytest.raises(ConfigError, match="expected the folder of a run"):
+            rlobj.report(runs)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"runn is not a run.*Did you mean"):
         rlobj.report(tmp_path / "runn")
     (run / "metrics.jsonl").unlink()

@@ -154,19 +154,16 @@ def test_a_mark_leads_to_its_finding(browser: Browser, page: Path) -> None:
 
 def test_the_page_fits_a_phone_and_nothing_jumps(browser: Browser, page: Path) -> None:
     browser.resize(390, 800)
-    try:
-        browser.open(page)
-        height = browser.run("document.documentElement.scrollHeight")
-        assert browser.run("document.documentElement.scrollWidth") <= 390
-        for place in range(0, height, 600):
-            browser.run(f"window.scrollTo(0, {place})")
-            time.sleep(0.05)
-        count = "document.querySelectorAll('figure').length"
-        browser.wait(f"document.querySelectorAll('figure canvas').length === {count}")
-        assert browser.run("document.documentElement.scrollHeight") == height
-        assert browser.run("document.documentElement.scrollWidth") <= 390
-    finally:
-        browser.resize(1280, 900)
+    browser.open(page)
+    height = browser.run("document.documentElement.scrollHeight")
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    for place in range(0, height, 600):
+        browser.run(f"window.scrollTo(0, {place})")
+        time.sleep(0.05)
+    count = "document.querySelectorAll('figure').length"
+    browser.wait(f"document.querySelectorAll('figure canvas').length === {count}")
+    assert browser.run("document.documentElement.scrollHeight") == height
+    assert browser.run("document.documentElement.scrollWidth") <= 390
 
 
 def test_dark_follows_the_system(browser: Browser, page: Path) -> None:
@@ -175,10 +172,7 @@ def test_dark_follows_the_system(browser: Browser, page: Path) -> None:
     ink += ".getOption().yAxis[0].axisLabel.color"
     light = browser.run(ink)
     browser.resize(1280, 900, "dark")
-    try:
-        browser.wait(f"{ink} !== {json.dumps(light)}")
-    finally:
-        browser.resize(1280, 900)
+    browser.wait(f"{ink} !== {json.dumps(light)}")
 
 
 @pytest.mark.slow

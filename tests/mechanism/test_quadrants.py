@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from benchmarks.stability.mechanism import entropies
@@ -21,6 +23,16 @@ def case(request: pytest.FixtureRequest) -> tuple[Policy, Rollout]:
     return policy, plant(roll_out(policy, 0, prompts=16), 0.01, 0)
 
 
+@pytest.fixture(scope="module")
+def coarse(case: tuple[Policy, Rollout]) -> dict[str, dict[str, float]]:
+    return entropies.shared(*case, 1e-3)
+
+
+@pytest.fixture(scope="module")
+def tokens(case: tuple[Policy, Rollout]) -> dict[str, torch.Tensor]:
+    return entropies.influences(*case, 1e-3)
+
+
 def test_with_independent_logits_the_prediction_is_exact_to_first_order(
     case: tuple[Policy, Rollout],
 ) -> None:
@@ -34,18 +46,15 @@ def test_with_independent_logits_the_prediction_is_exact_to_first_order(
     assert 5 < worst[0] / worst[1] < 20  # the error falls with the step
 
 
-def test_with_shared_parameters_a_quadrant_moves_its_own_tokens_as_predicted(
-    case: tuple[Policy, Rollout],
-) -> None:
-    for name, found in entropies.shared(*case, 1e-3).items():
+def test_with_shared_parameters_a_quadrant_moves_its_own_tokens_as_predicted(coarse: Any) -> None:
+    for name, found in coarse.items():
         assert (found["own"] > 0) == RAISES[name], name
 
 
 def test_with_shared_parameters_all_tokens_follow_the_scalar_product_of_the_gradients(
-    case: tuple[Policy, Rollout],
+    case: tuple[Policy, Rollout], coarse: Any
 ) -> None:
-    coarse, fine = (entropies.shared(*case, size) for size in (1e-3, 1e-4))
-    for name, found in fine.items():
+    for name, found in entropies.shared(*case, 1e-4).items():
         assert abs(found["first_order"]) > 1e-4, name
         assert found["all"] == pytest.approx(found["first_order"], rel=0.1), name
         wide = abs(coarse[name]["all"] - found["first_order"])  # by chance it may be tiny
@@ -54,17 +63,16 @@ def test_with_shared_parameters_all_tokens_follow_the_scalar_product_of_the_grad
 
 
 def test_with_shared_parameters_the_sign_holds_for_most_tokens_and_not_for_all(
-    case: tuple[Policy, Rollout],
+    tokens: Any,
 ) -> None:
-    found = entropies.agreement(entropies.influences(*case, 1e-3))
+    found = entropies.agreement(tokens)
     assert 0.55 < found["all"] < 0.97
     assert found["correlation"] > 0.15
 
 
 def test_the_influences_of_a_quadrants_tokens_add_up_to_that_of_its_update(
-    case: tuple[Policy, Rollout],
+    tokens: Any, coarse: Any
 ) -> None:
-    tokens, quadrants = entropies.influences(*case, 1e-3), entropies.shared(*case, 1e-3)
-    for place, (name, found) in enumerate(quadrants.items()):
+    for place, (name, found) in enumerate(coarse.items()):
         total = float(tokens["measured"][tokens["quadrant"] == place].sum())
         assert total == pytest.approx(found["first_order"], rel=0.02), name

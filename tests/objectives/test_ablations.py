@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,59 +53,30 @@ VARIANTS = variants()
 PRESET_OBJECTIVES = [load_preset(name).objective for name in preset_names()]
 
 
-@dataclass(frozen=True)
-class Token:
-    """A token of a decided response, with its columns as plain numbers."""
-
-    place: int
-    response: int
-    group: int
-    advantage: float
-    logprob: float
-    prob: float
-    old_prob: float
-    entropy: float
-    old_entropy: float
-    proxy_gap: float
-    ref_gap: float
-
-    @property
-    def surprisal(self) -> float:
-        return -self.logprob
-
-
-BATCH = awkward_batch(4)
-[TABLE] = Objective().with_advantages([BATCH])
+Token = SimpleNamespace  # of a decided response, with its columns as plain numbers
+[TABLE] = Objective().with_advantages([awkward_batch(4)])
+REWARDS: list[float] = TABLE.reward().tolist()
 
 
 def tokens_of() -> list[Token]:
-    found, place = [], 0
-    for response, length in enumerate(TABLE.lengths.tolist()):
-        for _ in range(length):
-            columns = {name: getattr(TABLE, name)[place].item() for name in COLUMNS}
-            if not math.isnan(columns["advantages"]) and not math.isnan(REWARDS[response]):
-                logprob, old = columns["logprobs"], columns["old_logprobs"]
-                token = Token(
-                    place,
-                    response,
-                    int(TABLE.groups[response]),
-                    columns["advantages"],
-                    logprob,
-                    math.exp(logprob),
-                    math.exp(old),
-                    columns["entropy"],
-                    columns["old_entropy"],
-                    columns["proxy_logprobs"] - logprob,
-                    columns["ref_logprobs"] - logprob,
-                )
-                found.append(token)
-            place += 1
+    names = ("advantages", "logprobs", "old_logprobs", "entropy", "old_entropy")
+    names += ("proxy_logprobs", "ref_logprobs")
+    columns = {name: getattr(TABLE, name).tolist() for name in names}
+    found = []
+    for place, response in enumerate(TABLE.responses.tolist()):
+        token = Token(**{name: column[place] for name, column in columns.items()})
+        if math.isnan(token.advantages) or math.isnan(REWARDS[response]):
+            continue
+        token.place, token.response, token.group = place, response, int(TABLE.groups[response])
+        token.advantage, token.logprob = token.advantages, token.logprobs
+        token.surprisal, token.prob = -token.logprob, math.exp(token.logprob)
+        token.old_prob = math.exp(token.old_logprobs)
+        token.proxy_gap = token.proxy_logprobs - token.logprob
+        token.ref_gap = token.ref_logprobs - token.logprob
+        found.append(token)
     return found
 
 
-COLUMNS = ["logprobs", "old_logprobs", "entropy", "old_entropy", "proxy_logprobs", "ref_logprobs"]
-COLUMNS += ["advantages"]
-REWARDS: list[float] = TABLE.reward().tolist()
 TOKENS = tokens_of()
 
 Test = Callable[[Token], Any]
@@ -359,10 +330,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "kl-type-mse": ("estimate", GAP**2 / 2),
     "kl-type-low-var-kl": ("estimate", math.exp(GAP) - GAP - 1),
     "fixed-threshold": ("proxy", ("old", ("min_p", 0.02), ("relative", False))),
-    "temperature": (
-        "proxy",
-        ("old", ("min_p", 0.02), ("relative", True), ("temperature", 0.6)),
-    ),
+    "temperature": ("proxy", ("old", ("min_p", 0.02), ("relative", True), ("temperature", 0.6))),
     "current-policy": ("proxy", ("current", ("min_p", 0.02), ("relative", True))),
 }
 

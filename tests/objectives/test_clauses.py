@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
+from ranks import on_ranks
 from strategies import awkward_batch, fitting, objectives, tokens
-from test_invariance import Thread
 
 from rlobj import Objective, TokenBatch, parse
 from rlobj.objectives.frame import Frame
@@ -142,17 +139,10 @@ def test_two_ranks_find_the_clauses_of_one(name):
     objective = OBJECTIVES[name]
     batch = fitting(objective, awkward_batch(3))
     state = objective.observe([batch], {"update": 1})
-    whole = touched_codes(objective.plan([batch], state, clauses=True))
-    values, barrier = [None] * 2, threading.Barrier(2, timeout=10)
+    tables = batch.split(2)
 
-    def find(rank: int) -> list[int]:
-        tables = batch.split(2)[rank : rank + 1]
-        comm = Thread(rank, values, barrier)
-        return touched_codes(objective.plan(tables, state, comm, clauses=True))
+    def find(comm):
+        return objective.plan([tables[comm.rank]], state, comm, clauses=True).clauses.codes
 
-    with ThreadPoolExecutor(2) as pool:
-        assert [code for part in pool.map(find, range(2)) for code in part] == whole
-
-
-def touched_codes(plan):
-    return plan.clauses.codes.tolist()
+    whole = objective.plan([batch], state, clauses=True).clauses.codes
+    assert torch.equal(torch.cat(on_ranks(2, find)), whole)

@@ -71,8 +71,7 @@ def test_a_negative_step_lowers_the_level_while_entropy_is_low() -> None:
 
 
 @pytest.mark.parametrize(
-    "controller",
-    [Gate(target=9, on=1.1), AdaptiveGate(target=9, start=1.1, low=1, high=1.5)],
+    "controller", [Gate(target=9, on=1.1), AdaptiveGate(target=9, start=1.1, low=1, high=1.5)]
 )
 def test_an_empty_rollout_does_not_change_the_state(controller: Gate | AdaptiveGate) -> None:
     objective = held(controller)

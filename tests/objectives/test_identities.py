@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from strategies import awkward_batch, gradients, leaf, tokens
 from torch import Tensor
 
-from rlobj import (
-    Objective,
-    TokenBatch,
-    entropy,
-    load_preset,
-    old_prob,
-    prob,
-    surprisal,
-    when,
-)
+from rlobj import Objective, TokenBatch, entropy, load_preset, old_prob, prob, surprisal, when
 from rlobj.objectives import functional
 from rlobj.objectives.divisors import TokenMean
 from rlobj.objectives.penalties import KL
@@ -70,8 +63,8 @@ def test_a_neutral_setting_equals_the_base_to_the_bit(neutral: Objective, base: 
 def test_mismatch_correction_of_equal_policies_equals_the_base_to_the_bit() -> None:
     batch = awkward_batch(2)
     batch = batch.replace(sampler_logprobs=batch.old_logprobs)
-    for level in ("token", "sequence"):
-        corrected = DAPO.replace(mismatch={"kind": "truncate", "level": level})
+    for kind, level in product(("truncate", "mask"), ("token", "sequence", "geometric")):
+        corrected = DAPO.replace(mismatch={"kind": kind, "level": level})
         for x, y in zip(result(corrected, batch), result(DAPO, batch), strict=True):
             assert torch.equal(x, y)
 
@@ -102,13 +95,6 @@ def test_calling_a_split_objective_sums_its_phases_with_their_penalties() -> Non
     batch = leaf(awkward_batch(2))
     total = sum(phase(batch).loss for phase in objective.phases)
     torch.testing.assert_close(objective(batch).loss, total, rtol=1e-13, atol=0)
-
-
-def test_excluded_tokens_of_a_phase_stay_in_the_divisor() -> None:
-    batch = tokens([2], [-0.1, -3.0], advantages=[1.0])
-    first, second = Objective().split(old_prob < 0.5).phases
-    assert first.plan([batch]).weights[0].tolist() == [0, 0.5]
-    assert second.plan([batch]).weights[0].tolist() == [0.5, 0]
 
 
 def test_penalties_of_a_phase_are_divided_by_all_tokens() -> None:

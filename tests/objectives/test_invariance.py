@@ -1,17 +1,14 @@
 """Selection, loss and gradient of an update do not depend on how its tokens are split.
 
 All presets and compositions are tested with 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables
-or rows, responses in random order, and groups on several ranks. Ranks are processes with gloo.
+or rows, responses in random order, and groups on several ranks. Two ranks are processes with gloo,
+four are threads.
 """
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +17,7 @@ import torch.distributed as dist
 from forked import call_in_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import on_ranks
 from strategies import NAN, awkward_batch, fitting, gradients, leaf, objectives
 from torch import Tensor
 
@@ -165,6 +163,25 @@ def entropy_of_77(table: TokenBatch) -> TokenBatch:
     return table.replace(entropy=values)
 
 
+INFINITE: dict[str, tuple[dict[str, Any], str]] = {
+    "weight": ({"reweight": "1 / (entropy - 77)"}, "'1 / (entropy - 77)' is NaN or infinite at"),
+    "number in a rule": (
+        {"keep": "log(77 - entropy) < 1"},
+        "'log(77 - entropy)' in 'log(77 - entropy) < 1' is NaN or infinite at row",
+    ),
+    "number in a population": (
+        {"keep": "entropy > log(77 - entropy).mean(by='group')"},
+        "'log(77 - entropy)' is NaN or infinite at row",
+    ),
+    "number in a population of responses": (
+        {"keep": "reward > (1 / (77 - entropy.max(by='response'))).mean()"},
+        "is NaN or infinite at response",
+    ),
+    "shape": ({"shape": "advantage / (entropy - 77)"}, "is NaN or infinite at row"),
+    "setting": ({"surrogate": Clip(high="1 / (77 - entropy)")}, "is NaN or infinite at row"),
+}
+
+
 def brought(table: TokenBatch) -> TokenBatch:
     return table.replace(advantages=torch.ones(len(table.lengths)))
 
@@ -202,36 +219,10 @@ def faults() -> dict[str, Fault]:
         ),
         "half a column": (top, on(1, without("entropy")), "in some tables but absent in"),
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
-        "infinite weight": (
-            Objective(reweight="1 / (entropy - 77)"),
-            on(1, entropy_of_77),
-            "'1 / (entropy - 77)' is NaN or infinite at row",
-        ),
-        "infinite number in a rule": (
-            Objective(keep="log(77 - entropy) < 1"),
-            on(0, entropy_of_77),
-            "'log(77 - entropy)' in 'log(77 - entropy) < 1' is NaN or infinite at row",
-        ),
-        "infinite number in a population": (
-            Objective(keep="entropy > log(77 - entropy).mean(by='group')"),
-            on(1, entropy_of_77),
-            "'log(77 - entropy)' is NaN or infinite at row",
-        ),
-        "infinite number in a population of responses": (
-            Objective(keep="reward > (1 / (77 - entropy.max(by='response'))).mean()"),
-            on(1, entropy_of_77),
-            "is NaN or infinite at response",
-        ),
-        "infinite shape": (
-            Objective(shape="advantage / (entropy - 77)"),
-            on(0, entropy_of_77),
-            "is NaN or infinite at row",
-        ),
-        "infinite setting": (
-            Objective(surrogate=Clip(high="1 / (77 - entropy)")),
-            on(1, entropy_of_77),
-            "is NaN or infinite at row",
-        ),
+        **{
+            f"infinite {name}": (Objective(**settings), on(1, entropy_of_77), message)
+            for name, (settings, message) in INFINITE.items()
+        },
         "setting out of bounds": (
             Objective(surrogate=Clip(high="76 - entropy")),
             on(1, entropy_of_77),
@@ -267,19 +258,25 @@ def faults() -> dict[str, Fault]:
 
 
 def rank_main(rank: int, size: int, folder: str) -> None:
-    """The program of one rank: all objectives with all layouts; two ranks also test all faults."""
+    """The program of one of two ranks: all objectives, and all faults."""
     torch.set_num_threads(1)
     store, patience = f"file://{folder}/store", timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
-    comm, batch, found = Group(), awkward_batch(1), {}
-    for layout in PAIR if size == 2 else FOUR:
-        tables = tables_of(layout, rank, batch)
-        for name, objective in OBJECTIVES.items():
-            found[layout, name] = outcome(objective, tables, batch.starts, comm)
-    if size == 2:
-        found.update(meet_faults(comm, batch))
+    comm = Group()
+    found = {**outcomes(comm, PAIR), **meet_faults(comm, awkward_batch(1))}
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+
+
+def outcomes(comm: Any, layouts: list[str]) -> dict[Any, Any]:
+    """The outcomes of all objectives on one rank."""
+    batch = awkward_batch(1)
+    return {
+        (layout, name): outcome(objective, tables, batch.starts, comm)
+        for layout in layouts
+        for tables in [tables_of(layout, comm.rank, batch)]
+        for name, objective in OBJECTIVES.items()
+    }
 
 
 def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
@@ -296,20 +293,16 @@ def meet_faults(comm: Group, batch: TokenBatch) -> dict[Any, Any]:
     return found
 
 
-def launch(size: int, folder: Path) -> Found:
-    """The results of each rank; one launch computes all objectives."""
-    call_in_ranks(rank_main, size, folder)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return launch(2, tmp_path_factory.mktemp("pair"))
+    folder = tmp_path_factory.mktemp("pair")
+    call_in_ranks(rank_main, 2, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return launch(4, tmp_path_factory.mktemp("four"))
+def four() -> Found:
+    return on_ranks(4, lambda comm: outcomes(comm, FOUR))
 
 
 @pytest.fixture(scope="module")
@@ -390,32 +383,11 @@ def test_given_advantages_work_if_a_rank_has_no_table(pair: Found) -> None:
     assert [found["brought"] for found in pair] == [int(awkward_batch(1).decided.sum())] * 2
 
 
-class Thread:
-    """A `Comm` whose ranks are threads of one process."""
-
-    def __init__(self, rank: int, values: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.size = rank, len(values)
-        self.values, self.barrier = values, barrier
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        self.values[self.rank] = tensor.clone()
-        self.barrier.wait()
-        total = sum(self.values[1:], start=self.values[0])
-        self.barrier.wait()
-        return total
-
-
 @pytest.mark.parametrize("by", ["group", "position"])
 def test_ranks_can_be_threads_of_one_process(by: str) -> None:
     """A lock that is held during `comm.sum` would make the ranks wait for each other."""
     batch = awkward_batch(3)
     objective = Objective(keep=f"entropy > entropy.mean(by='{by}')")
-    whole = objective.plan([batch]).weights[0].tolist()
-    values, barrier = [None] * 2, threading.Barrier(2, timeout=10)
-
-    def plan(rank: int) -> list[float]:
-        tables = batch.split(2)[rank : rank + 1]
-        return objective.plan(tables, comm=Thread(rank, values, barrier)).weights[0].tolist()
-
-    with ThreadPoolExecutor(2) as pool:
-        assert [*itertools.chain(*pool.map(plan, range(2)))] == whole
+    tables = batch.split(2)
+    found = on_ranks(2, lambda comm: objective.plan([tables[comm.rank]], comm=comm).weights[0])
+    assert torch.equal(torch.cat(found), objective.plan([batch]).weights[0])

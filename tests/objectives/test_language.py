@@ -96,16 +96,6 @@ def test_the_plan_freezes_settings() -> None:
     )
 
 
-def test_a_setting_out_of_bounds_is_an_error_that_names_the_row() -> None:
-    objective = Objective(surrogate=SoftGate(tau_pos="entropy - 1"))
-    batch = tokens([2], [-1.0, -2.0], entropy=[2.0, 0.5], rewards=[1.0])
-    message = (
-        r"surrogate.tau_pos 'entropy - 1' is not a number > 0 at row 1 \(response 0, token 1\)"
-    )
-    with pytest.raises(BatchError, match=message):
-        objective.plan([batch])
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -137,12 +127,6 @@ def test_shape_changes_the_surrogates_advantage_but_not_the_rules() -> None:
     torch.testing.assert_close(flipped.advantages[0], -2 * plan.advantages[0])
 
 
-def test_a_shaped_advantage_that_is_infinite_is_refused() -> None:
-    batch = tokens([2], [-1.0, -2.0], entropy=[2.0, 0.5], rewards=[1.0])
-    with pytest.raises(BatchError, match="is NaN or infinite at row 1"):
-        Objective(shape="advantage / (entropy - 0.5)").plan([batch])
-
-
 def test_rules_read_columns_of_ones_own() -> None:
     batch = tokens([2, 1], [-1.0, -2.0, -3.0], rewards=[1.0, 0.0], columns={"turn": [0, 1, 2]})
     objective = Objective(columns=["turn"]).keep("turn > 0")
@@ -163,12 +147,6 @@ def test_own_columns_follow_their_responses() -> None:
     padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"turn": mask * 2.0, "x": [3, 4]})
     assert padded.columns["turn"].tolist() == [2, 2, 2]
     assert padded.columns["x"].tolist() == [3, 3, 4]
-
-
-def test_a_declared_column_that_is_absent_is_an_error() -> None:
-    objective = Objective(columns=["turn"]).keep("turn > 0")
-    with pytest.raises(BatchError, match=r"keep 'turn > 0' needs the column 'turn'.*columns="):
-        objective.plan([BATCH.replace(columns={})])
 
 
 def test_columns_that_are_not_declared_stay_unknown() -> None:
@@ -270,29 +248,17 @@ def test_a_custom_rule_with_an_unknown_setting_is_refused() -> None:
         Objective(drop={"kind": "custom", "target": f"{__name__}:Isolated", "limit": 1})
 
 
-def test_a_custom_rule_must_return_one_value_per_token() -> None:
+@pytest.mark.parametrize(
+    ("found", "shown"), [(torch.ones(3), r"torch.float32 \[3\]"), (None, ".*NoneType.*")]
+)
+def test_a_custom_rule_must_return_one_value_per_token(found: Any, shown: str) -> None:
     @dataclass(frozen=True)
     class Wrong(CustomRule):
-        def select(self, frame: Any) -> Tensor:
-            return torch.ones(3)
-
-    with pytest.raises(BatchError, match=r"select returned torch.float32 \[3\], expected a tensor"):
-        Objective(drop=Wrong()).plan([BATCH])
-
-
-def test_a_custom_rule_without_a_result_is_refused_with_its_name() -> None:
-    @dataclass(frozen=True)
-    class Forgotten(CustomRule):
         def select(self, frame: Any) -> Any:
-            frame.number(prob)
+            return found
 
-        def reads(self) -> tuple[Any, ...]:
-            return (prob,)
-
-    with pytest.raises(
-        BatchError, match=r"Forgotten.select returned .*NoneType.*expected a tensor"
-    ):
-        Objective(drop=Forgotten()).plan([BATCH])
+    with pytest.raises(BatchError, match=rf"Wrong.select returned {shown}, expected a tensor"):
+        Objective(drop=Wrong()).plan([BATCH])
 
 
 def test_a_custom_rule_that_is_no_frozen_dataclass_or_reads_no_tuple_is_refused() -> None:
@@ -340,9 +306,10 @@ def test_a_rule_that_yaml_tore_at_its_comma_is_refused_with_advice() -> None:
     torn = ["entropy.top(0.2", "within=prob < 1)", "prob < 0.1"]
     with pytest.raises(ConfigError, match="put quotes around a rule that has a comma"):
         Objective(split=torn)
-    for one in ("entropy.top(0.2", ["entropy.top(0.2"]):
-        with pytest.raises(ConfigError, match="never closed") as caught:
-            Objective(split=one)
+    unmatched = (["prob < 0.1)", "prob < 0.5"], r"unmatched '\)'")
+    for wrong, message in (*((x, "never closed") for x in (torn[0], torn[:1])), unmatched):
+        with pytest.raises(ConfigError, match=message) as caught:
+            Objective(split=wrong)
         assert "quotes" not in str(caught.value)
 
 
@@ -446,19 +413,5 @@ def test_explain_says_what_a_rank_is_among() -> None:
 
 def test_tokens_on_which_a_rank_is_undefined_are_in_the_last_phase() -> None:
     first, last = Objective(split="entropy.rank(within=advantage > 0) > 0.5").phases
-    assert (first.plan([RANKED]).weights[0] != 0).tolist() == [
-        True,
-        False,
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert (last.plan([RANKED]).weights[0] != 0).tolist() == [
-        False,
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
+    chosen = [phase.plan([RANKED]).weights[0].nonzero()[:, 0].tolist() for phase in (first, last)]
+    assert chosen == [[0, 2], [1, 3]]

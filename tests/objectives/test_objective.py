@@ -24,8 +24,8 @@ from rlobj import (
 )
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.divisors import SequenceMean, TokenMean
-from rlobj.objectives.penalties import KL
-from rlobj.objectives.surrogates import Surrogate, Terms, Unclipped
+from rlobj.objectives.penalties import KL, EntropyBonus
+from rlobj.objectives.surrogates import DppoTv, Surrogate, Terms, Unclipped
 
 OBJECTIVES = objectives()
 DAPO = load_preset("dapo").objective
@@ -106,8 +106,8 @@ def test_objectives_are_plain_data(name: str) -> None:
     objective = OBJECTIVES[name]
     assert pickle.loads(pickle.dumps(objective)) == objective
     assert copy.deepcopy(objective) == objective
-    dumped = objective.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    assert Objective(**dumped) == objective
+    for form in ({"exclude_defaults": True}, {}, {"exclude_defaults": True, "mode": "json"}):
+        assert Objective(**objective.model_dump(by_alias=True, **form)) == objective
     assert Objective.model_json_schema()["properties"].keys() == set(Objective.keys())
 
 
@@ -191,15 +191,26 @@ def test_needs_lists_exactly_the_columns_that_are_read(name: str) -> None:
             objective(least.replace(**absent))
 
 
-def test_error_of_a_missing_column_names_the_column_and_the_rule() -> None:
-    batch = tokens([1], [-1.0], advantages=[1.0])
-    with pytest.raises(BatchError, match=r"keep 'entropy.top\(0.2\)' needs the column 'entropy'"):
-        DAPO.keep(entropy.top(0.2))(batch)
-    with pytest.raises(BatchError, match=r"the advantage GroupNormalized.* needs .* 'rewards'"):
-        DAPO(batch.replace(advantages=None))
-    gated = Objective(controllers={"W": Gate(target=1, on=1)}, reweight="W")
-    with pytest.raises(BatchError, match="the controller W needs the column 'old_entropy'"):
-        gated(batch.replace(old_logprobs=[-1.0]))
+@pytest.mark.parametrize(
+    ("objective", "message", "columns"),
+    [
+        (DAPO.keep(entropy.top(0.2)), r"keep 'entropy.top\(0.2\)' needs the column 'entropy'", {}),
+        (DAPO, "the advantage GroupNormalized.* needs .* 'rewards'", {"advantages": None}),
+        (
+            Objective(controllers={"W": Gate(target=1, on=1)}, reweight="W"),
+            "the controller W needs the column 'old_entropy'",
+            {"old_logprobs": [-1.0]},
+        ),
+        (Objective(penalties=[KL()]), "KL needs the column 'ref_logprobs'", {}),
+        (Objective(penalties=[EntropyBonus()]), "EntropyBonus needs the column 'entropy'", {}),
+        (Objective(surrogate=DppoTv(against="sampler")), "DppoTv needs .* 'sampler_logprobs'", {}),
+    ],
+)
+def test_error_of_a_missing_column_names_the_column_and_what_reads_it(
+    objective: Objective, message: str, columns: dict[str, Any]
+) -> None:
+    with pytest.raises(BatchError, match=message):
+        objective(tokens([1], [-1.0], advantages=[1.0]).replace(**columns))
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,7 @@ def test_an_update_without_kept_tokens_has_loss_zero_with_a_graph() -> None:
 
 def test_values_that_are_not_finite_have_no_effect_on_dropped_tokens() -> None:
     logprobs = torch.tensor([-1.0, -200.0], dtype=torch.float64, requires_grad=True)
-    batch = TokenBatch(
-        lengths=torch.tensor([2]),
-        groups=torch.tensor([0]),
-        logprobs=logprobs,
-        advantages=torch.tensor([1.0]),
-    )
+    batch = tokens([2], logprobs, advantages=[1.0])  # type: ignore[arg-type]
     objective = Objective(surrogate=Reinforce(), drop=prob < 0.1)
     plan = objective.plan([batch])
     infinite = batch.replace(
@@ -178,14 +173,8 @@ def test_metrics_of_micro_batches_add_up_to_those_of_the_update(seed: int, parts
     plan, whole = objective.plan(tables), objective(batch)
     outputs = [objective.loss(table, plan) for table in tables]
     assert set(whole.metrics) == {
-        "loss/policy",
-        "loss/kl_reference",
-        "loss/entropy_bonus",
-        "objective/clip_fraction",
-        "clip/high_fraction",
-        "clip/low_fraction",
-        "policy/kl_old",
-        "policy/ratio",
+        *("loss/policy", "loss/kl_reference", "loss/entropy_bonus", "objective/clip_fraction"),
+        *("clip/high_fraction", "clip/low_fraction", "policy/kl_old", "policy/ratio"),
         "policy/entropy",
     }
     for name, value in whole.metrics.items():
@@ -356,11 +345,6 @@ def test_the_size_of_a_sample_may_be_a_count_of_the_update() -> None:
 def test_advantages_keep_their_sign_for_tiny_differences_of_rewards() -> None:
     """0.1 + 1e-9 and 0.1 are equal in float32 and different in float64."""
     rewards = torch.tensor([0.1, 0.1 + 1e-9], dtype=torch.float64)
-    batch = TokenBatch(
-        lengths=torch.tensor([1, 1]),
-        groups=torch.tensor([0, 0]),
-        logprobs=torch.tensor([-1.0, -1.0]),
-        rewards=rewards,
-    )
+    batch = tokens([1, 1], torch.tensor([-1.0, -1.0]), rewards=rewards)  # type: ignore[arg-type]
     plan = Objective(keep=advantage > 0).plan([batch])
     assert (plan.weights[0] != 0).tolist() == [False, True]

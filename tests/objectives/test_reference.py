@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from threading import Barrier
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import on_ranks
 from reference_rules import NOT_FINITE, Approximate, Close, NotFinite, Outcome, Reference
 from strategies import awkward_batch, expressions, larger_numbers, larger_rules, tokens
-from torch import Tensor
 
 from rlobj import BatchError, Objective, TokenBatch, parse
 from rlobj.objectives.frame import Frame
@@ -113,34 +111,6 @@ def test_values_equal_those_of_the_reference(expression: Expr, batch: int) -> No
         assert disagreement(expression, BATCHES[batch]) == "", str(expression)
 
 
-class Threads:
-    """A `Comm` of one rank; all ranks are threads of this process."""
-
-    def __init__(self, rank: int, barrier: Barrier, tensors: list[Any]) -> None:
-        self.rank, self.size = rank, len(tensors)
-        self.barrier, self.tensors = barrier, tensors
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        self.tensors[self.rank] = tensor
-        self.barrier.wait(timeout=5)  # a rank that waits for another fails
-        assert len({(each.shape, each.dtype) for each in self.tensors}) == 1
-        total = torch.stack(self.tensors).sum(0)
-        self.barrier.wait(timeout=5)
-        return total
-
-
-def on_ranks(expression: Any, parts: list[list[TokenBatch]]) -> list[list[Any] | None]:
-    """The values on each rank's rows; None where a rank refuses the expression."""
-    barrier, tensors = Barrier(len(parts)), [None] * len(parts)
-
-    def work(rank: int) -> list[Any] | None:
-        comm = Threads(rank, barrier, tensors)
-        return engine(expression, parts[rank], comm)
-
-    with ThreadPoolExecutor(len(parts)) as pool:
-        return list(pool.map(work, range(len(parts))))
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=300)
@@ -151,7 +121,8 @@ def test_values_do_not_depend_on_tables_and_ranks(expression: Expr, batch: int, 
     order = torch.randperm(len(whole.lengths), generator=torch.Generator().manual_seed(seed))
     places = list(order.tensor_split(3))
     tables = [whole.select(place) for place in places]
-    found = on_ranks(expression, [tables[:1], [], tables[1:]])
+    parts = [tables[:1], [], tables[1:]]
+    found = on_ranks(3, lambda comm: engine(expression, parts[comm.rank], comm))
     expected = engine(expression, [whole])
     if expected is None or None in found:
         assert expected is None, str(expression)

@@ -15,12 +15,7 @@ from rlobj.objectives.divisors import TokenMean
 
 CASES = json.loads((Path(__file__).parent / "golden" / "released.json").read_text())
 COLUMNS = (
-    "logprobs",
-    "old_logprobs",
-    "ref_logprobs",
-    "sampler_logprobs",
-    "entropy",
-    "collision",
+    *("logprobs", "old_logprobs", "ref_logprobs", "sampler_logprobs", "entropy", "collision"),
     "advantages",
 )
 SETTINGS: dict[str, dict[str, Any]] = {

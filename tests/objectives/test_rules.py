@@ -389,10 +389,3 @@ def test_walk_returns_every_node_once() -> None:
     names = [node.name for node in rule.walk() if isinstance(node, (Column, Controlled))]
     assert sorted(names) == ["W", "advantage", "entropy", "prob", "ratio"]
     assert all(isinstance(node, (Number, Rule)) for node in rule.walk())
-
-
-def test_only_a_rule_that_yaml_has_cut_at_its_comma_is_told_to_need_quotes():
-    with pytest.raises(ConfigError, match="look like one rule: in a YAML list, put quotes"):
-        Objective(split=["entropy.top(0.2", "within=prob < 0.5)"])
-    with pytest.raises(ConfigError, match=r"unmatched '\)'"):
-        Objective(split=["prob < 0.1)", "prob < 0.5"])

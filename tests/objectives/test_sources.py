@@ -222,7 +222,20 @@ def otb(update: Rollout) -> Any:
     return total(losses)
 
 
+def stapo(update: Rollout) -> Any:
+    """The paper: A > 0, π < 0.002, and one of the ⌈0.8·n⌉ lowest entropies of the update."""
+    entropies = sorted(entropy for each in update for entropy in each.entropy)
+    cut = entropies[math.ceil(Fraction(8, 10) * len(entropies)) - 1] if entropies else 0.0
+    losses = []
+    for each in update:
+        for new, ratio, entropy in zip(each.l, each.ratios, each.entropy, strict=True):
+            if not (each.advantage > 0 and new.exp() < 0.002 and entropy <= cut):
+                losses.append(clipped(ratio, each.advantage, (0.8, 1.28), dual=10))
+    return total(losses)
+
+
 SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
+    "stapo": (normalized, stapo),
     "gpg": (gpg, reinforce),
     "prime-rl": (centred, prime_rl),
     "maxrl": (maxrl, ppo),

@@ -55,14 +55,9 @@ def test_columns_are_those_of_the_policy_at_the_start_of_the_update(
     for observed, model in updates:
         assert observed.plan.weights[0].shape == observed.logprobs.shape
         with torch.no_grad():
-            scores = score_samples(
-                PolicyScorer(model),
-                observed.sequences,
-                temperature=config.sampling.temperature,
-                entropy=True,
-                collision=True,
-                sensitivity=True,
-            )
+            wanted = {"entropy": True, "collision": True, "sensitivity": True}
+            settings = {"temperature": config.sampling.temperature, **wanted}
+            scores = score_samples(PolicyScorer(model), observed.sequences, **settings)
         known = ~observed.logprobs.isnan()
         assert known.any() != observed.plan.empty  # an update of no token needs no pass
         for name in COLUMNS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,9 +104,8 @@ def test_tokens_that_were_not_scored_and_not_judged_are_null(tmp_path):
     unknown = torch.full_like(observed.logprobs, torch.nan)
     columns = dict.fromkeys(("logprobs", "entropy", "collision", "entropy_sensitivity"), unknown)
     table = observed.table.replace(sampler_logprobs=unknown)
-    values = {**vars(observed), **columns, "table": table}
     recorder = record(tmp_path)
-    recorder.add(1, 1, Observed(**{name: values[name] for name in Observed.__dataclass_fields__}))
+    recorder.add(1, 1, replace(observed, table=table, **columns))
     recorder.close_file()
     rows = read_records(tmp_path)
     for name in ("prob", "ratio", "entropy", "gradient_norm", "sampler_gap", "spurious"):
@@ -118,9 +118,7 @@ def test_tokens_of_another_phase_and_of_undecided_responses_are_no_rows(tmp_path
     recorder = record(tmp_path, share=1.0)
     for number, phase in enumerate(whole.objective.phases, 1):
         plan = phase.plan([whole.table], {"update": 0}, clauses=True)
-        values = {**vars(whole), "objective": phase, "plan": plan}
-        fields = {name: values[name] for name in Observed.__dataclass_fields__}
-        recorder.add(1, number, Observed(**fields))
+        recorder.add(1, number, replace(whole, objective=phase, plan=plan))
     recorder.close_file()
     rows = read_records(tmp_path)
     assert len(rows) == int(whole.table.decided.sum())
@@ -141,21 +139,14 @@ def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, 
     for rank in order:
         chosen = list(reversed(parts[rank]))
         table, rows = observed.table.select(chosen), observed.table.rows(chosen)
-        plan = observed.plan.part(rows)
         old = observed.plan.clauses
         clauses = type(old)(old.factor[rows], old.in_phase[rows], old.codes[rows], old.causes)
+        plan = replace(observed.plan.part(rows), clauses=clauses)
+        sequences = [observed.sequences[i] for i in chosen]
         values = {name: getattr(observed, name)[rows] for name in ("logprobs", "entropy")}
         values |= {"collision": table.collision, "entropy_sensitivity": values["logprobs"]}
-        part = Observed(
-            observed.objective,
-            observed.state,
-            table,
-            type(plan)(**{**vars(plan), "clauses": clauses}),
-            [observed.sequences[i] for i in chosen],
-            **values,
-        )
         other = record(tmp_path / "two", rank=rank)
-        other.add(1, 1, part)
+        other.add(1, 1, replace(observed, table=table, plan=plan, sequences=sequences, **values))
         other.close_file()
     found = read_records(tmp_path / "two")
     order_by = [(key, "ascending") for key in KEYS]

@@ -147,14 +147,9 @@ def test_code_that_an_objective_names_is_not_imported(policy, tmp_path):
         "class Mine(Unclipped):\n    pass\n"
     )
     target = f"{tmp_path / 'mine.py'}:Mine"
-    config = tiny_config(
-        policy,
-        "dapo-loss",
-        objective={"surrogate": {"kind": "custom", "target": target}},
-        training={"steps": 1},
-        output={"tables_every": 1},
-    )
-    run_training(config, tmp_path / "run")
+    objective = {"surrogate": {"kind": "custom", "target": target}}
+    settings = {"objective": objective, "training": {"steps": 1}, "output": {"tables_every": 1}}
+    run_training(tiny_config(policy, "dapo-loss", **settings), tmp_path / "run")
     (tmp_path / "imported").unlink()
     with pytest.raises(ConfigError, match=r"name code by its path.*trust=True"):
         list(read_tables(tmp_path / "run"))

@@ -7,9 +7,15 @@ would also affect other libraries that use Triton.
 import pytest
 import torch
 from scoring_tools import (
+    EVERYTHING,
     SHAPES,
     SMALL_TILE,
-    gradients,
+    WANTED,
+    against_plain,
+    assert_close,
+    check_gradients,
+    check_half_precision,
+    extreme_logits,
     half_operands,
     leaves,
     make_head,
@@ -21,7 +27,7 @@ from rlobj.scoring import FILTERED, kernels, score_tokens, tiles, token_scores
 from rlobj.scoring.kernels import TritonRows
 from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
 
-FEW = 6
+FEW, COLUMNS = 6, {**EVERYTHING, "min_p": 0.05}
 CLOSE = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
 
 
@@ -50,16 +56,7 @@ def everything(hidden, weight, targets, chunk_bytes, **options):
     free = leaves(hidden, weight, *([] if bias is None else [bias]))
     if bias is not None:
         options["bias"] = free[2]
-    scores = score_tokens(
-        *free[:2],
-        targets,
-        entropy=True,
-        min_p=0.05,
-        collision=True,
-        sensitivity=True,
-        chunk_bytes=chunk_bytes,
-        **options,
-    )
+    scores = score_tokens(*free[:2], targets, chunk_bytes=chunk_bytes, **COLUMNS, **options)
     (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
     return {**vars(scores), **{f"gradient {i}": x.grad for i, x in enumerate(free)}}
 
@@ -77,25 +74,9 @@ def test_kernels_equal_the_torch_rows(head, shape, chunk_bytes, monkeypatch):
         torch.testing.assert_close(found[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("wanted", [(1, 0), (0, 1), (1, 1)], ids=["logprobs", "entropy", "both"])
+@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
 def test_gradients_equal_plain_autograd(head, wanted):
-    hidden, weight, targets, bias = head
-    incoming = torch.randn(2, FEW)
-    by_logprob, by_entropy = (x if on else None for x, on in zip(incoming, wanted, strict=True))
-
-    def ours(hidden, weight, bias):
-        scores = score_tokens(
-            hidden, weight, targets, entropy=True, bias=bias, chunk_bytes=SMALL_TILE
-        )
-        return scores.logprobs, scores.entropy
-
-    def reference(hidden, weight, bias):
-        return plain(hidden, weight, targets, bias=bias)[:2]
-
-    found = gradients(hidden, weight, bias, ours, by_logprob, by_entropy)
-    expected = gradients(hidden, weight, bias, reference, by_logprob, by_entropy)
-    for ours_, plain_ in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours_, plain_, **CLOSE)
+    check_gradients(head, wanted, {"rtol": 1e-5, "atol": 1e-5})
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["second-sweep", "whole-rows"])
@@ -111,19 +92,12 @@ def test_proxy_of_a_peaked_policy_keeps_what_min_p_keeps(head, chunk_bytes):
 
 
 def test_extreme_logits_stay_exact():
-    logits = torch.randn(6, 300)
-    logits[0] *= 1e4
-    logits[1] += 1e4
-    logits[2] -= 1e4
-    logits[3, 7] = 1e4
-    logits[4] = torch.linspace(-1e4, 1e4, 300)
-    logits[5] = torch.linspace(1e4, -1e4, 300)
-    targets = torch.tensor([3, 200, 250, 7, 0, 0])
-    found = everything(logits, torch.eye(300), targets, SMALL_TILE)
-    logprobs, entropy, _ = plain(logits.double(), torch.eye(300, dtype=torch.float64), targets)
-    torch.testing.assert_close(found["logprobs"], logprobs, **CLOSE)
-    torch.testing.assert_close(found["entropy"], entropy, **CLOSE)
-    assert all(column.isfinite().all() for column in found.values())
+    logits, targets = extreme_logits()
+    inputs = logits.float(), torch.eye(300)
+    scores, (*values, _), slopes = against_plain(inputs, targets, columns=COLUMNS)
+    assert_close(values, rtol=1e-5, atol=1e-5)
+    assert all(column.isfinite().all() for column in vars(scores).values())
+    assert all(found.isfinite().all() for found, _ in slopes)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -140,19 +114,7 @@ def test_kernels_handle_no_row_and_one_row(head, count):
 def test_half_precision_products_give_float32_scores_and_rounded_gradients(
     half_operands, dtype, chunk_bytes
 ):
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(9, 64).to(dtype), (torch.randn(301, 64) / 2).to(dtype)
-    targets = torch.randint(301, (9,))
-    found = everything(hidden, weight, targets, chunk_bytes, temperature=0.9, scale=1.1)
-    free = leaves(hidden.double(), weight.double())
-    logprobs, entropy, _ = plain(*free, targets, temperature=0.9, scale=1.1)
-    assert found["logprobs"].dtype == torch.float32
-    assert (found["logprobs"] - logprobs).abs().max() <= 1e-4
-    assert (found["entropy"] - entropy).abs().max() <= 1e-4
-    (logprobs.sum() + entropy.square().sum()).backward()
-    for index, leaf in enumerate(free):
-        error = (found[f"gradient {index}"].double() - leaf.grad).norm() / leaf.grad.norm()
-        assert error < torch.finfo(dtype).eps
+    check_half_precision(dtype, chunk_bytes, COLUMNS, temperature=0.9, scale=1.1)
 
 
 def test_bfloat16_gradient_of_an_almost_certain_token_keeps_its_digits(half_operands):
@@ -233,12 +195,10 @@ def test_kernels_run_on_the_device_of_their_tile(monkeypatch, head):
 @pytest.mark.parametrize("vocabulary", [1, 127, 129])
 def test_kernels_handle_vocabularies_of_any_size(vocabulary):
     torch.manual_seed(0)
-    hidden, weight = torch.randn(2, 4), torch.randn(vocabulary, 4)
+    inputs = torch.randn(2, 4), torch.randn(vocabulary, 4)
     targets = torch.tensor([0, vocabulary - 1])
-    found = everything(hidden, weight, targets, SMALL_TILE)
-    logprobs, entropy, _ = plain(hidden, weight, targets)
-    torch.testing.assert_close(found["logprobs"], logprobs, **CLOSE)
-    torch.testing.assert_close(found["entropy"], entropy, **CLOSE)
+    _, values, _ = against_plain(inputs, targets, columns=EVERYTHING)
+    assert_close(values, rtol=1e-5, atol=1e-5)
 
 
 def test_kernels_use_the_stride_of_a_tile():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlobj.scoring import tiles, token_scores
+from rlobj.scoring import FILTERED, score_samples, score_tokens, tiles, token_scores
 
 ROWS, WIDTH, VOCABULARY = 13, 8, 301
 SMALL_TILE = 1  # bytes: tiles of the least width, 128 columns, so 301 takes three
@@ -57,6 +57,35 @@ def leaves(*tensors):
     return [x.detach().clone().requires_grad_() for x in tensors]
 
 
+EVERYTHING = {"entropy": True, "collision": True, "sensitivity": True}
+"""All columns but the proxy, which needs a `min_p`."""
+
+
+def against_plain(inputs, targets, *, chunk_bytes=SMALL_TILE, columns=None, **shape):
+    """The scores, and pairs to compare: log-probs, entropy and the gradients of their sum.
+
+    `inputs` are hidden, weight and maybe bias; the plain computation is in float64.
+    """
+    free, exact = leaves(*inputs), leaves(*(x.double() for x in inputs))
+    names = ("hidden", "weight", "bias")
+    given, wide = (dict(zip(names, part, strict=False)) for part in (free, exact))
+    columns = {"entropy": True, **(columns or {})}
+    scores = score_tokens(**given, targets=targets, chunk_bytes=chunk_bytes, **columns, **shape)
+    logprobs, entropy, everything = plain(**wide, targets=targets, **shape)
+    (scores.logprobs.sum() + scores.entropy.sum()).backward()
+    (logprobs.sum() + entropy.sum()).backward()
+    pairs = [(scores.logprobs, logprobs), (scores.entropy, entropy)]
+    if "min_p" in columns:
+        proxy = plain_proxy(everything, targets, columns["min_p"], FILTERED)
+        pairs.append((scores.proxy_logprobs, proxy))
+    return scores, pairs, [(x.grad, y.grad) for x, y in zip(free, exact, strict=True)]
+
+
+def assert_close(pairs, **tolerance):
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, check_dtype=False, **tolerance)
+
+
 def half_operands(monkeypatch):
     """Emulates half-precision products with float32 sums, which only a GPU has, in float32."""
 
@@ -71,16 +100,48 @@ def half_operands(monkeypatch):
     monkeypatch.setattr(token_scores, "_operand", lambda hidden, weight, dtype: hidden.dtype)
 
 
-def gradients(hidden, weight, bias, score, by_logprob, by_entropy):
-    hidden, weight, bias = leaves(hidden, weight, bias)
-    logprobs, entropy = score(hidden, weight, bias)
-    loss = 0
-    if by_logprob is not None:
-        loss = loss + (logprobs * by_logprob).sum()
-    if by_entropy is not None:
-        loss = loss + (entropy * by_entropy).sum()
-    loss.backward()
-    return hidden.grad, weight.grad, bias.grad
+WANTED = {"logprobs": (1, 0), "entropy": (0, 1), "both": (1, 1)}
+"""By which columns `check_gradients` differentiates."""
+
+
+def check_gradients(head, wanted, tolerance, *, entropy=True, **shape):
+    """The gradients of score_tokens equal those of the plain computation."""
+    *inputs, bias = head[0], head[1], head[3]
+    incoming = torch.randn(2, len(head[2]), dtype=bias.dtype)
+    found, expected = leaves(*inputs, bias), leaves(*inputs, bias)
+    options = {"entropy": entropy, "chunk_bytes": SMALL_TILE, **shape}
+    scores = score_tokens(*found[:2], head[2], bias=found[2], **options)
+    for columns in (
+        (scores.logprobs, scores.entropy),
+        plain(*expected[:2], head[2], bias=expected[2], **shape)[:2],
+    ):
+        chosen = [(x * by).sum() for x, by, on in zip(columns, incoming, wanted, strict=True) if on]
+        sum(chosen).backward()
+    assert_close([(x.grad, y.grad) for x, y in zip(found, expected, strict=True)], **tolerance)
+
+
+def check_half_precision(dtype, chunk_bytes, columns, **shape):
+    """Half-precision products give float32 scores and rounded gradients."""
+    torch.manual_seed(0)
+    inputs = torch.randn(9, 64).to(dtype), (torch.randn(301, 64) / 2).to(dtype)
+    settings = {"chunk_bytes": chunk_bytes, "columns": columns, **shape}
+    scores, values, slopes = against_plain(inputs, torch.randint(301, (9,)), **settings)
+    assert scores.logprobs.dtype == torch.float32
+    assert_close(values, rtol=0, atol=1e-4)
+    for found, expected in slopes:
+        assert (found.double() - expected).norm() / expected.norm() < torch.finfo(dtype).eps
+
+
+def extreme_logits():
+    """Six rows of 300 logits up to 10,000, and targets."""
+    logits = torch.randn(6, 300, dtype=torch.float64)
+    logits[0] *= 1e4
+    logits[1] += 1e4
+    logits[2] -= 1e4
+    logits[3, 7] = 1e4
+    logits[4] = torch.linspace(-1e4, 1e4, 300)
+    logits[5] = torch.linspace(1e4, -1e4, 300)
+    return logits, torch.tensor([3, 200, 250, 7, 0, 0])
 
 
 SIZES = {
@@ -136,3 +197,22 @@ def plain_samples(model, temperature):
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         columns.append(torch.stack([logprobs.gather(1, targets)[:, 0], entropy]))
     return torch.cat(columns, 1)
+
+
+def check_samples(model):
+    """Scores and gradients are those of the logits; gives the scores, and the gradients by name."""
+    weights = torch.randn(2, 7, dtype=torch.float64)
+    expected = plain_samples(model, 0.8)
+    (expected * weights).sum().backward()
+    wanted = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    scores = score_samples(model, SEQUENCES, temperature=0.8, entropy=True, min_p=0.1)
+    found = torch.stack([scores.logprobs, scores.entropy])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    (found * weights).sum().backward()
+    for key, parameter in model.named_parameters():
+        if key not in wanted:
+            assert parameter.grad is None, key  # no gradient for a frozen head
+        else:
+            torch.testing.assert_close(parameter.grad, wanted[key], rtol=1e-5, atol=1e-6, msg=key)
+    return scores, wanted

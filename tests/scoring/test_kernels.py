@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from scoring_tools import SMALL_TILE, half_operands, leaves, plain, plain_proxy
+from scoring_tools import SMALL_TILE, check_half_precision, half_operands
 
-from rlobj.scoring import FILTERED, score_tokens, tiles
+from rlobj.scoring import tiles
 from rlobj.scoring.rows import TorchRows
 
 TRITON = importlib.util.find_spec("triton") is not None
@@ -23,15 +23,9 @@ GPU = torch.device("cuda")
 @needs_triton
 def test_kernels_pass_their_tests_in_the_interpreter():
     """Runs the tests of scoring_kernels.py in a process with TRITON_INTERPRET."""
+    tests = Path(__file__).with_name("scoring_kernels.py")
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            str(Path(__file__).with_name("scoring_kernels.py")),
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-x", tests],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -110,22 +104,7 @@ def test_half_precision_products_give_float32_scores_without_triton(
 ):
     """As on a GPU without Triton: half-precision products, rows in torch."""
     half_operands(monkeypatch)
-    torch.manual_seed(0)
-    inputs = torch.randn(9, 64).to(dtype), (torch.randn(301, 64) / 2).to(dtype)
-    targets = torch.randint(301, (9,))
-    free, exact = leaves(*inputs), leaves(*(x.double() for x in inputs))
-    scores = score_tokens(*free, targets, entropy=True, min_p=0.05, chunk_bytes=chunk_bytes)
-    logprobs, entropy, everything = plain(*exact, targets)
-    assert scores.logprobs.dtype == torch.float32
-    assert (scores.logprobs - logprobs).abs().max() <= 1e-4
-    assert (scores.entropy - entropy).abs().max() <= 1e-4
-    proxy = plain_proxy(everything, targets, 0.05, FILTERED)
-    assert (scores.proxy_logprobs - proxy).abs().max() <= 1e-4
-    (scores.logprobs.sum() + scores.entropy.sum()).backward()
-    (logprobs.sum() + entropy.sum()).backward()
-    for found, expected in zip(free, exact, strict=True):
-        error = (found.grad.double() - expected.grad).norm() / expected.grad.norm()
-        assert error < torch.finfo(dtype).eps
+    check_half_precision(dtype, chunk_bytes, {"min_p": 0.05})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import forked
 import pytest
 import torch
-from scoring_tools import MODELS, SEQUENCES, SIZES, plain_samples, tiny
+from scoring_tools import MODELS, SEQUENCES, SIZES, check_samples, tiny
 from torch import nn
 
 from rlobj.base.errors import ConfigError
@@ -14,24 +14,9 @@ from rlobj.scoring import tiles as tiles_module
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_of_samples_and_all_gradients_equal_those_of_the_models_logits(name):
     model = tiny(name, torch.float64)
-    weights = torch.randn(2, 7, dtype=torch.float64)
-    expected = plain_samples(model, 0.8)
-    (expected * weights).sum().backward()
-    expected_gradients = {k: p.grad.clone() for k, p in model.named_parameters()}
-    model.zero_grad()
-    scores = score_samples(model, SEQUENCES, temperature=0.8, entropy=True, min_p=0.1)
-    found = torch.stack([scores.logprobs, scores.entropy])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    scores, wanted = check_samples(model)
     assert scores.proxy_logprobs.shape == (7,)
-    (found * weights).sum().backward()
-    for key, parameter in model.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad,
-            expected_gradients[key],
-            rtol=1e-5,
-            atol=1e-6,
-            msg=key,
-        )
+    assert wanted.keys() == dict(model.named_parameters()).keys()
 
 
 def test_the_scorer_computes_no_logits_for_prompt_tokens(monkeypatch):
@@ -39,9 +24,7 @@ def test_the_scorer_computes_no_logits_for_prompt_tokens(monkeypatch):
     seen = []
     sweep = tiles_module.forward_sweep
     monkeypatch.setattr(
-        tiles_module,
-        "forward_sweep",
-        lambda *a, **k: (seen.append(len(a[2])), sweep(*a, **k))[1],
+        tiles_module, "forward_sweep", lambda *a, **k: (seen.append(len(a[2])), sweep(*a, **k))[1]
     )
     scorer = PolicyScorer(model)
     model.lm_head.register_forward_hook(lambda *_: pytest.fail("the head made logits"))

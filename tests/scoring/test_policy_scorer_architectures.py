@@ -11,68 +11,27 @@ from rlobj.base.errors import ConfigError
 from rlobj.scoring import PolicyScorer, score_samples
 
 COMMON = {**SIZES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-EXPERTS = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-}
-RECURRENT = {
-    "FalconH1": {},
-    "Jamba": {},
-    "Mamba": {},
-    "Qwen3_5": {},
-    "RecurrentGemma": {},
-}
+EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4)
+EXPERTS |= {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+RECURRENT = ("FalconH1", "Jamba", "Mamba", "Qwen3_5", "RecurrentGemma")
+PLAIN = (
+    *("Apertus", "BitNet", "Bloom", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "Gemma", "Glm4"),
+    *("Glm4Moe", "GPT2", "GPTNeoX", "GptOss", "Helium", "Lfm2", "Llama", "Llama4", "Mistral"),
+    *("Mixtral", "Nemotron", "Olmo2", "Olmo3", "Olmoe", "Phi", "Phi3", "Qwen2", "Qwen2Moe"),
+    *("Qwen3", "Qwen3Moe", "SeedOss", "SmolLM3", "StableLm", "Starcoder2", *RECURRENT),
+)
 ARCHITECTURES = {
-    "Apertus": {},
-    "BitNet": {},
-    "Bloom": {},
+    **{kind: {} for kind in PLAIN},
     "Cohere": {"logit_scale": 0.25},
     "Cohere2": {"logit_scale": 0.25},
-    "Ernie4_5": {},
-    "Ernie4_5_Moe": {},
-    "Exaone4": {},
-    "Gemma": {},
     "Gemma2": {"final_logit_softcapping": 0.5},
     "Gemma3": {"final_logit_softcapping": 0.5},
-    "Glm4": {},
-    "Glm4Moe": {},
-    "GPT2": {},
-    "GPTNeoX": {},
-    "GptOss": {},
     "Granite": {"logits_scaling": 4.0},
     "GraniteMoe": {"logits_scaling": 4.0},
-    "Helium": {},
     "HyperCLOVAX": {"logits_scaling": 0.25},
-    "Lfm2": {},
-    "Llama": {},
-    "Llama4": {},
-    "Mistral": {},
-    "Mixtral": {},
-    "Nemotron": {},
-    "Olmo2": {},
-    "Olmo3": {},
-    "Olmoe": {},
     "OPT": {"word_embed_proj_dim": 32},
-    "Phi": {},
-    "Phi3": {},
-    "Qwen2": {},
-    "Qwen2Moe": {},
-    "Qwen3": {},
-    "Qwen3Moe": {},
-    "SeedOss": {},
-    "SmolLM3": {},
-    "StableLm": {},
-    "Starcoder2": {},
-    **RECURRENT,
 }
-CONFIGS = {
-    "Gemma3": "Gemma3TextConfig",
-    "Llama4": "Llama4TextConfig",
-    "Qwen3_5": "Qwen3_5TextConfig",
-}
+CONFIGS = {kind: f"{kind}TextConfig" for kind in ("Gemma3", "Llama4", "Qwen3_5")}
 PACKED = ["Qwen2", "Qwen3", "Qwen3Moe", "Llama", "Gemma2", "Gemma3", "Mistral", "GPT2", "Olmo2"]
 
 

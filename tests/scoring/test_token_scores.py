@@ -7,9 +7,11 @@ from scoring_tools import (
     SHAPES,
     SMALL_TILE,
     VOCABULARY,
-    gradients,
+    WANTED,
+    against_plain,
+    assert_close,
+    check_gradients,
     leaves,
-    make_head,
     plain,
     plain_proxy,
 )
@@ -19,12 +21,6 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.scoring import FILTERED, score_tokens
 from rlobj.scoring import tiles as tiles_module
 
-
-@pytest.fixture
-def head():
-    return make_head()
-
-
 # Values
 
 
@@ -32,11 +28,9 @@ def head():
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_scores_equal_the_plain_computation(head, shape, with_bias):
     hidden, weight, targets, bias = head
-    shape = {**shape, "bias": bias if with_bias else None}
-    scores = score_tokens(hidden, weight, targets, entropy=True, chunk_bytes=SMALL_TILE, **shape)
-    logprobs, entropy, _ = plain(hidden, weight, targets, **shape)
-    torch.testing.assert_close(scores.logprobs, logprobs, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(scores.entropy, entropy, rtol=1e-12, atol=1e-12)
+    inputs = (hidden, weight, bias) if with_bias else (hidden, weight)
+    _, values, _ = against_plain(inputs, targets, **shape)
+    assert_close(values, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None], ids=["second-sweep", "whole-rows"])
@@ -50,21 +44,11 @@ def test_detached_columns_equal_their_definitions(
     weight = weight * sharpness
     targets = targets.clone()
     targets[6:] = (hidden @ weight.T + bias).argmax(-1)[6:]
-    scores = score_tokens(
-        hidden.requires_grad_(),
-        weight,
-        targets,
-        temperature=temperature,
-        min_p=0.05,
-        relative=relative,
-        collision=True,
-        sensitivity=True,
-        bias=bias,
-        chunk_bytes=chunk_bytes,
-    )
-    logprobs, entropy, everything = plain(
-        hidden, weight, targets, temperature=temperature, bias=bias
-    )
+    shape = {"temperature": temperature, "bias": bias}
+    columns = {"min_p": 0.05, "relative": relative, "collision": True, "sensitivity": True}
+    options = {"chunk_bytes": chunk_bytes, **columns, **shape}
+    scores = score_tokens(hidden.requires_grad_(), weight, targets, **options)
+    logprobs, entropy, everything = plain(hidden, weight, targets, **shape)
     probs = everything.exp()
     proxy = plain_proxy(everything, targets, 0.05, FILTERED, relative)
     sensitivity = logprobs.exp() * (logprobs + entropy)
@@ -125,66 +109,17 @@ def test_min_p_of_one_keeps_the_largest_token_for_any_rounding(rows):
 # Gradients
 
 
-GRADIENTS = {"logprobs": (1, 0), "entropy": (0, 1), "both": (1, 1)}
+CLOSE = {"rtol": 1e-11, "atol": 1e-11}
 
 
-@pytest.mark.parametrize("wanted", GRADIENTS.values(), ids=GRADIENTS)
+@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_gradients_equal_plain_autograd(head, shape, wanted):
-    hidden, weight, targets, bias = head
-    incoming = torch.randn(2, ROWS, dtype=torch.float64)
-    by_logprob, by_entropy = (x if on else None for x, on in zip(incoming, wanted, strict=True))
-
-    def ours(hidden, weight, bias):
-        scores = score_tokens(
-            hidden, weight, targets, entropy=True, bias=bias, chunk_bytes=SMALL_TILE, **shape
-        )
-        return scores.logprobs, scores.entropy
-
-    def reference(hidden, weight, bias):
-        return plain(hidden, weight, targets, bias=bias, **shape)[:2]
-
-    found = gradients(hidden, weight, bias, ours, by_logprob, by_entropy)
-    expected = gradients(hidden, weight, bias, reference, by_logprob, by_entropy)
-    for ours_, plain_ in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours_, plain_, rtol=1e-11, atol=1e-11)
+    check_gradients(head, wanted, CLOSE, **shape)
 
 
 def test_gradient_of_logprobs_is_the_same_without_the_entropy(head):
-    hidden, weight, targets, bias = head
-    incoming = torch.randn(ROWS, dtype=torch.float64)
-
-    def ours(hidden, weight, bias):
-        return score_tokens(hidden, weight, targets, bias=bias).logprobs, None
-
-    found = gradients(hidden, weight, bias, ours, incoming, None)
-    expected = gradients(
-        hidden, weight, bias, lambda h, w, b: plain(h, w, targets, bias=b)[:2], incoming, None
-    )
-    for ours_, plain_ in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours_, plain_, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("softcap", [None, 2.0])
-def test_gradients_pass_gradcheck(softcap):
-    torch.manual_seed(0)
-    inputs = leaves(*(torch.randn(*s, dtype=torch.float64) for s in [(3, 4), (130, 4), (130,)]))
-    targets = torch.tensor([0, 129, 64])
-
-    def function(hidden, weight, bias):
-        scores = score_tokens(
-            hidden,
-            weight,
-            targets,
-            temperature=0.8,
-            entropy=True,
-            bias=bias,
-            softcap=softcap,
-            chunk_bytes=SMALL_TILE,
-        )
-        return scores.logprobs, scores.entropy
-
-    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+    check_gradients(head, WANTED["logprobs"], CLOSE, entropy=False)
 
 
 def test_a_frozen_head_has_no_gradient_and_the_hidden_states_keep_theirs(head):

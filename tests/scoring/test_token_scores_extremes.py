@@ -5,42 +5,28 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scoring_tools import ROWS, SMALL_TILE, leaves, make_head, plain, plain_proxy
+from scoring_tools import (
+    EVERYTHING,
+    ROWS,
+    SMALL_TILE,
+    against_plain,
+    assert_close,
+    extreme_logits,
+    leaves,
+    plain,
+)
 
-from rlobj.scoring import FILTERED, score_tokens
+from rlobj.scoring import score_tokens
 from rlobj.scoring.tiles import tile_columns
-
-
-@pytest.fixture
-def head():
-    return make_head()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_extreme_logits_stay_exact(dtype):
-    logits = torch.randn(6, 300, dtype=torch.float64)
-    logits[0] *= 1e4
-    logits[1] += 1e4
-    logits[2] -= 1e4
-    logits[3, 7] = 1e4
-    logits[4] = torch.linspace(-1e4, 1e4, 300)
-    logits[5] = torch.linspace(1e4, -1e4, 300)
-    logits = logits.to(dtype)
-    targets = torch.tensor([3, 200, 250, 7, 0, 0])
-    (rows,) = leaves(logits)
-    everything = {"entropy": True, "collision": True, "sensitivity": True, "min_p": 0.02}
-    scores = score_tokens(
-        rows, torch.eye(300, dtype=dtype), targets, chunk_bytes=SMALL_TILE, **everything
-    )
-    (exact,) = leaves(logits.double())
-    logprobs, entropy, _ = plain(exact, torch.eye(300, dtype=torch.float64), targets)
+    logits, targets = extreme_logits()
+    inputs, columns = (logits.to(dtype), torch.eye(300, dtype=dtype)), {**EVERYTHING, "min_p": 0.02}
+    scores, (*values, _), slopes = against_plain(inputs, targets, columns=columns)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
-    compare = {**tolerance, "check_dtype": False}
-    torch.testing.assert_close(scores.logprobs, logprobs, **compare)
-    torch.testing.assert_close(scores.entropy, entropy, **compare)
-    (scores.logprobs.sum() + scores.entropy.sum()).backward()
-    (logprobs.sum() + entropy.sum()).backward()
-    torch.testing.assert_close(rows.grad, exact.grad, **compare)
+    assert_close([*values, slopes[0]], **tolerance)
     for column in vars(scores).values():
         assert column.isfinite().all()
 
@@ -51,22 +37,11 @@ def test_extreme_temperatures_stay_exact(head, temperature):
     hidden, weight, targets, _ = head
     targets = targets.clone()
     targets[6:] = (hidden @ weight.T).argmax(-1)[6:]
-    free = leaves(hidden.float(), weight.float())
-    exact = leaves(*(x.double() for x in free))
-    scores = score_tokens(
-        *free, targets, temperature=temperature, entropy=True, chunk_bytes=SMALL_TILE
-    )
-    logprobs, entropy, _ = plain(*exact, targets, temperature=temperature)
-    close = {"rtol": 1e-5, "atol": 1e-3, "check_dtype": False}  # 1e-3: a rounding of 8000
-    torch.testing.assert_close(scores.logprobs, logprobs, **close)
-    torch.testing.assert_close(scores.entropy, entropy, **close)
-    (scores.logprobs.sum() + scores.entropy.sum()).backward()
-    (logprobs.sum() + entropy.sum()).backward()
-    for found, expected in zip(free, exact, strict=True):
-        scale = float(expected.grad.abs().max())
-        torch.testing.assert_close(
-            found.grad, expected.grad, rtol=0, atol=1e-3 * scale, check_dtype=False
-        )
+    inputs = hidden.float(), weight.float()
+    _, values, slopes = against_plain(inputs, targets, temperature=temperature)
+    assert_close(values, rtol=1e-5, atol=1e-3)  # 1e-3: a rounding of 8000
+    for found, expected in slopes:
+        assert_close([(found, expected)], rtol=0, atol=1e-3 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -80,17 +55,8 @@ def test_tokens_masked_by_the_bias_have_no_effect(head, dtype, softcap):
     for part in (torch.ones_like(kept), kept) if softcap is None else (torch.ones_like(kept),):
         places = (part.cumsum(0) - 1)[targets]
         free = leaves(hidden, weight[part], torch.where(kept, bias, -torch.inf)[part])
-        scores = score_tokens(
-            *free[:2],
-            places,
-            bias=free[2],
-            softcap=softcap,
-            entropy=True,
-            min_p=0.1,
-            collision=True,
-            sensitivity=True,
-            chunk_bytes=SMALL_TILE,
-        )
+        options = {"min_p": 0.1, "softcap": softcap, "chunk_bytes": SMALL_TILE, **EVERYTHING}
+        scores = score_tokens(*free[:2], places, bias=free[2], **options)
         (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
         columns.append([*vars(scores).values(), *(x.grad for x in free)])
     assert all(column.isfinite().all() for column in columns[0])
@@ -111,19 +77,8 @@ def test_vocabularies_of_any_size_equal_the_plain_computation(vocabulary):
     sizes = [(5, 4), (vocabulary, 4), (vocabulary,)]
     inputs = [torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes]
     targets = torch.randint(vocabulary, (5,), generator=generator)
-    found, expected = leaves(*inputs), leaves(*inputs)
-    scores = score_tokens(
-        *found[:2], targets, bias=found[2], entropy=True, min_p=0.5, chunk_bytes=SMALL_TILE
-    )
-    logprobs, entropy, everything = plain(*expected[:2], targets, bias=expected[2])
-    torch.testing.assert_close(scores.logprobs, logprobs)
-    torch.testing.assert_close(scores.entropy, entropy)
-    proxy = plain_proxy(everything, targets, 0.5, FILTERED)
-    torch.testing.assert_close(scores.proxy_logprobs, proxy)
-    (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
-    (logprobs.sum() + entropy.square().sum()).backward()
-    for ours, plains in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours.grad, plains.grad)
+    _, values, slopes = against_plain(inputs, targets, columns={"min_p": 0.5})
+    assert_close([*values, *slopes])
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -134,17 +89,9 @@ def test_gradcheck_of_every_input_at_once(softcap):
     targets = torch.tensor([0, 129, 64])
 
     def function(hidden, weight, bias):
-        scores = score_tokens(
-            hidden,
-            weight,
-            targets,
-            temperature=0.8,
-            entropy=True,
-            bias=bias,
-            scale=-0.7,
-            softcap=softcap,
-            chunk_bytes=SMALL_TILE,
-        )
+        shape = {"temperature": 0.8, "scale": -0.7, "softcap": softcap, "bias": bias}
+        options = {"entropy": True, "chunk_bytes": SMALL_TILE, **shape}
+        scores = score_tokens(hidden, weight, targets, **options)
         return scores.logprobs, scores.entropy
 
     assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
@@ -153,16 +100,8 @@ def test_gradcheck_of_every_input_at_once(softcap):
 @pytest.mark.parametrize("place", [0, 127, 128, 300])
 def test_scores_are_correct_if_all_targets_are_in_one_tile(head, place):
     hidden, weight, _, bias = head
-    targets = torch.full((ROWS,), place)
-    free, free_weight = leaves(hidden, weight)
-    found = score_tokens(free, free_weight, targets, bias=bias, chunk_bytes=SMALL_TILE).logprobs
-    exact, exact_weight = leaves(hidden, weight)
-    expected = plain(exact, exact_weight, targets, bias=bias)[0]
-    torch.testing.assert_close(found, expected)
-    found.sum().backward()
-    expected.sum().backward()
-    torch.testing.assert_close(free.grad, exact.grad)
-    torch.testing.assert_close(free_weight.grad, exact_weight.grad)
+    _, values, slopes = against_plain((hidden, weight, bias), torch.full((ROWS,), place))
+    assert_close([*values, *slopes])
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None])
@@ -209,26 +148,11 @@ def test_float32_scores_of_large_heads_are_accurate_to_1e_4_nats(options):
 @pytest.mark.parametrize("rows", [0, 1])
 def test_no_row_and_one_row_give_a_graph(head, rows):
     hidden, weight, targets, bias = head
-    hidden, weight, bias = leaves(hidden[:rows], weight, bias)
-    scores = score_tokens(
-        hidden,
-        weight,
-        targets[:rows],
-        entropy=True,
-        bias=bias,
-        min_p=0.1,
-        collision=True,
-        sensitivity=True,
-    )
+    inputs, columns = (hidden[:rows], weight, bias), {**EVERYTHING, "min_p": 0.1}
+    scores, _, slopes = against_plain(inputs, targets[:rows], columns=columns, chunk_bytes=None)
     for column in vars(scores).values():
         assert column.shape == (rows,)
-    (scores.logprobs.sum() + scores.entropy.sum()).backward()
-    expected, expected_weight, expected_bias = leaves(hidden, weight, bias)
-    logprobs, entropy, _ = plain(expected, expected_weight, targets[:rows], bias=expected_bias)
-    (logprobs.sum() + entropy.sum()).backward()
-    torch.testing.assert_close(hidden.grad, expected.grad)
-    torch.testing.assert_close(weight.grad, expected_weight.grad)
-    torch.testing.assert_close(bias.grad, expected_bias.grad)
+    assert_close(slopes)
 
 
 @settings(max_examples=25, deadline=None)
@@ -241,16 +165,8 @@ def test_tiles_of_any_size_give_the_same_result(rows, vocabulary, columns):
 
     def run(chunk_bytes):
         free, free_weight = leaves(hidden, weight)
-        scores = score_tokens(
-            free,
-            free_weight,
-            targets,
-            entropy=True,
-            min_p=0.3,
-            collision=True,
-            sensitivity=True,
-            chunk_bytes=chunk_bytes,
-        )
+        options = {"min_p": 0.3, "chunk_bytes": chunk_bytes, **EVERYTHING}
+        scores = score_tokens(free, free_weight, targets, **options)
         (scores.logprobs.sum() + scores.entropy.square().sum()).backward()
         return [*vars(scores).values(), free.grad, free_weight.grad]
 
@@ -271,19 +187,12 @@ def test_half_precision_inputs_have_scores_of_float32_accuracy(dtype):
     hidden = torch.randn(64, 256).to(dtype)
     weight = (torch.randn(5000, 256) / 4).to(dtype)
     targets = torch.randint(5000, (64,))
-    free, free_weight = leaves(hidden, weight)
-    scores = score_tokens(free, free_weight, targets, temperature=0.9, entropy=True)
-    exact, exact_weight = leaves(hidden.double(), weight.double())
-    logprobs, entropy, _ = plain(exact, exact_weight, targets, temperature=0.9)
+    inputs = hidden, weight
+    scores, values, slopes = against_plain(inputs, targets, temperature=0.9, chunk_bytes=None)
     assert scores.logprobs.dtype == torch.float32
-    assert (scores.logprobs - logprobs).abs().max() <= 1e-4
-    assert (scores.entropy - entropy).abs().max() <= 1e-4
-    (scores.logprobs.sum() + scores.entropy.sum()).backward()
-    (logprobs.sum() + entropy.sum()).backward()
-    assert (free.grad.dtype, free_weight.grad.dtype) == (dtype, dtype)
-    rounding = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-4}
-    torch.testing.assert_close(free.grad.double(), exact.grad, **rounding)
-    torch.testing.assert_close(free_weight.grad.double(), exact_weight.grad, **rounding)
+    assert_close(values, rtol=0, atol=1e-4)
+    assert [found.dtype for found, _ in slopes] == [dtype, dtype]
+    assert_close(slopes, rtol=2 * torch.finfo(dtype).eps, atol=1e-4)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from scoring_tools import ROWS, SMALL_TILE, VOCABULARY, WIDTH, leaves, make_head
+from scoring_tools import ROWS, SMALL_TILE, VOCABULARY, WIDTH, leaves
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlobj.scoring import score_tokens
@@ -33,11 +33,6 @@ class Products(TorchDispatchMode):
 def work(rows=ROWS, width=WIDTH):
     """Operations of one product of all rows with the whole vocabulary."""
     return 2 * rows * width * VOCABULARY
-
-
-@pytest.fixture
-def head():
-    return make_head()
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None], ids=["tiles", "one-tile"])
