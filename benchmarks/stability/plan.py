@@ -24,7 +24,6 @@ class Asked:
         stable_seeds: their number at the stable setting.
         task: the family of problems.
         steps: of each run, but for the longer runs of the map.
-        policy: its size, as in `Setting`.
         rates: learning rates to train at without a search; none = search.
         chart: train the map.
     """
@@ -35,7 +34,6 @@ class Asked:
     stable_seeds: int = 5
     task: str = "scratchpad"
     steps: int = 200
-    policy: str = ""
     rates: Sequence[float] = ()
     chart: bool = True
 
@@ -95,12 +93,9 @@ class Study:
         """All stages in their order; the runs of some are not known before others have ended."""
         asked = self.asked
         if asked.rates:
-            named = [
-                Setting(rate, task=asked.task, steps=asked.steps, policy=asked.policy)
-                for rate in asked.rates
-            ]
+            named = [Setting(rate, task=asked.task, steps=asked.steps) for rate in asked.rates]
             return [self._compared("given", named, asked.conditions, asked.seeds)]
-        axis = regimes.axis(asked.task, asked.steps, asked.policy)
+        axis = regimes.axis(asked.task, asked.steps)
         found = [self._compared("search", axis, [BASE], regimes.SEEDS)]
         between, choice = self.searched()
         more = len(regimes.MORE_SEEDS)
@@ -140,7 +135,7 @@ class Study:
         """
         between: list[Setting] = []
         shares: dict[Setting, list[bool]] = {}
-        for setting in regimes.axis(self.asked.task, self.asked.steps, self.asked.policy):
+        for setting in regimes.axis(self.asked.task, self.asked.steps):
             shares[setting] = self._degraded(setting)
             if not self._ended(setting, regimes.SEEDS):
                 return [], None

@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks import driver
 from benchmarks.stability import regimes
 from benchmarks.stability.conditions import CONDITIONS, objective
-from benchmarks.stability.families import arguments
 from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RunError
 from rlobj.config.run_folder import CONFIG_FILE, read_metrics
@@ -114,13 +113,13 @@ def outcome(runs: Path, run: Run) -> Outcome | None:
     return Outcome(accuracies, failed, (out / driver.FAILED).read_text("utf-8") if failed else "")
 
 
-def train(run: Run, runs: Path, out: Path) -> Mapping[str, Any]:
+def train(run: Run, out: Path) -> Mapping[str, Any]:
     """Train a run from its beginning in this process."""
     import rlobj
 
     settings = run.setting.settings(run.seed)
-    given = arguments(run.setting, runs)
-    result = rlobj.train(objective(run.condition), out=out, settings=settings, **given)
+    of = objective(run.condition)
+    result = rlobj.train(of, data=run.setting.task, out=out, settings=settings)
     if result.steps < run.setting.steps:
         raise RunError(f"the run was stopped after {result.steps} of {run.setting.steps} steps")
     if whole_metrics(out) is None:
@@ -128,9 +127,7 @@ def train(run: Run, runs: Path, out: Path) -> Mapping[str, Any]:
     return {}
 
 
-def make(
-    runs: Path, study: Sequence[Run], jobs: int, tell: Callable[[Run, str], None], gpus: int = 0
-) -> None:
+def make(runs: Path, study: Sequence[Run], jobs: int, tell: Callable[[Run, str], None]) -> None:
     """Train the runs that are neither done nor failed, some at one time.
 
     Args:
@@ -138,14 +135,12 @@ def make(
         study: the runs; the first ones start first.
         jobs: runs at one time.
         tell: gets each run that starts or ends, and "running", "done" or "failed: ...".
-        gpus: GPUs that the runs share.
     """
     driver.make(
-        [driver.Job(run.folder(runs), partial(train, run, runs), KEPT) for run in study],
+        [driver.Job(run.folder(runs), partial(train, run), KEPT) for run in study],
         jobs,
         lambda number, state: tell(study[number], state),
         preload=PRELOADED,
-        gpus=gpus,
     )
 
 
@@ -156,8 +151,7 @@ def resolved(setting: Setting, condition: str) -> dict[str, Any]:
     from rlobj.config.run_config import build_config, settings_of
     from rlobj.training.objects import Objects
 
-    given = arguments(setting, None)
     own = {"objective": objective(condition).model_dump(mode="json", by_alias=True)}
-    layers = [("objective", own), *Objects(**given).layers()]
+    layers = [("objective", own), *Objects(data=setting.task).layers()]
     layers += [("settings", nested(path, value)) for path, value in setting.settings(0).items()]
     return settings_of(build_config(layers_of(None, layers)))
