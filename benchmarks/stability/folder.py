@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import driver
-from benchmarks.stability.runs import Run, found, outcome, resolved
+from benchmarks.stability.analysis import outcome
+from benchmarks.stability.runs import Run, found, resolved
 from rlobj.base.errors import RunError
 from rlobj.base.files import lock_folder, write_whole
 from rlobj.config.layers import flattened
@@ -111,7 +112,7 @@ def forget_partial(runs: Path, held: list[Run]) -> None:
     """Take the mark of runs that ended without whole metrics, so that they start again."""
     for run in held:
         out = run.folder(runs)
-        if driver.ended(out) == driver.DONE and outcome(runs, run) is None:
+        if driver.ended(out) == driver.DONE and outcome(out) is None:
             (out / driver.DONE).unlink()
 
 

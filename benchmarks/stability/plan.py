@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.stability import regimes
+from benchmarks.stability.analysis import Outcome, outcome
 from benchmarks.stability.conditions import BASE, GROUPS
 from benchmarks.stability.regimes import Setting
-from benchmarks.stability.runs import Outcome, Run, outcome
+from benchmarks.stability.runs import Run
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Study:
 
     def outcome(self, run: Run) -> Outcome | None:
         """How a run ended; None for one that did not end."""
-        if run not in self._known and (found := outcome(self.runs, run)) is not None:
+        if run not in self._known and (found := outcome(run.folder(self.runs))):
             self._known[run] = found
         return self._known.get(run)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from benchmarks import driver
@@ -62,31 +61,6 @@ def found(runs: Path) -> list[Run]:
     return each
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        accuracies: held-out, the first one before training; as far as a failed run came.
-        failed: it did not come to its end.
-        why: how it failed.
-    """
-
-    accuracies: Sequence[float]
-    failed: bool = False
-    why: str = ""
-
-    @property
-    def degraded(self) -> bool:
-        """Whether its last accuracy is below that before training; a failed run degraded."""
-        return self.failed or regimes.degraded(self.accuracies)
-
-    @property
-    def last(self) -> float:
-        """The mean of its last accuracies; 0 for a failed run."""
-        return 0.0 if self.failed else mean(self.accuracies[-regimes.LAST :])
-
-
 def whole_metrics(out: Path) -> list[dict[str, Any]] | None:
     """The metrics of a run with all its steps, evaluated before the first and after the last.
 
@@ -99,18 +73,6 @@ def whole_metrics(out: Path) -> list[dict[str, Any]] | None:
     if [line.get("step") for line in lines] != list(range(setting.steps + 1)):
         return None
     return lines if all("eval/accuracy" in lines[end] for end in (0, -1)) else None
-
-
-def outcome(runs: Path, run: Run) -> Outcome | None:
-    """How a run ended; None for one that did not end, or whose metrics are not whole."""
-    out = run.folder(runs)
-    state = driver.ended(out)
-    lines = read_metrics(out) if state == driver.FAILED else whole_metrics(out) if state else None
-    if lines is None:
-        return None
-    accuracies = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
-    failed = state == driver.FAILED
-    return Outcome(accuracies, failed, (out / driver.FAILED).read_text("utf-8") if failed else "")
 
 
 def train(run: Run, out: Path) -> Mapping[str, Any]:

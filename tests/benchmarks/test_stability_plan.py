@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.stability import regimes, runs
+from benchmarks.stability import analysis, regimes
 from benchmarks.stability.__main__ import _asked, _parser
 from benchmarks.stability.conditions import BASE, GROUPS
 from benchmarks.stability.plan import Asked, Study
@@ -34,7 +34,8 @@ def end(folder: Path, run: Run, ends: tuple[float, float], failed: str = "") -> 
     if failed:
         (out / "failed").write_text(failed)
     else:
-        (out / "done").write_text('{"cpu_seconds": 50, "wall_seconds": 60, "peak_mib": 500}')
+        facts = {"cpu_seconds": 50, "wall_seconds": 60, "peak_mib": 500, "commit": "abc"}
+        (out / "done").write_text(json.dumps(facts))
 
 
 def search(folder: Path, first_bad: float = 6e-4) -> None:
@@ -101,9 +102,13 @@ def test_without_an_edge_after_three_halvings_only_the_stable_setting_is_compare
 def test_a_failed_run_of_the_search_degraded_and_its_last_accuracy_is_0(tmp_path: Path) -> None:
     run = Run(regimes.AXIS[0], BASE, 100)
     end(tmp_path, run, GOOD, failed="its process was ended by SIGKILL")
-    outcome = runs.outcome(tmp_path, run)
+    outcome = analysis.outcome(run.folder(tmp_path))
     assert outcome is not None
-    assert (outcome.degraded, outcome.last, outcome.failed) == (True, 0.0, True)
+    assert (outcome.degraded, outcome.last, outcome.failed) == (
+        True,
+        0.0,
+        "its process was ended by SIGKILL",
+    )
     for seed in (101, 102, 103):
         end(tmp_path, dataclasses.replace(run, seed=seed), GOOD)
     for setting in regimes.AXIS[1:]:
