@@ -64,9 +64,7 @@ def last_lines(out: Path, count: int = 4) -> str:
     return "".join(f"    {line}\n" for line in lines)
 
 
-def make(
-    jobs: Iterable[Job], at_once: int, tell: Tell, *, preload: Sequence[str] = (), gpus: int = 0
-) -> None:
+def make(jobs: Iterable[Job], at_once: int, tell: Tell, *, preload: Sequence[str] = ()) -> None:
     """Make the runs that did not end.
 
     Args:
@@ -74,7 +72,6 @@ def make(
         at_once: runs at one time.
         tell: is told of each run that starts or ends.
         preload: modules that the process that starts the runs imports once.
-        gpus: GPUs that the runs share; 0 = the runs see none.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; the runs in progress were stopped and are not counted.
@@ -91,18 +88,14 @@ def make(
     if not missing:
         return
     os.environ["OMP_NUM_THREADS"] = "1"
-    if not gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    # A process with CUDA cannot be forked.
-    context: Any = multiprocessing.get_context("spawn" if gpus else "forkserver")
-    if not gpus:
-        context.set_forkserver_preload(list(preload))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
     crew, version = _Crew(context, tell), commit()
 
     def one(place: int) -> None:
         number, job = missing[place]
-        visible = str(place % gpus) if gpus else ""
-        crew.run(number, job, (job, visible, version))
+        crew.run(number, job, (job, version))
 
     with ThreadPoolExecutor(at_once) as pool:
         futures = [pool.submit(one, place) for place in range(len(missing))]
@@ -182,11 +175,10 @@ def _how(code: int | None) -> str:
     return f"its process was ended by {name}{memory}"
 
 
-def _work(job: Job, visible: str, version: str) -> None:
+def _work(job: Job, version: str) -> None:
     """Make a run in this process, whose output goes to the run's log."""
     os.setsid()  # Ctrl-C reaches the parent, which decides
     end_with_parent()
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible
     shutil.rmtree(job.out, ignore_errors=True)
     job.out.parent.mkdir(parents=True, exist_ok=True)
     with job.out.with_name(f"{job.out.name}.log").open("wb") as file:

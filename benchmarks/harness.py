@@ -227,6 +227,14 @@ def medians(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: median(each[key] for each in answers) for key in keys}
 
 
+def wilson(hits: int, runs: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share."""
+    from scipy.stats import binomtest
+
+    found = binomtest(hits, runs).proportion_ci(level, method="wilson")
+    return float(found.low), float(found.high)
+
+
 def cpu_seconds(work: Callable[[], Any]) -> float:
     """CPU seconds of this process for a piece of work."""
     start = time.process_time()

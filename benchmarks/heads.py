@@ -7,7 +7,6 @@ and Liger if they are installed. Each method runs in a process of its own.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -89,13 +88,13 @@ class _Products(torch.autograd.Function):
 
 def products(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
     """The matrix products alone, tile by tile: the least that a head without logits can take."""
-    elements = 1 << 28 if hidden.is_cuda else 1 << 21  # of a tile: in the cache of a CPU
+    elements = 1 << 21  # of a tile: it fits in the cache of a CPU
     outcome: Any = _Products.apply(hidden, weight, max(128, elements // len(hidden)))
     return outcome, outcome if mode != "logprob" else None
 
 
 def trl_fused(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
-    """The head of TRL's GRPOTrainer; Triton kernels on a GPU."""
+    """The head of TRL's GRPOTrainer."""
     outputs = () if mode == "logprob" else ("entropy",)
     head = import_module("trl.kernels").ChunkedLogProbFunction
     found = head.apply(hidden, weight, None, targets, 1.0, 32768, None, 1.0, outputs)
@@ -117,12 +116,6 @@ def verl_fused(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> A
     return verl.FusedLinearForPPO()(hidden, weight, targets)
 
 
-def verl_triton(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
-    """verl's Triton kernel; it always computes the entropy."""
-    verl = import_module("verl.utils.kernel.linear_cross_entropy")
-    return verl.linear_cross_entropy(hidden, weight, targets, 1.0)[:2]
-
-
 def verl_logits(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
     """verl's functions of logits."""
     verl = import_module("verl.utils.torch_functional")
@@ -132,7 +125,7 @@ def verl_logits(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> 
 
 
 def liger(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
-    """Liger's linear scaled cross entropy: CuTe on a Hopper GPU, torch elsewhere."""
+    """Liger's linear scaled cross entropy."""
     module = import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
     head = module.LigerFusedLinearScaledCrossEntropyFunction
     found = head.apply(hidden, weight, targets, return_entropy=mode != "logprob")
@@ -148,7 +141,6 @@ METHODS: dict[str, Method] = {
     "TRL on logits": trl_logits,
     "verl fused": verl_fused,
     "verl on logits": verl_logits,
-    "verl Triton": verl_triton,
     "Liger": liger,
 }
 PEERS = {"TRL": "trl", "verl": "verl", "Liger": "liger_kernel"}
@@ -170,60 +162,33 @@ def once(name: str, inputs: Sequence[Tensor], mode: Mode, backward: bool) -> Non
 
 
 def answer(
-    name: str, rows: int, width: int, vocabulary: int, device: str = "cpu", memory: bool = True
+    name: str, rows: int, width: int, vocabulary: int, memory: bool = True
 ) -> list[dict[str, float]]:
     """Least seconds and, if asked, peak MiB above inputs and outputs, of each way."""
     torch.manual_seed(0)
-    kind = torch.float32 if device == "cpu" else torch.bfloat16
-    hidden = torch.randn(rows, width, device=device).to(kind)
-    weight = (torch.randn(vocabulary, width, device=device) / width**0.5).to(kind)
-    inputs = (hidden, weight, torch.randint(vocabulary, (rows,), device=device))
-    few = inputs if device == "cuda" else (hidden[:64], weight[:512], inputs[2][:64] % 512)
+    hidden, weight = torch.randn(rows, width), torch.randn(vocabulary, width) / width**0.5
+    inputs = (hidden, weight, torch.randint(vocabulary, (rows,)))
+    few = (hidden[:64], weight[:512], inputs[2][:64] % 512)
     found = []
     for way in WAYS:
         once(name, few, *way)  # warms up
         times: list[float] = []
         while len(times) < REPEATS and sum(times) < SECONDS:
-            times.append(_seconds(partial(once, name, inputs, *way), device))
+            times.append(cpu_seconds(partial(once, name, inputs, *way)))
         found.append({"seconds": min(times)})
     for each, way in zip(found, WAYS if memory else (), strict=False):
         outputs = (hidden.nbytes + weight.nbytes) / 2**20 if way[1] else 0.0
-        each["mib"] = _peak(partial(once, name, inputs, *way), device) - outputs
+        harness.return_freed_memory()
+        each["mib"] = peak_above(partial(once, name, inputs, *way)) - outputs
     return found
 
 
-def _seconds(work: Callable[[], None], device: str) -> float:
-    """CPU seconds of one thread, or wall seconds of a GPU."""
-    if device == "cpu":
-        return cpu_seconds(work)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def _peak(work: Callable[[], None], device: str) -> float:
-    """MiB above what was allocated before."""
-    if device == "cpu":
-        harness.return_freed_memory()
-        return peak_above(work)
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    work()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
-def sizes(quick: bool) -> list[dict[str, Any]]:
-    """N 512, 2048; H 256, 1024; V 32k, 152k. On a GPU N 32k; H 2048, 4096; V 152k."""
-    grids = {"cpu": [[512, 2048], [256, 1024], [32_000, 151_936]]}
-    if torch.cuda.is_available():
-        grids["cuda"] = [[32_768], [2048, 4096], [151_936]]
+def sizes(quick: bool) -> list[dict[str, int]]:
+    """N 512, 2048; H 256, 1024; V 32k, 152k."""
+    counts, vocabularies = ([512], [32_000]) if quick else ([512, 2048], [32_000, 151_936])
     return [
-        {"rows": rows, "width": width, "vocabulary": vocabulary, "device": device}
-        for device, grid in grids.items()
-        for rows, width, vocabulary in itertools.product(*grid)
-        if not quick or (rows, vocabulary) == (512, 32_000) or (device, width) == ("cuda", 2048)
+        {"rows": rows, "width": width, "vocabulary": vocabulary}
+        for rows, width, vocabulary in itertools.product(counts, [256, 1024], vocabularies)
     ]
 
 
@@ -232,9 +197,7 @@ def measure(quick: bool, rounds: int) -> Table:
     names = [n for n in METHODS if find_spec(PEERS.get(n.partition(" ")[0], "torch"))]
     found: dict[tuple[str, str], list[Any]] = {}
     for turn, size, name in itertools.product(range(rounds), sizes(quick), names):
-        if name == "verl Triton" and size["device"] == "cpu":
-            continue
-        text = "N {rows:,}, H {width:,}, V {vocabulary:,}, {device}".format(**size)
+        text = "N {rows:,}, H {width:,}, V {vocabulary:,}, cpu".format(**size)
         note(f"{name} at {text}")
         try:
             [each] = ask("benchmarks.heads", {"name": name, **size, "memory": turn == 0})
@@ -268,7 +231,7 @@ def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
     return Table(
         "heads",
         "From hidden states [N, H] and output embeddings [V, H] to what is computed. Seconds: CPU "
-        "seconds of one thread, or wall seconds of a GPU. Over rlobj: 2 is twice rlobj's time. "
+        "seconds of one thread. Over rlobj: 2 is twice rlobj's time. "
         "MiB: peak above inputs and outputs. The bare products are the multiplications alone. "
         "Only rlobj computes the min-p proxy itself: to the other libraries' heads, a plain one "
         "from all logits is added.",

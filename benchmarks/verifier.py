@@ -44,7 +44,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import graders
-from benchmarks.harness import ROOT, Table, ask, main, note
+from benchmarks.harness import ROOT, Table, ask, main, note, wilson
 from rlobj.answers import MathVerifier, verifier_version
 
 FILLER = (
@@ -197,16 +197,6 @@ def _kept() -> dict[str, Any]:
 # What the verdicts say.
 
 
-def wilson(errors: int, rows: int) -> list[float] | None:
-    """Wilson's interval of a share at 95%."""
-    from scipy.stats import binomtest
-
-    if not rows:
-        return None
-    found = binomtest(errors, rows).proportion_ci(0.95, method="wilson")
-    return [float(found.low), float(found.high)]
-
-
 def by_forms(counts: Counts, seed: int = 0) -> list[float] | None:
     """The interval of a share at 95%, from drawing forms with replacement; None without errors."""
     import numpy
@@ -237,7 +227,8 @@ def errors_of(kind: str, rows: Sequence[Mapping[str, Any]], found: str) -> dict[
             count[0] += wrong
             count[1] += 1
     errors, possible = sum(wrong for _, wrong in judged), len(judged)
-    text, bounds, drawn = f"{errors:,} of {possible:,}", wilson(errors, possible), by_forms(forms)
+    text, drawn = f"{errors:,} of {possible:,}", by_forms(forms)
+    bounds = wilson(errors, possible) if possible else None
     if bounds is not None:
         text += f", {errors / possible:.1%} ({_percent(bounds)}; {_percent(drawn)})"
     return {

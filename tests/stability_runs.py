@@ -30,7 +30,7 @@ def write_run(
     Args:
         runs: folder of the study.
         run: the run.
-        accuracies: held-out accuracies, after each tenth of the steps, the first one before them.
+        accuracies: held-out accuracies, evenly over the steps, the first one before them.
         entropies: of the first and the second half.
         more: metrics of every step.
         ended: "done", how it failed, or "" for a run in progress.
@@ -51,7 +51,8 @@ def write_run(
         for step in range(1, run.setting.steps + 1)
     ]
     for step, accuracy in enumerate(accuracies):
-        lines[run.setting.steps // 10 * step]["eval/accuracy"] = accuracy
+        place = round(step * run.setting.steps / max(len(accuracies) - 1, 1))
+        lines[place]["eval/accuracy"] = accuracy
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if ended == "done":
         facts = {"cpu_seconds": 60.0, "wall_seconds": 61.0, "commit": "abc"}

@@ -16,11 +16,11 @@ from rich.console import Console
 
 from benchmarks.stability import folder, runs
 from benchmarks.stability.conditions import CONDITIONS, GROUPS
-from benchmarks.stability.families import FAMILIES, PREPARED, prepare_missing
 from benchmarks.stability.plan import Asked, Stage, Study
-from benchmarks.stability.progress import Board, Machine, Measured, estimate, remaining
+from benchmarks.stability.progress import Lines, Machine, Measured, estimate, remaining
 from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RlobjError, nearest
+from rlobj.config.embedded_profile import PROFILES
 
 INTERRUPTED = 130
 
@@ -63,23 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=_positive, default=20, help="seeds at the edge (20)")
     add("--stable-seeds", type=_positive, default=5, help="seeds at the stable setting (5)")
     add("--rates", help="train at these learning rates, such as 5e-4,7e-4, without a search")
-    add("--task", default="scratchpad", choices=FAMILIES, help="family of problems (scratchpad)")
+    add("--task", default="scratchpad", choices=PROFILES, help="family of problems (scratchpad)")
     add("--steps", type=_positive, default=200, help="rollouts of a run (200)")
-    sizes = "LAYERSxWIDTH of the policy; the width is a multiple of 32, such as 4x128"
-    add("--policy", default="", metavar="SIZE", help=sizes)
-    add("--gpus", type=_count, default=0, help="GPUs that the runs share; default: none is used")
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
 def _positive(text: str) -> int:
-    if not _count(text):
-        raise argparse.ArgumentTypeError("0 is not a number of at least 1")
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
@@ -92,19 +83,6 @@ def _asked(options: argparse.Namespace) -> Asked:
     also = _names(options.also, {name: [*GROUPS[name]] for name in GROUPS}, "--also")
     every = {**{name: [*group] for name, group in GROUPS.items()}, **{n: [n] for n in CONDITIONS}}
     core = _names(options.only, every, "--only") or [*GROUPS["core"]]
-    if options.policy:
-        layers, x, width = options.policy.partition("x")
-        right = x and layers.isdecimal() and width.isdecimal() and int(layers) and int(width)
-        if not right or int(width) % 32:
-            raise RlobjError(
-                f"--policy {options.policy}: expected LAYERSxWIDTH with a width that is a multiple "
-                "of 32, such as 4x128"
-            )
-        if options.task not in PREPARED:
-            raise RlobjError(
-                f"--policy {options.policy}: only the policies of {', '.join(PREPARED)} have other "
-                f"sizes, not that of {options.task}"
-            )
     return Asked(
         conditions=[*dict.fromkeys([*core, *also])],
         core=core,
@@ -112,7 +90,6 @@ def _asked(options: argparse.Namespace) -> Asked:
         stable_seeds=options.stable_seeds,
         task=options.task,
         steps=options.steps,
-        policy=options.policy,
         rates=_rates(options.rates),
         chart=not options.only,
     )
@@ -161,8 +138,7 @@ def _rates(text: str | None) -> list[float]:
 
 def _train(study: Study, options: argparse.Namespace, console: Console) -> None:
     """Say how long it takes, and train what is missing."""
-    _refuse_absent_gpus(options.gpus)
-    held = folder.refuse_other(study.runs, options.gpus)
+    held = folder.refuse_other(study.runs)
     failed = folder.failed(study.runs)
     measured, machine = Measured.read(study.runs), Machine.here()
     jobs = options.jobs or machine.jobs(measured.mib)
@@ -174,20 +150,15 @@ def _train(study: Study, options: argparse.Namespace, console: Console) -> None:
         again = "start again" if options.retry_failed else "stay so; --retry-failed starts them"
         said.append(f"{len(failed)} of its {len(held)} runs failed and {again}.")
     console.print("\n".join(said), soft_wrap=True)
-    board = Board(study, console, jobs)
     if options.dry_run:
-        console.print(board.table_of(stages))
         return
-    with folder.opened(study.runs, options.gpus):
+    with folder.opened(study.runs):
         if options.retry_failed:
             folder.forget_failed(study.runs)
             study = Study(study.runs, study.asked)
-            board = Board(study, console, jobs)
         while stage := _next(study):
-            prepare_missing({run.setting for run in stage.runs}, study.runs, console)
-            with board.showing(study.stages(), stage):
-                runs.make(study.runs, stage.runs, jobs, board.tell, options.gpus)
-    console.print(board.table_of(study.stages()))
+            lines = Lines(study, console, jobs, study.stages())
+            runs.make(study.runs, stage.runs, jobs, lines.tell)
     _say_choice(study, console)
     if not options.out:
         console.print("--report with the same options writes the report.", soft_wrap=True)
@@ -209,20 +180,11 @@ def _say_choice(study: Study, console: Console) -> None:
         console.print(f"{name}: {getattr(choice, name) or 'none'}", soft_wrap=True)
 
 
-def _refuse_absent_gpus(wanted: int) -> None:
-    if not wanted:
-        return
-    import torch
-
-    if wanted > (there := torch.cuda.device_count()):
-        raise RlobjError(f"--gpus {wanted}: torch finds {there} here. Leave it out to use the CPU")
-
-
 def _report(study: Study, options: argparse.Namespace) -> None:
     """Write the report of the runs that ended."""
     from benchmarks.stability import report
 
-    folder.refuse_other(study.runs, None)
+    folder.refuse_other(study.runs)
     out = options.out or study.runs / folder.REPORT
     print(report.write(study.runs, out, study.asked))
 

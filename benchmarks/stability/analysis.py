@@ -19,6 +19,7 @@ from scipy import optimize, stats
 
 from benchmarks import driver
 from benchmarks.stability import regimes
+from benchmarks.stability.runs import whole_metrics
 from rlobj.base.errors import RunError
 from rlobj.config.run_folder import read_metrics
 
@@ -71,18 +72,17 @@ class Outcome:
 
 
 def outcome(folder: Path) -> Outcome | None:
-    """The numbers of a run's folder; None if the run has not ended."""
-    seed = int(folder.name)
-    state = driver.ended(folder)
+    """The numbers of a run's folder; None if it has not ended, or if its metrics are not whole."""
+    seed, state = int(folder.name), driver.ended(folder)
     if not state:
         return None
-    lines = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
+    lines = read_metrics(folder) if state == driver.FAILED else whole_metrics(folder)
+    if lines is None:
+        return None
     accuracies = [x["eval/accuracy"] for x in lines if x.get("eval/accuracy") is not None]
     if state == driver.FAILED:
         why = (folder / driver.FAILED).read_text("utf-8").strip()
         return Outcome(seed, why or "failed", accuracies)
-    if not accuracies:
-        return Outcome(seed, "failed: metrics.jsonl has no held-out accuracy", accuracies)
     last = mean(accuracies[-regimes.LAST :])
     steps = [line for line in lines if line["step"] > 0]
     first_entropy, last_entropy, course = entropy_course(steps)
@@ -210,12 +210,6 @@ def total(lines: Iterable[Mapping[str, Any]], name: str) -> float:
 
 
 # Statistics.
-
-
-def wilson(hits: int, runs: int, level: float = LEVEL) -> Interval:
-    """Wilson's interval of a share."""
-    found = stats.binomtest(hits, runs).proportion_ci(level, method="wilson")
-    return float(found.low), float(found.high)
 
 
 def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:

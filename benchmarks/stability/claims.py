@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import mean
 
+from benchmarks.harness import wilson
 from benchmarks.stability import analysis, tables
-from benchmarks.stability.analysis import wilson
 from benchmarks.stability.conditions import BASE
 from benchmarks.stability.results import Results, Runs
 

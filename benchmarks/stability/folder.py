@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import driver
-from benchmarks.stability.runs import Run, found, outcome, resolved
+from benchmarks.stability.analysis import outcome
+from benchmarks.stability.runs import Run, found, resolved
 from rlobj.base.errors import RunError
 from rlobj.base.files import lock_folder, write_whole
 from rlobj.config.layers import flattened
@@ -21,32 +22,28 @@ from rlobj.config.run_folder import CONFIG_FILE, read_settings
 FILE = "study.json"
 FORMAT = 1
 REPORT = "report"
-BESIDE = (".lock", "policies", REPORT, FILE)
+BESIDE = (".lock", REPORT, FILE)
 """What a study's folder has beside its runs."""
 IGNORED = (*RESUMABLE_SETTINGS, "model.name")
-"""Settings that do not change results, and the path of the policy, which the setting names."""
+"""Settings that do not change results, and the path of the policy, which the task names."""
 SHOWN = 5
 """Differences that a refusal shows."""
 
 
-def facts(gpus: int = 0) -> dict[str, Any]:
+def facts() -> dict[str, Any]:
     """What all runs of a study share beside their configurations."""
     names = ("rlobj", "torch", "transformers")
     versions = {name: version(name).partition("+")[0] for name in names}
-    return {"format": FORMAT, "device": "cuda" if gpus else "cpu", "versions": versions}
+    return {"format": FORMAT, "device": "cpu", "versions": versions}
 
 
-def refuse_other(runs: Path, gpus: int | None) -> list[Run]:
+def refuse_other(runs: Path) -> list[Run]:
     """Check that a folder is that of this study, and return the runs that it holds.
 
     A folder without study.json is accepted if its runs have the configurations of this study.
 
-    Args:
-        runs: the folder.
-        gpus: GPUs of this study; None = runs of any device are accepted.
-
     Raises:
-        RunError: a file, a folder of something else, or a study of another version, device or
+        RunError: a file, a folder of something else, or a study of another version or
             configuration; with what differs.
     """
     if not runs.exists():
@@ -54,9 +51,8 @@ def refuse_other(runs: Path, gpus: int | None) -> list[Run]:
     if not runs.is_dir():
         raise RunError(f"{runs} is a file; expected the folder of a study, or a new folder")
     held = found(runs)
-    here = facts(gpus or 0)
+    here = facts()
     made = _read(runs / FILE) if (runs / FILE).exists() else here
-    here = {**here, "device": made.get("device")} if gpus is None else here
     differing = [
         f"{name}: {a!r} in the folder, {b!r} here"
         for name, a, b in _compared(flattened(made), flattened(here))
@@ -116,7 +112,7 @@ def forget_partial(runs: Path, held: list[Run]) -> None:
     """Take the mark of runs that ended without whole metrics, so that they start again."""
     for run in held:
         out = run.folder(runs)
-        if driver.ended(out) == driver.DONE and outcome(runs, run) is None:
+        if driver.ended(out) == driver.DONE and outcome(out) is None:
             (out / driver.DONE).unlink()
 
 
@@ -132,15 +128,15 @@ def forget_failed(runs: Path) -> None:
 
 
 @contextmanager
-def opened(runs: Path, gpus: int) -> Iterator[None]:
+def opened(runs: Path) -> Iterator[None]:
     """Keep a study's folder for this process, and write study.json into a new one.
 
     Raises:
         RunError, ConfigError: as `refuse_other`, or another process trains in the folder.
     """
-    refuse_other(runs, gpus)
+    refuse_other(runs)
     with lock_folder(runs, "training the study in"):
-        forget_partial(runs, refuse_other(runs, gpus))
+        forget_partial(runs, refuse_other(runs))
         if not (runs / FILE).exists():
-            write_whole(runs / FILE, json.dumps(facts(gpus), indent=1).encode() + b"\n")
+            write_whole(runs / FILE, json.dumps(facts(), indent=1).encode() + b"\n")
         yield

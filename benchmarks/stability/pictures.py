@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from benchmarks.stability.analysis import Comparison, Outcome, wilson
+from benchmarks.harness import wilson
+from benchmarks.stability.analysis import Comparison, Outcome
 from benchmarks.stability.results import Runs
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"

@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.stability import regimes
+from benchmarks.stability.analysis import Outcome, outcome
 from benchmarks.stability.conditions import BASE, GROUPS
 from benchmarks.stability.regimes import Setting
-from benchmarks.stability.runs import Outcome, Run, outcome
+from benchmarks.stability.runs import Run
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,6 @@ class Asked:
         stable_seeds: their number at the stable setting.
         task: the family of problems.
         steps: of each run, but for the longer runs of the map.
-        policy: its size, as in `Setting`.
         rates: learning rates to train at without a search; none = search.
         chart: train the map.
     """
@@ -35,7 +35,6 @@ class Asked:
     stable_seeds: int = 5
     task: str = "scratchpad"
     steps: int = 200
-    policy: str = ""
     rates: Sequence[float] = ()
     chart: bool = True
 
@@ -87,7 +86,7 @@ class Study:
 
     def outcome(self, run: Run) -> Outcome | None:
         """How a run ended; None for one that did not end."""
-        if run not in self._known and (found := outcome(self.runs, run)) is not None:
+        if run not in self._known and (found := outcome(run.folder(self.runs))):
             self._known[run] = found
         return self._known.get(run)
 
@@ -95,12 +94,9 @@ class Study:
         """All stages in their order; the runs of some are not known before others have ended."""
         asked = self.asked
         if asked.rates:
-            named = [
-                Setting(rate, task=asked.task, steps=asked.steps, policy=asked.policy)
-                for rate in asked.rates
-            ]
+            named = [Setting(rate, task=asked.task, steps=asked.steps) for rate in asked.rates]
             return [self._compared("given", named, asked.conditions, asked.seeds)]
-        axis = regimes.axis(asked.task, asked.steps, asked.policy)
+        axis = regimes.axis(asked.task, asked.steps)
         found = [self._compared("search", axis, [BASE], regimes.SEEDS)]
         between, choice = self.searched()
         more = len(regimes.MORE_SEEDS)
@@ -140,7 +136,7 @@ class Study:
         """
         between: list[Setting] = []
         shares: dict[Setting, list[bool]] = {}
-        for setting in regimes.axis(self.asked.task, self.asked.steps, self.asked.policy):
+        for setting in regimes.axis(self.asked.task, self.asked.steps):
             shares[setting] = self._degraded(setting)
             if not self._ended(setting, regimes.SEEDS):
                 return [], None

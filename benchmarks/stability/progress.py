@@ -1,4 +1,4 @@
-"""How long the study takes, and how far it is: a table on a terminal, lines elsewhere."""
+"""How long the study takes, and how far it is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 import os
 import re
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +15,6 @@ from statistics import mean
 
 import psutil
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from benchmarks import driver
@@ -37,18 +34,18 @@ class Measured:
 
     Attributes:
         runs: their number.
-        seconds: of a step, by setting without its learning rate and length.
+        seconds: of a step, by task and updates per rollout.
         mib: largest resident memory of a run.
     """
 
     runs: int
-    seconds: dict[tuple[str, int, str], float]
+    seconds: dict[tuple[str, int], float]
     mib: float
 
     @classmethod
     def read(cls, runs: Path) -> Measured:
         """Read the `done` files of a study."""
-        each: dict[tuple[str, int, str], list[float]] = {}
+        each: dict[tuple[str, int], list[float]] = {}
         peaks: list[float] = []
         for done in runs.glob(f"*/*/*/{driver.DONE}"):
             setting = Setting.named(done.parents[2].name)
@@ -67,8 +64,8 @@ class Measured:
         return setting.steps * self.seconds.get(_kind(setting), usual)
 
 
-def _kind(setting: Setting) -> tuple[str, int, str]:
-    return setting.task, setting.updates, setting.policy
+def _kind(setting: Setting) -> tuple[str, int]:
+    return setting.task, setting.updates
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class Machine:
 def remaining(study: Study, stages: Sequence[Stage], measured: Measured) -> tuple[int, float]:
     """How many runs did not end, and their seconds together on one core."""
     count, seconds = 0, 0.0
-    usual = measured.of(Setting(0.0, task=study.asked.task, policy=study.asked.policy, steps=1))
+    usual = measured.of(Setting(0.0, task=study.asked.task, steps=1))
     for stage in stages:
         left = [run for run in stage.runs if study.outcome(run) is None]
         count += len(left) if stage.runs else stage.count
@@ -158,120 +155,36 @@ def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-class Board:
-    """Shows how far the study is.
+class Lines:
+    """Prints a line for each run of a study that starts or ends.
 
     Args:
         study: its runs.
-        console: a terminal, which gets a table, or a file, which gets a line for each run.
+        console: where the lines go.
         jobs: runs at one time.
+        stages: all stages of the study.
     """
 
-    def __init__(self, study: Study, console: Console, jobs: int) -> None:
-        self._study, self._console = study, console
+    def __init__(self, study: Study, console: Console, jobs: int, stages: Sequence[Stage]) -> None:
+        self._study, self._console, self._stages = study, console, stages
         self._jobs = min(jobs, Machine.here().cores)
-        self._running: dict[Run, float] = {}
         self._lock = threading.Lock()
-        self._measured = Measured.read(study.runs)
-        self._stages: Sequence[Stage] = []
-        self._stage: Stage | None = None
-
-    @contextlib.contextmanager
-    def showing(self, stages: Sequence[Stage], stage: Stage) -> Iterator[None]:
-        """Show a stage while its runs are trained."""
-        self._stages, self._stage = stages, stage
-        if not self._console.is_terminal:
-            yield
-            return
-        with Live(
-            get_renderable=self.table,
-            console=self._console,
-            refresh_per_second=1,
-            transient=True,
-        ):
-            yield
 
     def tell(self, run: Run, state: str) -> None:
         """A run starts or ends."""
         with self._lock:
-            if state == "running":
-                self._running[run] = time.monotonic()
-                if not self._console.is_terminal:
-                    text = f"{run.setting} {run.condition} {run.seed}: started"
-                    self._console.print(Text(text), soft_wrap=True)
-                return
-            self._running.pop(run, None)
-            if state == driver.DONE:
-                self._measured = Measured.read(self._study.runs)
-            end = self._study.outcome(run)
-            name = f"{run.setting} {run.condition} {run.seed}: {state}"
+            style = None
+            text = f"{run.setting} {run.condition} {run.seed}: {state}"
             if state.startswith("stopped"):
-                self._console.print(Text(f"{name}; it starts again"), soft_wrap=True)
-            elif state != driver.DONE:
+                text += "; it starts again"
+            elif state == driver.DONE and (end := self._study.outcome(run)) is not None:
+                count, seconds = remaining(
+                    self._study, self._stages, Measured.read(self._study.runs)
+                )
+                left = duration(seconds / max(min(self._jobs, count), 1))
+                text += f", last accuracy {end.last:.3f}; {count} to go, {left} left"
+            elif state != "running":
                 out = run.folder(self._study.runs)
-                text = f"{name}\n{driver.last_lines(out)}    log: {out / driver.LOG}"
-                self._console.print(Text(text), style="red", soft_wrap=True)
-            elif not self._console.is_terminal and end is not None:
-                count, left = self._left()
-                text = f"{name}, last accuracy {end.last:.3f}; {count} to go, {duration(left)} left"
-                self._console.print(Text(text), soft_wrap=True)
-
-    def _left(self) -> tuple[int, float]:
-        """Runs that did not end, and seconds until the end of the study."""
-        count, seconds = remaining(self._study, self._stages, self._measured)
-        gone = sum(time.monotonic() - began for began in self._running.values())
-        return count, max(seconds - gone, 0.0) / max(min(self._jobs, count), 1)
-
-    def table(self) -> Table:
-        """The stage in progress by setting and condition, and the other stages in one row each."""
-        with self._lock:
-            return self.table_of(self._stages, [self._stage])
-
-    def table_of(
-        self, stages: Sequence[Stage], detailed: Sequence[Stage | None] | None = None
-    ) -> Table:
-        """Stages, of which some, or all, are shown by setting and condition."""
-        self._stages = stages
-        count, left = self._left()
-        table = Table(padding=0)
-        table.caption = f"{count} runs to go, {duration(left)} left" if count else None
-        table.add_column("setting", min_width=18)
-        table.add_column("condition", min_width=10)
-        for title in ("done", "failed", "now", "last", "degraded", "left"):
-            table.add_column(title, justify="right", no_wrap=True)
-        for stage in stages:
-            if not stage.runs or (detailed is not None and stage not in detailed):
-                table.add_row(stage.title, f"{stage.count} runs", *self._cells(stage.runs))
-                continue
-            rows: dict[tuple[str, str], list[Run]] = {}
-            for run in stage.runs:
-                name = f"{stage.title}: {self._label(run.setting)}", run.condition
-                rows.setdefault(name, []).append(run)
-            for name, runs in rows.items():
-                table.add_row(*name, *self._cells(runs))
-        return table
-
-    def _label(self, setting: Setting) -> str:
-        """A setting in few words: its learning rate, and what differs from the search."""
-        usual = self._study.asked
-        words = [f"rate {setting.learning_rate:g}"]
-        words += [setting.task] if setting.task != usual.task else []
-        words += [f"{setting.updates} updates"] if setting.updates != Setting.updates else []
-        words += [f"{setting.steps} steps"] if setting.steps != usual.steps else []
-        return ", ".join(words)
-
-    def _cells(self, runs: Sequence[Run]) -> list[str]:
-        if not runs:
-            return []
-        ends = [end for run in runs if (end := self._study.outcome(run)) is not None]
-        failed = sum(end.failed for end in ends)
-        missing = [run for run in runs if self._study.outcome(run) is None]
-        seconds = sum(self._measured.of(run.setting) for run in missing) / self._jobs
-        return [
-            f"{len(ends) - failed}/{len(runs)}",
-            str(failed or ""),
-            str(sum(run in self._running for run in runs) or ""),
-            f"{mean(end.last for end in ends):.3f}" if ends else "",
-            f"{sum(end.degraded for end in ends)}/{len(ends)}" if ends else "",
-            duration(seconds) if missing else "",
-        ]
+                text += f"\n{driver.last_lines(out)}    log: {out / driver.LOG}"
+                style = "red"
+            self._console.print(Text(text), style=style, soft_wrap=True)

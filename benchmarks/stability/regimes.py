@@ -29,9 +29,6 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Self
 
-from benchmarks.stability import countdown
-from rlobj.data.tasks import TASKS
-
 RATES = (3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 1e-3)
 SEEDS, MORE_SEEDS = range(100, 104), range(100, 108)
 BISECTIONS = 3
@@ -48,40 +45,29 @@ class Setting:
         updates: optimizer updates per rollout.
         task: a task of rlobj.
         steps: rollouts of 16 problems with 8 responses each.
-        policy: LAYERSxWIDTH, such as "4x128"; "" = the policy that the task comes with.
     """
 
     learning_rate: float
     updates: int = 4
     task: str = "scratchpad"
     steps: int = 200
-    policy: str = ""
 
     def __str__(self) -> str:
-        name = f"{self.task}-rate-{self.learning_rate:g}-updates-{self.updates}-steps-{self.steps}"
-        return f"{name}-policy-{self.policy}" if self.policy else name
+        return f"{self.task}-rate-{self.learning_rate:g}-updates-{self.updates}-steps-{self.steps}"
 
     @classmethod
     def named(cls, name: str) -> Self | None:
         """The setting whose text this is; None if there is none."""
-        form = r"(.+)-rate-([\d.e-]+)-updates-(\d+)-steps-(\d+)(?:-policy-(\d+x\d+))?"
+        form = r"(.+)-rate-([\d.e-]+)-updates-(\d+)-steps-(\d+)"
         if not (parts := re.fullmatch(form, name)):
             return None
-        task, rate, updates, steps, policy = parts.groups()
-        found = cls(float(rate), int(updates), task, int(steps), policy or "")
+        task, rate, updates, steps = parts.groups()
+        found = cls(float(rate), int(updates), task, int(steps))
         return found if str(found) == name else None
 
     def settings(self, seed: int) -> dict[str, object]:
         """The settings of a run, by dotted name."""
-        own: dict[str, object] = {}
-        if self.task == countdown.COUNTDOWN:
-            own["sampling.max_tokens"] = countdown.MAX_TOKENS
-        elif self.policy:
-            own["sampling.max_tokens"] = 10 * TASKS[self.task].operands
-        if own:  # rlobj has no profile of this task with this policy
-            own["training.schedule"] = "constant"
         return {
-            **own,
             "seed": seed,
             "sampling.prompts_per_step": 16,
             "sampling.group_size": 8,
@@ -97,9 +83,9 @@ class Setting:
         }
 
 
-def axis(task: str = "scratchpad", steps: int = 200, policy: str = "") -> list[Setting]:
+def axis(task: str = "scratchpad", steps: int = 200) -> list[Setting]:
     """The settings that the search begins with."""
-    return [Setting(rate, task=task, steps=steps, policy=policy) for rate in RATES]
+    return [Setting(rate, task=task, steps=steps) for rate in RATES]
 
 
 AXIS = axis()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.stability import plan, regimes, runs
-from benchmarks.stability.analysis import Outcome, outcome
+from benchmarks.stability.analysis import Outcome
 from benchmarks.stability.conditions import BASE, GROUPS
 from benchmarks.stability.plan import Asked
 from benchmarks.stability.regimes import Setting
@@ -89,8 +89,7 @@ def read(folder: Path, asked: Asked | None = None) -> Results:
     missing: dict[tuple[Setting, str], list[int]] = {}
     unfinished = []
     for run in dict.fromkeys([*planned, *runs.found(folder)]):
-        found = outcome(run.folder(folder)) if study.outcome(run) is not None else None
-        if found is not None:
+        if found := study.outcome(run):
             ended.setdefault(run.setting, {}).setdefault(run.condition, {})[run.seed] = found
         elif run.folder(folder).exists():
             unfinished.append(run)

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from benchmarks import driver
 from benchmarks.stability import regimes
 from benchmarks.stability.conditions import CONDITIONS, objective
-from benchmarks.stability.families import arguments
 from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RunError
 from rlobj.config.run_folder import CONFIG_FILE, read_metrics
@@ -63,31 +61,6 @@ def found(runs: Path) -> list[Run]:
     return each
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        accuracies: held-out, the first one before training; as far as a failed run came.
-        failed: it did not come to its end.
-        why: how it failed.
-    """
-
-    accuracies: Sequence[float]
-    failed: bool = False
-    why: str = ""
-
-    @property
-    def degraded(self) -> bool:
-        """Whether its last accuracy is below that before training; a failed run degraded."""
-        return self.failed or regimes.degraded(self.accuracies)
-
-    @property
-    def last(self) -> float:
-        """The mean of its last accuracies; 0 for a failed run."""
-        return 0.0 if self.failed else mean(self.accuracies[-regimes.LAST :])
-
-
 def whole_metrics(out: Path) -> list[dict[str, Any]] | None:
     """The metrics of a run with all its steps, evaluated before the first and after the last.
 
@@ -102,25 +75,13 @@ def whole_metrics(out: Path) -> list[dict[str, Any]] | None:
     return lines if all("eval/accuracy" in lines[end] for end in (0, -1)) else None
 
 
-def outcome(runs: Path, run: Run) -> Outcome | None:
-    """How a run ended; None for one that did not end, or whose metrics are not whole."""
-    out = run.folder(runs)
-    state = driver.ended(out)
-    lines = read_metrics(out) if state == driver.FAILED else whole_metrics(out) if state else None
-    if lines is None:
-        return None
-    accuracies = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
-    failed = state == driver.FAILED
-    return Outcome(accuracies, failed, (out / driver.FAILED).read_text("utf-8") if failed else "")
-
-
-def train(run: Run, runs: Path, out: Path) -> Mapping[str, Any]:
+def train(run: Run, out: Path) -> Mapping[str, Any]:
     """Train a run from its beginning in this process."""
     import rlobj
 
     settings = run.setting.settings(run.seed)
-    given = arguments(run.setting, runs)
-    result = rlobj.train(objective(run.condition), out=out, settings=settings, **given)
+    of = objective(run.condition)
+    result = rlobj.train(of, data=run.setting.task, out=out, settings=settings)
     if result.steps < run.setting.steps:
         raise RunError(f"the run was stopped after {result.steps} of {run.setting.steps} steps")
     if whole_metrics(out) is None:
@@ -128,9 +89,7 @@ def train(run: Run, runs: Path, out: Path) -> Mapping[str, Any]:
     return {}
 
 
-def make(
-    runs: Path, study: Sequence[Run], jobs: int, tell: Callable[[Run, str], None], gpus: int = 0
-) -> None:
+def make(runs: Path, study: Sequence[Run], jobs: int, tell: Callable[[Run, str], None]) -> None:
     """Train the runs that are neither done nor failed, some at one time.
 
     Args:
@@ -138,14 +97,12 @@ def make(
         study: the runs; the first ones start first.
         jobs: runs at one time.
         tell: gets each run that starts or ends, and "running", "done" or "failed: ...".
-        gpus: GPUs that the runs share.
     """
     driver.make(
-        [driver.Job(run.folder(runs), partial(train, run, runs), KEPT) for run in study],
+        [driver.Job(run.folder(runs), partial(train, run), KEPT) for run in study],
         jobs,
         lambda number, state: tell(study[number], state),
         preload=PRELOADED,
-        gpus=gpus,
     )
 
 
@@ -156,8 +113,7 @@ def resolved(setting: Setting, condition: str) -> dict[str, Any]:
     from rlobj.config.run_config import build_config, settings_of
     from rlobj.training.objects import Objects
 
-    given = arguments(setting, None)
     own = {"objective": objective(condition).model_dump(mode="json", by_alias=True)}
-    layers = [("objective", own), *Objects(**given).layers()]
+    layers = [("objective", own), *Objects(data=setting.task).layers()]
     layers += [("settings", nested(path, value)) for path, value in setting.settings(0).items()]
     return settings_of(build_config(layers_of(None, layers)))

@@ -7,8 +7,9 @@ from statistics import mean, median, stdev
 
 import numpy as np
 
+from benchmarks.harness import wilson
 from benchmarks.stability import analysis
-from benchmarks.stability.analysis import COMPARISONS, LEVEL, Comparison, Interval, Outcome, wilson
+from benchmarks.stability.analysis import COMPARISONS, LEVEL, Comparison, Interval, Outcome
 from benchmarks.stability.conditions import BASE, CONDITIONS, objective
 from benchmarks.stability.results import CORE, PRIMARY, Results, Runs
 

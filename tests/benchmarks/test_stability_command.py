@@ -182,7 +182,7 @@ def test_another_version_or_configuration_is_refused_with_what_differs(
 ) -> None:
     runs = changed(finished, tmp_path, file, old, new)
     with pytest.raises(RunError, match="another version or configuration") as refused:
-        folder.refuse_other(runs, 0)
+        folder.refuse_other(runs)
     assert told in str(refused.value)
     assert "--runs NEW" in str(refused.value)
 
@@ -192,7 +192,7 @@ def test_a_setting_that_does_not_change_results_is_not_refused(
 ) -> None:
     file = f"{SETTING}-2/stapo/0/config.resolved.yaml"
     runs = changed(finished, tmp_path, file, "records_mb: 200", "records_mb: 100")
-    assert len(folder.refuse_other(runs, 0)) == 2
+    assert len(folder.refuse_other(runs)) == 2
 
 
 def test_a_folder_without_study_json_is_accepted_if_its_runs_agree(
@@ -200,26 +200,26 @@ def test_a_folder_without_study_json_is_accepted_if_its_runs_agree(
 ) -> None:
     runs = changed(finished, tmp_path, "study.json", "", "")
     (runs / "study.json").unlink()
-    with folder.opened(runs, 0):
-        assert json.loads((runs / "study.json").read_text()) == folder.facts(0)
+    with folder.opened(runs):
+        assert json.loads((runs / "study.json").read_text()) == folder.facts()
     (runs / "study.json").unlink()
     config = runs / f"{SETTING}-2/stapo/0/config.resolved.yaml"
     config.write_text(config.read_text().replace("high: 0.28", "high: 0.3"))
     with pytest.raises(RunError, match=r"surrogate.high is 0.3, and would be 0.28"):
-        folder.refuse_other(runs, 0)
+        folder.refuse_other(runs)
 
 
 def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match=r"not the folder of a study: it has notes\.txt"):
-        folder.refuse_other(tmp_path, 0)
+        folder.refuse_other(tmp_path)
     with pytest.raises(RunError, match="is a file; expected the folder of a study"):
-        folder.refuse_other(tmp_path / "notes.txt", 0)
+        folder.refuse_other(tmp_path / "notes.txt")
     run = tmp_path / "other" / "a" / "b" / "0"
     run.mkdir(parents=True)
     (run / "config.resolved.yaml").write_text("seed: 0\n")
     with pytest.raises(RunError, match="is no run of this version of the study"):
-        folder.refuse_other(tmp_path / "other", 0)
+        folder.refuse_other(tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_run_without_whole_metrics_does_not_count_and_starts_again(
     [stage] = study.stages()
     assert [study.outcome(run) is None for run in stage.runs] == [False, True]
     assert "1 of 2 planned runs are missing" in report.write(runs, tmp_path / "out", study.asked)
-    with folder.opened(runs, 0):
+    with folder.opened(runs):
         assert driver.ended(runs / f"{SETTING}-2/stapo/0") == ""
         assert driver.ended(runs / f"{SETTING}-2/dapo-loss/0") == "done"
 
@@ -253,7 +253,7 @@ def test_a_run_without_its_configuration_does_not_count(
 ) -> None:
     runs = changed(finished, tmp_path, "study.json", "", "")
     (runs / f"{SETTING}-2/stapo/0/config.resolved.yaml").unlink()
-    with folder.opened(runs, 0):
+    with folder.opened(runs):
         assert driver.ended(runs / f"{SETTING}-2/stapo/0") == ""
 
 
@@ -287,10 +287,8 @@ def test_the_same_learning_rate_twice_is_one(finished: tuple[Path, str]) -> None
         (["--only", ""], "--only '': there is no ''"),
         (["--rates", ""], "--rates '': expected learning rates"),
         (["--rates", "5e-4,5.0000001e-4"], "0.00050000001 has too many digits for the name of"),
-        (["--policy", "4x100"], "a width that is a multiple of 32, such as 4x128"),
-        (["--policy", "4x64"], "not that of max-digits"),
-        (["--gpus", "-1"], "'-1' is not a whole number"),
-        (["--gpus", "99"], "Leave it out to use the CPU"),
+        (["--jobs", "-1"], "'-1' is not a whole number of at least 1"),
+        (["--jobs", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, words: list[str], told: str) -> None:

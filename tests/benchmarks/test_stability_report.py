@@ -285,7 +285,7 @@ def test_conditions_by_flag_have_their_own_table(tmp_path: Path) -> None:
     for name in ("gspo", "stapo, tau_p 0.2"):
         for seed in range(2):
             write_run(tmp_path, Run(EDGE, name, seed), course(0.6))
-    other = Setting(5e-4, task="countdown")
+    other = Setting(5e-4, task="max-digits")
     write_run(tmp_path, Run(other, BASE, 0), course(0.6))
     text = report.markdown(results.read(tmp_path))
     assert row(text, "by flag", "stapo, tau_p 0.2")[1] == "2"

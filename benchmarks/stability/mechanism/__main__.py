@@ -14,33 +14,30 @@ It writes mechanism.json, mechanism.md and two pictures. All parts take about 6 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from pathlib import Path
 
 import torch
 
-from benchmarks.harness import machine, note
+from benchmarks.harness import ROOT, machine, note, parser
 from benchmarks.stability.mechanism import pages
 from benchmarks.stability.mechanism.parts import PARTS
 
 
 def main() -> None:
-    parser = _parser()
-    options = parser.parse_args()
+    made = parser(__doc__, "folder of the results; default: benchmarks/results")
+    made.set_defaults(out=ROOT / "benchmarks" / "results")
+    kept = "measure only these, with commas; the others are those of DIR/mechanism.json"
+    made.add_argument("--parts", metavar="PART,...", help=kept)
+    options = made.parse_args()
     file = options.out / "mechanism.json"
-    if options.draw and (options.parts is not None or not file.exists()):
-        parser.error(f"--draw measures nothing; expected no --parts, and the file {file}")
-    asked = [] if options.draw else list(PARTS)
-    if options.parts is not None:
-        asked = options.parts.split(",")
+    asked = options.parts.split(",") if options.parts is not None else list(PARTS)
     if unknown := [name for name in asked if name not in PARTS]:
         names = ", ".join(repr(name) for name in unknown)
-        parser.error(f"--parts has {names}; expected some of {','.join(PARTS)}")
+        made.error(f"--parts has {names}; expected some of {','.join(PARTS)}")
     torch.set_num_threads(1)
-    keep = (options.draw or options.parts is not None) and file.exists()
+    keep = options.parts is not None and file.exists()
     found = json.loads(file.read_text(encoding="utf-8")) if keep else {}
     options.out.mkdir(parents=True, exist_ok=True)
     for name in asked:
@@ -53,30 +50,6 @@ def main() -> None:
         file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if all(name in found for name in PARTS):
         pages.write(found, options.out)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m benchmarks.stability.mechanism")
-    parser.description = __doc__
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        *("--out",),
-        metavar="DIR",
-        type=Path,
-        default=Path("benchmarks/results"),
-        help="folder of the results; default: %(default)s",
-    )
-    parser.add_argument(
-        *("--parts",),
-        metavar="PART,...",
-        help="measure only these; the others are those of DIR/mechanism.json",
-    )
-    parser.add_argument(
-        *("--draw",),
-        action="store_true",
-        help="measure nothing: write the tables and the pictures of DIR/mechanism.json again",
-    )
-    return parser
 
 
 if __name__ == "__main__":

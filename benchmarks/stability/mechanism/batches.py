@@ -10,6 +10,7 @@ again: probabilities are those of the text that is there.
 from __future__ import annotations
 
 import random
+import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -52,17 +53,11 @@ class Policy:
                 likely for it, as for a large model.
             dtype: of the weights.
         """
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        from rlobj.models.bars import no_bars
-
-        folder = embedded_policy("scratchpad")
-        with no_bars():
-            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model, tokenizer = _prepared()
         if kind == "sharp":
-            model.load_state_dict(_sharp_weights(str(folder)))
+            model.load_state_dict(_sharp_weights())
         model = model.eval().to(dtype)
-        return cls(model, AutoTokenizer.from_pretrained(folder), PolicyScorer(model))
+        return cls(model, tokenizer, PolicyScorer(model))
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, one for each character."""
@@ -73,16 +68,22 @@ class Policy:
         return [self.tokenizer.decode([i], skip_special_tokens=True) for i in ids]
 
 
-@cache
-def _sharp_weights(folder: str) -> dict[str, Tensor]:
+def _prepared() -> tuple[Any, Any]:
+    """The model and the tokenizer of the embedded policy."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from rlobj.models.bars import no_bars
 
+    folder = embedded_policy("scratchpad")
     with no_bars():
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+@cache
+def _sharp_weights() -> dict[str, Tensor]:
+    model, tokenizer = _prepared()
     recipe = replace(RECIPES["scratchpad"], steps=80, wrong_digits=0.003, stray_letters=0.0004)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     warm_start(model, tokenizer, TASK.demonstrations(), recipe, seed=1)
     return model.state_dict()
 
@@ -121,6 +122,13 @@ class Rollout:
         return sum(map(len, self.responses)) + sum(self.ended)
 
     @property
+    def able(self) -> list[int]:
+        """The right responses of groups with a wrong one, which have a positive advantage."""
+        rows = list(zip(self.rewards, self.groups, strict=True))
+        live = {group for reward, group in rows if reward == 0}
+        return [i for i, (reward, group) in enumerate(rows) if reward == 1 and group in live]
+
+    @property
     def marks(self) -> Tensor:
         """1 for planted tokens, else 0, [N]."""
         rows = zip(self.responses, self.ended, self.planted, strict=True)
@@ -157,28 +165,15 @@ def roll_out(
         settings=SamplingSettings(max_tokens=MAX_TOKENS),
         seeds=[derive_seed("mechanism", seed, i) for i in range(prompts)],
     )
-    rows = [
-        (problem.prompt, sample, i)
-        for i, (problem, samples) in enumerate(zip(chosen, groups, strict=True))
-        for sample in samples
-    ]
-    right = [is_right(prompt, sample.text) for prompt, sample, _ in rows]
-    texts = [
-        valid(prompt, sample.text) if good and mend else sample.text
-        for good, (prompt, sample, _) in zip(right, rows, strict=True)
-    ]
-    ended = [
-        (good and mend) or sample.finish == "stop"
-        for good, (_, sample, _) in zip(right, rows, strict=True)
-    ]
-    return Rollout(
-        [prompt for prompt, _, _ in rows],
-        texts,
-        ended,
-        [group for _, _, group in rows],
-        [float(good) for good in right],
-        [()] * len(rows),
-    )
+    rows: list[Any] = []
+    for i, (problem, samples) in enumerate(zip(chosen, groups, strict=True)):
+        prompt = problem.prompt
+        for sample in samples:
+            right = is_right(prompt, sample.text)
+            mended = right and mend
+            text = valid(prompt, sample.text) if mended else sample.text
+            rows.append((prompt, text, mended or sample.finish == "stop", i, float(right), ()))
+    return Rollout(*map(list, zip(*rows, strict=True)))
 
 
 def valid(prompt: str, response: str) -> str:
@@ -195,14 +190,11 @@ def sampled(policy: Policy, seed: int) -> Rollout:
     """
     assert TASK.judge is not None
     rollout = roll_out(policy, seed, mend=False)
-    rows = list(zip(rollout.rewards, rollout.groups, strict=True))
-    live = {group for reward, group in rows if reward == 0}
-    found: list[tuple[int, ...]] = []
-    for i, (reward, group) in enumerate(rows):
+    found = list(rollout.planted)
+    for i in rollout.able:
         tokens = [*rollout.responses[i], *([""] if rollout.ended[i] else [])]
-        judged = reward == 1 and group in live
-        marks = TASK.judge(rollout.prompts[i], tokens) if judged else []
-        found.append(tuple(place for place, mark in enumerate(marks) if mark))
+        marks = TASK.judge(rollout.prompts[i], tokens)
+        found[i] = tuple(place for place, mark in enumerate(marks) if mark)
     return replace(rollout, planted=found)
 
 
@@ -218,10 +210,7 @@ def plant(rollout: Rollout, rate: float, seed: int) -> Rollout:
         ValueError: there are fewer right responses with an advantage than tokens to plant.
     """
     draw = random.Random(seed)
-    count = round(rate * rollout.tokens)
-    rows = list(zip(rollout.rewards, rollout.groups, strict=True))
-    live = {group for reward, group in rows if reward == 0}
-    able = [i for i, (reward, group) in enumerate(rows) if reward == 1 and group in live]
+    count, able = round(rate * rollout.tokens), rollout.able
     if count > len(able):
         raise ValueError(
             f"{count} tokens cannot be planted into {len(able)} right responses with an advantage, "
@@ -257,12 +246,8 @@ def changed(response: str, draw: random.Random, letter: bool) -> tuple[str, int]
 
 def digits_of_sums(steps: str) -> list[int]:
     """The places of digits between `=` and the end of a step."""
-    places, inside = [], False
-    for place, character in enumerate(steps):
-        inside = character == "=" or (inside and character.isdigit())
-        if inside and character != "=":
-            places.append(place)
-    return places
+    sums = re.finditer(r"=(\d+)", steps)
+    return [place for each in sums for place in range(each.start(1), each.end(1))]
 
 
 def score(policy: Policy, sequences: Any, grad: bool = False) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import copy
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.stability.conditions import BASE, objective
 from benchmarks.stability.mechanism.batches import Policy, Rollout, score, table_of
@@ -94,7 +95,7 @@ def shared(policy: Policy, rollout: Rollout, size: float) -> dict[str, dict[str,
     for name, rows in quadrants(table, plan.advantages[0]).items():
         gradient = pull(policy, sequences, slope * rows)
         eta = size / float(gradient.norm())
-        change = _entropy_after(policy, sequences, eta * gradient) - table.entropy
+        change = _scores_after(policy, sequences, eta * gradient)["entropy"] - table.entropy
         found[name] = {
             "predicted": float(predicted[rows].sum()),
             "own": float(change[rows].mean() / eta),
@@ -176,17 +177,7 @@ def _scores_after(
     """The scores after a step of the parameters, which is undone."""
     before = copy.deepcopy(policy.model.state_dict())
     parameters = list(policy.model.parameters())
-    with torch.no_grad():
-        for parameter, part in zip(
-            parameters, step.split([p.numel() for p in parameters]), strict=True
-        ):
-            parameter += part.view_as(parameter)
+    vector_to_parameters(parameters_to_vector(parameters).detach() + step, parameters)
     scores = score(policy, sequences)
     policy.model.load_state_dict(before)
     return scores
-
-
-def _entropy_after(
-    policy: Policy, sequences: list[tuple[list[int], list[int]]], step: Tensor
-) -> Tensor:
-    return _scores_after(policy, sequences, step)["entropy"]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import rlobj
+from benchmarks.rollouts import QUIET
 from benchmarks.stability.conditions import BASE, objective
 from benchmarks.stability.mechanism.batches import (
     MARK,
@@ -128,12 +129,9 @@ def mass(policy: Policy) -> dict[str, float]:
         letters.append(probs[: len(steps), alphabet].sum(-1))
         places = digits_of_sums(steps)
         right = torch.tensor([response[place] for place in places])
-        wrong = probs[places][:, figures].sum(-1) - probs[places, right]
-        digits.append(wrong)
-    return {
-        "letters": float(torch.cat(letters).mean()),
-        "digits": float(torch.cat(digits).mean()),
-    }
+        digits.append(probs[places][:, figures].sum(-1) - probs[places, right])
+    both = {"letters": letters, "digits": digits}
+    return {name: float(torch.cat(each).mean()) for name, each in both.items()}
 
 
 def objective_of(condition: str) -> Objective:
@@ -168,12 +166,9 @@ def grown(
         "training.warmup_steps": 0,
         "training.updates_per_step": 4,
         "training.learning_rate": RATE,
-        "evaluation.every": 0,
-        "checkpoint.every": 0,
         "checkpoint.best": False,
-        "output.samples_every": 0,
-        "output.tables_every": 0,
         "output.records_mb": 0,
+        **QUIET,
     }
     sampler = Planting(policy, rate, seed)
     with tempfile.TemporaryDirectory() as folder:

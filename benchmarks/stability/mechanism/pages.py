@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.stability.conditions import BASE
 from benchmarks.stability.mechanism.batches import POLICIES
 from benchmarks.stability.mechanism.pictures import draw, measured_rate
+from benchmarks.stability.tables import table
 
 Found = Mapping[str, Any]
 SETS = {
@@ -45,12 +46,6 @@ def write(found: Found, out: Path) -> None:
     text = "\n\n".join(f"## {name}\n\n{part}" for name, part in parts.items())
     (out / "mechanism.md").write_text(f"# mechanism\n\n{text}\n", encoding="utf-8")
     draw(found, out)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def carried(found: Found) -> str:

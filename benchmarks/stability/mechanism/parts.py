@@ -29,6 +29,8 @@ STEP_RATE = 1e-4
 """Learning rate of the single update."""
 LOGIT_STEP, PARAMETER_STEP = 1e-3, 1e-3
 """Largest change of a logit, and length of a step of the parameters."""
+NETWORK = ("own", "all", "first_order")
+"""What is measured of a quadrant in a network."""
 Rows = list[dict[str, Any]]
 
 
@@ -188,13 +190,12 @@ def quadrants() -> Rows:
                     "predicted": mean(each["predicted"] for each in logits),
                     "independent": mean(each["measured"] for each in logits),
                     "error": max(each["error"] for each in logits),
-                    "own_signs": sum((each["own"] > 0) == right for each in network),
-                    "all_signs": sum((each["all"] > 0) == right for each in network),
-                    "first_order_signs": sum((e["first_order"] > 0) == right for e in network),
                     "batches": len(network),
-                    "own": mean(each["own"] for each in network),
-                    "all": mean(each["all"] for each in network),
-                    "first_order": mean(each["first_order"] for each in network),
+                    **{key: mean(each[key] for each in network) for key in NETWORK},
+                    **{
+                        f"{key}_signs": sum((each[key] > 0) == right for each in network)
+                        for key in NETWORK
+                    },
                     "agree": mean(each[name] for each in tokens),
                     "agree_weighted": mean(each[f"{name}, weighted"] for each in tokens),
                     "correlation": mean(each["correlation"] for each in tokens),
