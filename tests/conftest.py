@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +16,9 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on small tensors two threads wait for each other
 if sys.version_info < (3, 12):  # setuptools fails to replace a distutils that somebody imported
     os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+if "VLLM_CACHE_ROOT" not in os.environ:  # where vLLM keeps what it knows of a model's class
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    os.environ["VLLM_CACHE_ROOT"] = os.path.join(cache, "vllm")
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
 torch.set_num_threads(1)
@@ -33,7 +34,7 @@ settings.load_profile("rlobj")
 
 
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(tmp_path_factory):
     """The headless Chromium of all tests."""
     driven = Browser(tmp_path_factory.mktemp("profile"))
     yield driven
@@ -41,14 +42,14 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def browser(chromium: Browser) -> Browser:
+def browser(chromium):
     """A headless Chromium with a window of 1280 px."""
     chromium.resize(1280, 900)
     return chromium
 
 
 @pytest.fixture(scope="session")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def policy(tmp_path_factory):
     """The folder of a tiny policy with random weights, which no test changes."""
     from tiny import save_tiny_policy
 
@@ -56,7 +57,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(policy, tmp_path_factory):
     """A run of `tiny.eight_steps` that nothing happened to."""
     from tiny import eight_steps
 
