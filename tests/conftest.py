@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -31,6 +32,23 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("rlobj")
+
+
+LONGEST = {
+    *("test_server_training.py", "test_ranks.py", "test_vllm_server.py", "test_hangs.py"),
+    *("test_trl_versions.py", "test_stability_command.py", "test_measurements.py"),
+}
+"""Files that take a minute or more. None of them runs vLLM in the process of the tests."""
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # by which pytest-xdist begins with most tests
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files, so that no worker waits for the last one of another."""
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.name not in LONGEST, -counts[item.path]))
 
 
 @pytest.fixture(scope="session")
