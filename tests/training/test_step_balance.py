@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from datetime import timedelta
-from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
@@ -19,6 +18,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
+from rlobj.training import run_training
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.sharding import Share, shard, spread
@@ -120,8 +120,8 @@ def rank_main(rank: int, size: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 5])
-def test_every_response_arrives_once_and_whole(size, tmp_path):
+def test_every_response_arrives_once_and_whole(tmp_path):
+    size = 5
     call_in_ranks(rank_main, size, tmp_path)
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(size)]
     alone = shard(rollout_of(0, 1), run(), ProcessGroup(torch.device("cpu")), torch.device("cpu"))
@@ -143,13 +143,14 @@ def test_every_response_arrives_once_and_whole(size, tmp_path):
 STEPS = 4
 
 
-def config_of(policy: Path, **training):
+def config_of(policy, depth: int, balance: bool) -> RunConfig:
+    training = {"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200}
     return tiny_config(
         policy,
         "stare-c2",
         objective={"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}},
-        sampling={"prompts_per_step": 7, "max_tokens": 14, "dynamic": None},
-        training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200, **training},
+        sampling={"prompts_per_step": 7, "max_tokens": 14, "dynamic": None, "async_depth": depth},
+        training={**training, "balance": balance},
     )
 
 
@@ -157,20 +158,13 @@ def config_of(policy: Path, **training):
 def runs(policy, tmp_path_factory):
     """One process; two with and without balancing; two with sampling ahead."""
     folder = tmp_path_factory.mktemp("runs")
-    found = {}
-    for name, processes, settings in (
-        ("alone", 1, []),
-        ("balanced", 2, []),
-        ("as sampled", 2, ["training.balance=false"]),
-        ("ahead, alone", 1, ["sampling.async_depth=1"]),
-        ("ahead", 2, ["sampling.async_depth=1"]),
-    ):
-        file = write_config(config_of(policy), folder / "run.yaml")
-        words = ["train", "--config", file, "--out", folder / name]
-        words += [word for setting in settings for word in ("--set", setting)]
-        ranks(words, processes)
-        found[name] = folder / name
-    return found
+    for name, depth in (("alone", 0), ("ahead, alone", 1)):
+        run_training(config_of(policy, depth, True), folder / name)
+    for name, depth in (("balanced", 0), ("as sampled", 0), ("ahead", 1)):
+        config = config_of(policy, depth, name != "as sampled")
+        file = write_config(config, folder / "run.yaml")
+        ranks(["train", "--config", file, "--out", folder / name])
+    return {each.name: each for each in folder.iterdir() if each.is_dir()}
 
 
 @pytest.mark.slow
