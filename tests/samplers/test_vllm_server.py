@@ -279,7 +279,7 @@ def test_a_hung_server_is_waited_for_and_used_again(served, model):
         for pid in running:
             os.kill(pid, signal.SIGCONT)
 
-    threading.Timer(5, again).start()
+    threading.Timer(3, again).start()
     assert draw(sampler) == before
     for pid in running:
         os.kill(pid, signal.SIGSTOP)

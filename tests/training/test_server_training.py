@@ -9,17 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 from forked import wait_until
-from runs import (
-    finish,
-    metrics,
-    program,
-    ranks,
-    same,
-    steps,
-    wait_for_step,
-    weights,
-    write_config,
-)
+from runs import finish, metrics, program, ranks, same, steps, wait_for_step, weights, write_config
 from served import Served, gone
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
