@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections import Counter
 
 import pytest
 import torch
@@ -18,6 +17,9 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on small tensors two threads wait for each other
 if sys.version_info < (3, 12):  # setuptools fails to replace a distutils that somebody imported
     os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+if "VLLM_CACHE_ROOT" not in os.environ:  # where vLLM keeps what it knows of a model's class
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    os.environ["VLLM_CACHE_ROOT"] = os.path.join(cache, "vllm")
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed prints that it guessed so
 torch.set_num_threads(1)
@@ -32,8 +34,25 @@ settings.register_profile(
 settings.load_profile("rlobj")
 
 
+LONGEST = {
+    *("test_server_training.py", "test_ranks.py", "test_vllm_server.py", "test_hangs.py"),
+    *("test_trl_versions.py", "test_stability_command.py", "test_measurements.py"),
+}
+"""Files that take a minute or more. None of them runs vLLM in the process of the tests."""
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # by which pytest-xdist begins with most tests
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files, so that no worker waits for the last one of another."""
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.name not in LONGEST, -counts[item.path]))
+
+
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(tmp_path_factory):
     """The headless Chromium of all tests."""
     driven = Browser(tmp_path_factory.mktemp("profile"))
     yield driven
@@ -48,7 +67,7 @@ def browser(chromium: Browser) -> Browser:
 
 
 @pytest.fixture(scope="session")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def policy(tmp_path_factory):
     """The folder of a tiny policy with random weights, which no test changes."""
     from tiny import save_tiny_policy
 
@@ -56,7 +75,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(policy, tmp_path_factory):
     """A run of `tiny.eight_steps` that nothing happened to."""
     from tiny import eight_steps
 

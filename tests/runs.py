@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import newest_checkpoint
 from rlobj.training import RunDirectory
+from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.step import run_step
 from rlobj.training.storage.run_directory import dump_config
 
 QUICK = {
@@ -96,6 +98,18 @@ def finish(process: Forked, log: Path, code: int = 0, seconds: int = 240) -> str
     text = log.read_text()
     assert found == code, text
     return text
+
+
+def make_steps(config: RunConfig, run: Path, count: int, resume: bool = False) -> list[int]:
+    """Make these steps and leave the run as a crash would; those that were sampled for."""
+    sampled: list[int] = []
+    with open_parts(config, run, resume=resume) as parts:
+        collect = parts.pipeline.collector.collect
+        noted: Any = lambda step: sampled.append(step) or collect(step)  # noqa: E731
+        parts.pipeline.collector.collect = noted
+        for _ in range(count):
+            run_step(parts)
+    return sampled
 
 
 def wait_for_step(run: Path, step: int, process: Forked, log: Path) -> None:

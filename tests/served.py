@@ -1,56 +1,44 @@
-"""`rlobj serve` as a user runs it, and the processes that belong to it."""
+"""`rlobj serve`, and the processes that belong to it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from forked import wait_until
+from runs import program
 
 from rlobj.base.ports import free_port
 
-READY = 300
+READY = 400
 """Seconds for a server to start on a busy machine."""
 
 
-def _obey_ctrl_c() -> None:
-    """Tests may run in the background of a shell, where SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Served:
-    """`rlobj serve` as a user runs it, and the model that it serves."""
+    """`rlobj serve` on a port of its own. Its key is the one that it makes.
 
-    def __init__(self, folder: Path, output: Path) -> None:
-        self.port, self.output, self.folder = free_port(), output, folder
+    Args:
+        model: folder that it serves.
+        folder: of its log.
+        options: words of the command line.
+        environment: variables of the server, which its clients need as well.
+    """
+
+    def __init__(self, model: Path, folder: Path, *options: str, **environment: str) -> None:
+        self.port, self.folder, self.environment = free_port(), model, environment
         self.url = f"http://127.0.0.1:{self.port}"
-        command = [
-            sys.executable,
-            "-m",
-            "rlobj_cli",
-            "serve",
-            str(folder),
-            "--port",
-            str(self.port),
-        ]
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(
-                [*command, "--set", f"kv_cache_memory_bytes={64 << 20}"],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_obey_ctrl_c,
-            )
+        self.log = folder / f"{self.port}.txt"
+        words = ["serve", model, "--port", str(self.port), *options]
+        small = ["--set", f"kv_cache_memory_bytes={64 << 20}"]
+        self.process = program([*words, *small], self.log, **environment)
 
     def await_text(self, text: str) -> None:
-        wait_until(lambda: text in self.screen() or self.process.poll() is not None, READY)
-        assert text in self.screen()
+        wait_until(lambda: text in self.screen(), READY, self.process, self.log)
 
     def screen(self) -> str:
-        return self.output.read_text(encoding="utf-8")
+        return self.log.read_text(encoding="utf-8")
 
     def server_processes(self) -> list[int]:
         """vLLM's: they are in a session of their own, which its first process leads."""
@@ -58,14 +46,19 @@ class Served:
         first = [pid for pid in pids() if mark in command_line(pid)]
         return [pid for pid in pids() if first and session(pid) == session(first[0])]
 
+    def kill_server(self) -> None:
+        """Kill all of vLLM's processes."""
+        for pid in self.server_processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def end(self) -> None:
         running = self.server_processes()
-        for pid in (self.process.pid, *running):
-            try:
+        self.process.kill()
+        self.process.wait(60)
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.wait()
 
 
 def pids() -> list[int]:

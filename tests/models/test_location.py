@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.models.location import require_model
 
 
-def test_error_says_what_the_path_is_when_it_is_not_a_model(tmp_path: Path) -> None:
+def test_error_says_what_the_path_is_when_it_is_not_a_model(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "run" / "checkpoints" / "step-000002").mkdir(parents=True)
     (tmp_path / "run" / "config.resolved.yaml").write_text("")

@@ -25,7 +25,7 @@ TEMPLATES = {
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     return save_tiny_policy(tmp_path / "model")
 
 
@@ -34,22 +34,20 @@ def asked(model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_chat_template_that_takes_too_much_is_refused(
-    model: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chat_template_that_takes_too_much_is_refused(model, name, monkeypatch):
     monkeypatch.setattr("rlobj.models.policy._SECONDS", 2)
     (model / "chat_template.jinja").write_text(TEMPLATES[name])
     with within(60), pytest.raises(ConfigError, match=r"chat template of .*model' takes more than"):
         asked(model)
 
 
-def test_a_range_that_no_loop_ends_is_refused(model: Path) -> None:
+def test_a_range_that_no_loop_ends_is_refused(model):
     (model / "chat_template.jinja").write_text("{% for i in range(10**12) %}x{% endfor %}")
     with within(60), pytest.raises(ConfigError, match="the tokenizer's chat template fails"):
         asked(model)
 
 
-def test_a_short_chat_template_is_used(model: Path) -> None:
+def test_a_short_chat_template_is_used(model):
     text = "{% for m in messages %}{{ m.content }}{% endfor %}"
     (model / "chat_template.jinja").write_text(text)
     asked(model)
@@ -61,9 +59,7 @@ class Executed:
 
 
 @pytest.mark.parametrize("kind", ["a pickle", "a pickle of torch", "damaged"])
-def test_pickled_weights_run_no_code_and_have_a_clear_error(
-    model: Path, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pickled_weights_run_no_code_and_have_a_clear_error(model, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (model / "model.safetensors").unlink()
     file = model / "pytorch_model.bin"
@@ -78,7 +74,7 @@ def test_pickled_weights_run_no_code_and_have_a_clear_error(
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "another type"])
-def test_a_damaged_file_of_a_model_has_a_clear_error(model: Path, file: str, damage: str) -> None:
+def test_a_damaged_file_of_a_model_has_a_clear_error(model, file, damage):
     content = (model / file).read_bytes()
     new = {"cut": content[: len(content) // 2], "empty": b"", "another type": b"[1]"}[damage]
     (model / file).write_bytes(new)
@@ -87,7 +83,7 @@ def test_a_damaged_file_of_a_model_has_a_clear_error(model: Path, file: str, dam
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
-def test_a_pipe_in_a_model_folder_does_not_hang(model: Path, file: str) -> None:
+def test_a_pipe_in_a_model_folder_does_not_hang(model, file):
     (model / file).unlink()
     os.mkfifo(model / file)
     with within(60), pytest.raises(ConfigError, match=f"{file} is a pipe|without config.json"):

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +37,7 @@ def answer_of(guard: RequireKey, scope: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def guard(monkeypatch: pytest.MonkeyPatch) -> RequireKey:
+def guard(monkeypatch):
     async def inside(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "inside"})
 
@@ -59,9 +58,7 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> RequireKey:
     ],
     ids=str,
 )
-def test_requests_without_the_key_are_rejected(
-    guard: RequireKey, method: str, headers: Any
-) -> None:
+def test_requests_without_the_key_are_rejected(guard, method, headers):
     scope = {"type": "http", "method": method, "path": "/anything", "headers": headers}
     first, _ = answer_of(guard, scope)
     assert first["status"] == 401
@@ -70,16 +67,14 @@ def test_requests_without_the_key_are_rejected(
     ]
 
 
-def test_requests_and_websockets_with_the_key_are_accepted(guard: RequireKey) -> None:
+def test_requests_and_websockets_with_the_key_are_accepted(guard):
     headers = [(b"authorization", b"Bearer secret")]
     for kind in ("http", "websocket"):
         assert answer_of(guard, {"type": kind, "headers": headers}) == [{"type": "inside"}]
     assert answer_of(guard, {"type": "lifespan"}) == [{"type": "inside"}]
 
 
-def test_one_run_at_a_time_holds_the_lease(
-    guard: RequireKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_run_at_a_time_holds_the_lease(guard, monkeypatch):
     """It is renewed by every request, and ends with the run or after silence."""
     now = 1000.0
     monkeypatch.setattr("rlobj.samplers.vllm.auth.time.monotonic", lambda: now)
@@ -109,15 +104,13 @@ def test_one_run_at_a_time_holds_the_lease(
     assert status(b"a runs/a%20b") == "inside"
 
 
-def test_a_server_without_a_key_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_key_does_not_start(monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     with pytest.raises(RuntimeError, match="does not start without a key"):
         RequireKey(lambda *_: None)  # pyright: ignore[reportArgumentType]
 
 
-def test_the_key_is_found_in_the_environment_or_in_the_users_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_key_is_found_in_the_environment_or_in_the_users_file(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     assert find_key("http://127.0.0.1:8000") is None
@@ -131,7 +124,7 @@ def test_the_key_is_found_in_the_environment_or_in_the_users_file(
     assert find_key("http://127.0.0.1:8000") == "from-the-environment"
 
 
-def test_the_command_line_of_the_server_holds_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_of_the_server_holds_no_key(monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "very-secret")
     words = command(
         "folder", "127.0.0.1", 8000, "float32", {"enable-prefix-caching": False, "max_num_seqs": 8}
@@ -145,9 +138,7 @@ def test_the_command_line_of_the_server_holds_no_key(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
-def test_a_server_does_not_start_on_a_port_in_use(
-    flaky: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_server_does_not_start_on_a_port_in_use(flaky, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = Server("folder", port=flaky.server_port)
     with pytest.raises(ConfigError, match="Choose another --port"):
@@ -231,14 +222,14 @@ def running() -> Iterator[Flaky]:
 
 
 @pytest.fixture
-def flaky() -> Iterator[Flaky]:
+def flaky():
     pytest.importorskip("aiohttp")
     with running() as server:
         yield server
 
 
 @pytest.fixture
-def other() -> Iterator[Flaky]:
+def other():
     with running() as server:
         yield server
 
@@ -254,14 +245,12 @@ def answers(fleet: Fleet, count: int, version: int = -1) -> list[Any]:
     return [found[i]["seed"] for i in range(count)]
 
 
-def test_temporary_failures_are_repeated(flaky: Flaky) -> None:
+def test_temporary_failures_are_repeated(flaky):
     flaky.statuses = [503, 200, 500]
     assert answers(fleet_of(flaky, patience=5), 3) == [0, 1, 2]
 
 
-def test_error_after_the_last_attempt_shows_the_command_to_type(
-    flaky: Flaky, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_error_after_the_last_attempt_shows_the_command_to_type(flaky, caplog):
     flaky.statuses = [503] * 99
     fleet = fleet_of(flaky, patience=3)
     with pytest.raises(RunError, match=r"with 503.*Waited \d s.*rlobj serve MODEL --port \d+"):
@@ -270,9 +259,7 @@ def test_error_after_the_last_attempt_shows_the_command_to_type(
     assert "Waiting for it, up to 1 s more" in caplog.text
 
 
-def test_a_wait_ends_when_the_process_is_asked_to_end(
-    flaky: Flaky, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_ends_when_the_process_is_asked_to_end(flaky, monkeypatch):
     fleet, began = fleet_of(flaky, patience=60), time.monotonic()
     flaky.statuses = [503] * 99
     monkeypatch.setattr("rlobj.samplers.vllm.fleet.ENDING", ending := threading.Event())
@@ -282,9 +269,7 @@ def test_a_wait_ends_when_the_process_is_asked_to_end(
     assert time.monotonic() - began < 10
 
 
-def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(
-    flaky: Flaky, other: Flaky, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(flaky, other, caplog):
     fleet = fleet_of(flaky, other)
     assert answers(fleet, 10) == list(range(10))
     completions = [server.seen.count("/v1/completions") for server in (flaky, other)]
@@ -312,13 +297,8 @@ def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(
     ],
 )
 def test_a_server_of_several_that_comes_back_as_another_stays_out(
-    flaky: Flaky,
-    other: Flaky,
-    caplog: pytest.LogCaptureFixture,
-    page: str,
-    about: Any,
-    reason: str,
-) -> None:
+    flaky, other, caplog, page, about, reason
+):
     fleet = fleet_of(flaky, other)
     flaky.statuses = [503] * 5
     assert answers(fleet, 4) == [0, 1, 2, 3]
@@ -328,7 +308,7 @@ def test_a_server_of_several_that_comes_back_as_another_stays_out(
     assert "The run goes on with the other servers" in caplog.text
 
 
-def test_a_server_without_the_weights_is_found(flaky: Flaky, other: Flaky) -> None:
+def test_a_server_without_the_weights_is_found(flaky, other):
     """One that was restarted after its last answer, and one that was dead for a while."""
     flaky.version = other.version = 7
     fleet = fleet_of(flaky, other)
@@ -342,14 +322,14 @@ def test_a_server_without_the_weights_is_found(flaky: Flaky, other: Flaky) -> No
         answers(fleet, 4, version=7)
 
 
-def test_a_hung_server_is_found_by_its_health_check(flaky: Flaky, other: Flaky) -> None:
+def test_a_hung_server_is_found_by_its_health_check(flaky, other):
     fleet = fleet_of(flaky, other, timeout=0.5)
     flaky.slow.clear()
     flaky.statuses = [200, 503, 503]  # of the health check, while a completion hangs
     assert answers(fleet, 2) == [0, 1]
 
 
-def test_a_command_that_failed_in_the_server_is_not_repeated(flaky: Flaky) -> None:
+def test_a_command_that_failed_in_the_server_is_not_repeated(flaky):
     flaky.statuses = [500]
     with pytest.raises(RunError, match="answered /collective_rpc with 500"):
         Connection(flaky.url, 5.0).call("rlobj_load_files", "folder", 1)
@@ -357,8 +337,8 @@ def test_a_command_that_failed_in_the_server_is_not_repeated(flaky: Flaky) -> No
 
 
 def test_a_server_that_refuses_or_is_another_program_is_a_config_error_at_the_start(
-    flaky: Flaky, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    flaky, monkeypatch
+):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     flaky.page = "<html>"
     with pytest.raises(ConfigError, match=r"does not know /version.*rlobj serve MODEL"):
@@ -373,7 +353,7 @@ def test_a_server_that_refuses_or_is_another_program_is_a_config_error_at_the_st
         connection.call("rlobj_status")
 
 
-def test_settings_of_several_servers() -> None:
+def test_settings_of_several_servers():
     two = ServerSettings(url=("http://a:1/", "http://b:2"))
     assert two.urls == ("http://a:1", "http://b:2")
     assert ServerSettings(**json.loads(two.model_dump_json())) == two

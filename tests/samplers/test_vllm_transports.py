@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,7 +33,7 @@ def same(one: list[tuple[str, Tensor]], other: list[tuple[str, Tensor]]) -> bool
     )
 
 
-def test_a_broadcast_carries_names_dtypes_shapes_and_values() -> None:
+def test_a_broadcast_carries_names_dtypes_shapes_and_values():
     port, device = free_port(), torch.device("cpu")
     arrived: list[tuple[str, Tensor]] = []
 
@@ -52,7 +51,7 @@ def test_a_broadcast_carries_names_dtypes_shapes_and_values() -> None:
     assert same(arrived, [*some_weights(), ("again", torch.ones(2))])
 
 
-def test_an_interrupted_broadcast_raises_an_error_on_the_receiver() -> None:
+def test_an_interrupted_broadcast_raises_an_error_on_the_receiver():
     port, device = free_port(), torch.device("cpu")
     failures: list[str] = []
 
@@ -76,14 +75,14 @@ def test_an_interrupted_broadcast_raises_an_error_on_the_receiver() -> None:
     assert failures == ["the trainer stopped sending in the middle of the weights"]
 
 
-def test_files_carry_names_dtypes_shapes_and_values_in_order(tmp_path: Path) -> None:
+def test_files_carry_names_dtypes_shapes_and_values_in_order(tmp_path):
     from rlobj.samplers.vllm.extension import _stored
 
     transfer._store(some_weights(), tmp_path)
     assert same(list(_stored(tmp_path)), list(some_weights()))
 
 
-def test_tensors_are_copied_when_they_are_yielded(tmp_path: Path) -> None:
+def test_tensors_are_copied_when_they_are_yielded(tmp_path):
     from rlobj.samplers.vllm.extension import _stored
 
     def gathered() -> Iterator[tuple[str, Tensor]]:
@@ -99,12 +98,12 @@ def test_tensors_are_copied_when_they_are_yielded(tmp_path: Path) -> None:
     }
 
 
-def test_receiving_without_a_group_raises_an_error() -> None:
+def test_receiving_without_a_group_raises_an_error():
     with pytest.raises(RuntimeError, match="must call rlobj_open first"):
         WeightExtension().rlobj_receive(1)
 
 
-def test_all_names_of_the_extension_have_its_prefix() -> None:
+def test_all_names_of_the_extension_have_its_prefix():
     own = [name for name in dir(WeightExtension) if not name.startswith("__")]
     assert own
     assert [name for name in own if not name.startswith("rlobj_")] == []

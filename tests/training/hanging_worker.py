@@ -12,7 +12,7 @@ from typing import Any
 
 import rlobj
 
-LIMIT, SLOW = 3.0, 0.3
+LIMIT, SLOW = 3.0, 0.2
 
 
 def score(response: str, answer: str, **columns: Any) -> float:
@@ -22,11 +22,11 @@ def score(response: str, answer: str, **columns: Any) -> float:
 
 
 class Hanging(rlobj.Callback):
-    """After the second step one of the ranks does nothing any more."""
+    """After the first step one of the ranks does nothing any more."""
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         how, who, *_ = sys.argv[1:]
-        if step == 2 and os.environ["RANK"] == who:
+        if step == 1 and os.environ["RANK"] == who:
             Path(sys.argv[4], "hangs").touch()
             time.sleep(1000) if how == "sleeps" else os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
         out=sys.argv[4],
         callbacks=[Hanging()],
         settings={
-            **{"training.steps": 4, "training.hang_timeout": LIMIT, "evaluation.every": 0},
+            **{"training.steps": 3, "training.hang_timeout": LIMIT, "evaluation.every": 0},
             **{"sampling.prompts_per_step": 8, "sampling.group_size": 4, "sampling.max_tokens": 3},
             **{"rewards.concurrency": 1, "output.tables_every": 0, "checkpoint.every": 0},
         },

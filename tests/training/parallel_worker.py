@@ -1,9 +1,8 @@
 """The program that test_parallel runs with every strategy, in its process or in two others.
 
-    parallel_worker.py first STRATEGY,... FOLDER     train, with mishaps; leave checkpoints
-    parallel_worker.py second STRATEGY,... FOLDER    go on from them
+    parallel_worker.py STRATEGY,... FOLDER
 
-with RANK, WORLD_SIZE and the like set. Each rank leaves its results in FOLDER/PHASE-RANK.json.
+with RANK, WORLD_SIZE and the like set. Each rank leaves its results in FOLDER/STRATEGY-RANK.json.
 """
 
 from __future__ import annotations
@@ -30,14 +29,7 @@ from rlobj.training.parallel.process_group import ProcessGroup
 VOCABULARY = 48
 GROUP = 4
 RESPONSES = 12
-MID, END = 3, 5  # good steps before the checkpoint, and in total
-SOURCES = {  # the strategies whose checkpoints a strategy resumes from
-    "ddp": ["ddp", "plain"],
-    "fsdp2": ["fsdp2", "ddp"],
-    "zero1": ["zero1", "fsdp2"],
-    "zero2": ["zero2", "ddp"],
-    "zero3": ["zero3", "zero1", "plain"],
-}
+END = 5  # good steps
 Build = Callable[[torch.dtype | None], Parallel]
 OBJECTIVE = rlobj.load_preset("stapo").objective
 
@@ -182,7 +174,7 @@ class Session:
 
 
 def train(parallel: Parallel, folder: Path, strategy: str, mishaps: bool) -> dict[str, Any]:
-    """Make five good steps, with a checkpoint after the third and optional bad steps before it."""
+    """Make five good steps, with optional bad steps after the second."""
     session = Session(parallel, tiny_policy())
     results: dict[str, Any] = {"moments before": [*session.moments().values()].count({})}
     results["steps"] = [session.update(step) for step in range(2)]
@@ -193,10 +185,8 @@ def train(parallel: Parallel, folder: Path, strategy: str, mishaps: bool) -> dic
             "nothing to learn": mishap(session, lambda rank: 1.0, apply=False),
         }
         session.score([])  # a graph without a backward pass
-    results["steps"] += [session.update(step) for step in range(2, MID)]
-    session.save(folder / f"mid-{strategy}.pt")
-    results["steps"] += [session.update(step) for step in range(MID, END)]
-    session.save(folder / f"end-{strategy}.pt")
+    results["steps"] += [session.update(step) for step in range(2, END)]
+    session.save(folder / f"{strategy}.pt")
     results["digest"] = session.digest()
     return results
 
@@ -291,22 +281,20 @@ def exchange(comm: ProcessGroup) -> dict[str, Any]:
     return found
 
 
-def resume(parallel: Parallel, folder: Path, strategy: str, source: str) -> str:
-    """Resume from a checkpoint of `source`, and write the final state to a file."""
-    saved = torch.load(folder / f"mid-{source}.pt")
-    model = tiny_policy()
-    model.load_state_dict(saved["weights"], strict=False)  # the head is the embedding
-    session = Session(parallel, model)
-    session.restore_moments(saved["moments"])
-    for step in range(MID, END):
-        session.update(step)
-    session.save(folder / f"end-{strategy}-from-{source}.pt")
-    digest = session.digest()
-    parallel.close()
-    return digest
+def assert_alike(
+    folder: Path, ours: str, others: str, tolerance: float, of_moments: float = 1e-5
+) -> None:
+    """Compare weights with a tolerance, and moments with one that is relative to the largest."""
+    one, other = (torch.load(folder / f"{name}.pt") for name in (ours, others))
+    assert one["weights"].keys() == other["weights"].keys()
+    for name, weight in other["weights"].items():
+        torch.testing.assert_close(one["weights"][name], weight, rtol=0, atol=tolerance)
+        for key, expected in other["moments"][name].items():
+            found, scale = one["moments"][name][key], float(expected.abs().max())
+            torch.testing.assert_close(found, expected, rtol=0, atol=of_moments * scale)
 
 
-def main(phase: str, strategies: Sequence[str], folder: Path) -> None:
+def main(strategies: Sequence[str], folder: Path) -> None:
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
@@ -318,10 +306,10 @@ def main(phase: str, strategies: Sequence[str], folder: Path) -> None:
                 # Without this, the small policy would not be sharded and would use one bucket.
                 zero.PERSISTENT_ELEMENTS, zero.BUCKET_ELEMENTS = 0, 1000
             build = functools.partial(build_parallel, strategy, accelerator, 0.5)
-            results[strategy] = (first if phase == "first" else second)(build, folder, strategy)
+            results[strategy] = trainings(build, folder, strategy)
         comm = ProcessGroup(accelerator.device)
         results["exchange"] = exchange(comm)
-        path = folder / f"{phase}-{comm.rank}.json"
+        path = folder / f"{strategies[0]}-{comm.rank}.json"
         path.write_text(json.dumps(results), encoding="utf-8")
         comm.gather(None)
     sys.stdout.flush()
@@ -329,7 +317,8 @@ def main(phase: str, strategies: Sequence[str], folder: Path) -> None:
         os._exit(0)  # on CPUs a thread of torch sometimes aborts a process that has finished
 
 
-def first(build: Build, folder: Path, strategy: str, mishaps: bool = True) -> dict[str, Any]:
+def trainings(build: Build, folder: Path, strategy: str, mishaps: bool = True) -> dict[str, Any]:
+    """All trainings with a strategy."""
     parallel = build(None)
     results = train(parallel, folder, strategy, mishaps)
     results["selected"] = selected(parallel)
@@ -337,9 +326,5 @@ def first(build: Build, folder: Path, strategy: str, mishaps: bool = True) -> di
     return {**results, "variants": variants(build)}
 
 
-def second(build: Build, folder: Path, strategy: str) -> dict[str, str]:
-    return {source: resume(build(None), folder, strategy, source) for source in SOURCES[strategy]}
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2].split(","), Path(sys.argv[3]))
+    main(sys.argv[1].split(","), Path(sys.argv[2]))

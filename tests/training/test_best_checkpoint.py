@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from rlobj.training.result import TrainingResult
 
 
 @pytest.fixture
-def accuracies(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+def accuracies(monkeypatch):
     """Step -> the held-out accuracy that is measured after it; no other step is evaluated."""
     planned: dict[int, float] = {}
 
@@ -41,6 +40,7 @@ def trained(
 ) -> TrainingResult:
     config = tiny_config(
         policy,
+        sampling={"prompts_per_step": 4, "max_tokens": 2},
         training={"steps": steps},
         evaluation={"every": 0, "samples": samples},
         checkpoint={"every": every, "keep": 1, **settings},
@@ -65,13 +65,7 @@ def saved(run: Path) -> list[int]:
         ({}, [6]),
     ],
 )
-def test_the_best_checkpoint_stays_beside_the_newest(
-    policy: Path,
-    tmp_path: Path,
-    accuracies: dict[int, float],
-    measured: Mapping[int, float],
-    left: list[int],
-) -> None:
+def test_the_best_checkpoint_stays_beside_the_newest(policy, tmp_path, accuracies, measured, left):
     """Evaluations and regular checkpoints fall on different steps."""
     accuracies.update(measured)
     result = trained(policy, tmp_path / "run")
@@ -81,9 +75,7 @@ def test_the_best_checkpoint_stays_beside_the_newest(
     assert result.best_checkpoint == expected
 
 
-def test_a_resumed_run_knows_its_best_checkpoint(
-    policy: Path, tmp_path: Path, accuracies: dict[int, float]
-) -> None:
+def test_a_resumed_run_knows_its_best_checkpoint(policy, tmp_path, accuracies):
     accuracies.update({2: 0.5, 5: 0.4, 7: 0.6})
     trained(policy, tmp_path / "run", steps=4)
     assert saved(tmp_path / "run") == [2, 4]
@@ -94,9 +86,7 @@ def test_a_resumed_run_knows_its_best_checkpoint(
     assert result.best_checkpoint == tmp_path / "run" / "checkpoints" / "step-000007"
 
 
-def test_accuracies_from_before_another_evaluation_do_not_count(
-    policy: Path, tmp_path: Path, accuracies: dict[int, float]
-) -> None:
+def test_accuracies_from_before_another_evaluation_do_not_count(policy, tmp_path, accuracies):
     """Until there is a new one, the best of before stays."""
     accuracies.update({2: 0.9, 7: 0.3, 8: 0.4, 11: 0.35})
     run = tmp_path / "run"
@@ -111,21 +101,14 @@ def test_accuracies_from_before_another_evaluation_do_not_count(
 
 @pytest.mark.parametrize(("every", "best", "left"), [(3, False, [6]), (0, True, [6])])
 def test_without_the_setting_only_regular_checkpoints_are_saved(
-    policy: Path,
-    tmp_path: Path,
-    accuracies: dict[int, float],
-    every: int,
-    best: bool,
-    left: list[int],
-) -> None:
+    policy, tmp_path, accuracies, every, best, left
+):
     accuracies.update({2: 0.5, 3: 0.6})
     trained(policy, tmp_path / "run", every=every, best=best)
     assert saved(tmp_path / "run") == left
 
 
-def test_an_evaluation_can_name_the_checkpoint_of_a_run(
-    policy: Path, tmp_path: Path, accuracies: dict[int, float]
-) -> None:
+def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accuracies):
     accuracies.update({2: 0.5})
     run = tmp_path / "run"
     trained(policy, run)
@@ -159,12 +142,8 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_checkpoint_whose_line_is_damaged_is_never_removed(
-    policy: Path,
-    tmp_path: Path,
-    accuracies: dict[int, float],
-    name: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    policy, tmp_path, accuracies, name, caplog
+):
     accuracies.update({1: 0.1, 2: 0.9, 4: 0.3})
     run = tmp_path / "run"
     trained(policy, run, steps=4)

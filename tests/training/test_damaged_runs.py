@@ -28,7 +28,7 @@ CONFIG = "config.resolved.yaml"
 
 
 @pytest.fixture(scope="module")
-def finished(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(policy, tmp_path_factory):
     """A run of three steps with everything that a run writes."""
     run = tmp_path_factory.mktemp("finished") / "run"
     output = {"tables_every": 1, "samples_every": 1}
@@ -38,12 +38,12 @@ def finished(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished, tmp_path):
     """A copy of it."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def test_a_config_that_was_cut_anywhere_is_refused(run: Path) -> None:
+def test_a_config_that_was_cut_anywhere_is_refused(run):
     text = (run / CONFIG).read_bytes()
     for length in random.Random(0).sample(range(len(text)), 60):
         (run / CONFIG).write_bytes(text[:length])
@@ -54,7 +54,7 @@ def test_a_config_that_was_cut_anywhere_is_refused(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["training.learning_rate", "sampling.group_size", "data", "seed"])
-def test_what_a_config_lacks_is_named(run: Path, name: str) -> None:
+def test_what_a_config_lacks_is_named(run, name):
     settings = yaml.safe_load((run / CONFIG).read_text())
     section, _, key = name.partition(".")
     del (settings[section] if key else settings)[key or section]
@@ -64,7 +64,7 @@ def test_what_a_config_lacks_is_named(run: Path, name: str) -> None:
             read(run)
 
 
-def test_a_run_of_another_version_is_refused_with_its_version(run: Path) -> None:
+def test_a_run_of_another_version_is_refused_with_its_version(run):
     session = json.loads((run / "sessions.jsonl").read_text())
     del session["format"]
     session["versions"]["rlobj"] = "0.0.9"
@@ -75,7 +75,7 @@ def test_a_run_of_another_version_is_refused_with_its_version(run: Path) -> None
             read(run)
 
 
-def test_a_run_is_read_before_it_has_noted_its_first_start(run: Path) -> None:
+def test_a_run_is_read_before_it_has_noted_its_first_start(run):
     (run / "sessions.jsonl").unlink()
     assert read_settings(run)["seed"] == 0
 
@@ -95,9 +95,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("name", MOMENTS)
-def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(
-    run: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(run, name, caplog):
     """AdamW would start anew, and nobody would know."""
     newest = checkpoints(run)[-1]
     before = Path(shutil.copytree(newest, newest.with_name("step-000002")))
@@ -113,7 +111,7 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(
 
 
 @pytest.mark.parametrize("file", ["model/model.safetensors", "model/config.json"])
-def test_a_damaged_model_of_a_run_is_not_evaluated(run: Path, file: str) -> None:
+def test_a_damaged_model_of_a_run_is_not_evaluated(run, file):
     found = checkpoints(run)[-1] / file
     content = bytearray(found.read_bytes())
     content[len(content) // 2] ^= 1
@@ -123,9 +121,7 @@ def test_a_damaged_model_of_a_run_is_not_evaluated(run: Path, file: str) -> None
 
 
 @pytest.mark.parametrize("name", ["rank-0-of-99999999999.json", f"rank-1-of-{'9' * 200}.json"])
-def test_a_rollout_of_more_ranks_than_there_are_files_is_no_rollout(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_rollout_of_more_ranks_than_there_are_files_is_no_rollout(tmp_path, name):
     folder = tmp_path / "rollouts" / "step-000003"
     folder.mkdir(parents=True)
     (folder / name).write_text("{}")
@@ -134,9 +130,7 @@ def test_a_rollout_of_more_ranks_than_there_are_files_is_no_rollout(
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
-def test_a_rollout_that_is_no_file_is_sampled_again(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rollout_that_is_no_file_is_sampled_again(tmp_path, kind, caplog):
     file = tmp_path / "rollouts" / "step-000003" / "rank-0-of-1.json"
     replaced(file, kind)
     with within(10):
@@ -173,9 +167,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_damage_anywhere_is_an_error_of_ours_or_none(
-    finished: Path, tmp_path: Path, reader: str
-) -> None:
+def test_damage_anywhere_is_an_error_of_ours_or_none(finished, tmp_path, reader):
     """`within` finds what hangs; an error of another kind would be a traceback."""
     chance = random.Random(reader)
     files = sorted(file.relative_to(finished) for file in finished.rglob("*") if file.is_file())

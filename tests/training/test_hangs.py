@@ -18,7 +18,7 @@ from rlobj.config.run_folder import read_stop
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "who"), [("sleeps", 1), ("stops", 0)])
 def test_a_rank_that_hangs_is_named_and_a_slow_one_goes_on(policy, tmp_path, how, who):
-    """Each rollout of the second rank takes longer than the limit, and is no hang.
+    """The rollout of the second rank takes longer than the limit, and is no hang.
 
     The first rank has the store in which the ranks tell of their progress.
     """
@@ -42,9 +42,9 @@ def test_a_rank_that_hangs_is_named_and_a_slow_one_goes_on(policy, tmp_path, how
             each.kill()
             each.wait(60)
     assert time.monotonic() - begun < 10 * LIMIT
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in steps] == [1, 2]
-    assert steps[0]["time/step"] > 16 * SLOW > LIMIT
+    [step] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert step["step"] == 1
+    assert step["time/step"] > 16 * SLOW > LIMIT
     said, stop = logs[other].read_text(), read_stop(run)
     assert f"no progress for {LIMIT:g} s on rank {who} (" in said
     assert stop is not None

@@ -42,7 +42,7 @@ def trained(reward: Any, folder: Path, *screens: Any) -> TrainingResult:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainingResult]:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return {name: trained(f, folder / name) for name, f in (("number", tidy), ("told", told))}
 
@@ -51,9 +51,7 @@ def accuracies(names: Sequence[str]) -> list[str]:
     return [name for name in names if "accuracy" in name]
 
 
-def test_a_run_with_numbers_has_the_held_out_reward_and_no_accuracy(
-    runs: dict[str, TrainingResult],
-) -> None:
+def test_a_run_with_numbers_has_the_held_out_reward_and_no_accuracy(runs):
     for line, other in zip(runs["number"].history, runs["told"].history, strict=True):
         assert accuracies([*line]) == []
         assert line["eval/reward"] < -1
@@ -66,9 +64,7 @@ def test_a_run_with_numbers_has_the_held_out_reward_and_no_accuracy(
             assert 0 <= other["reward/accuracy"] < 1
 
 
-def test_samples_leave_correct_empty_where_nothing_says_it(
-    runs: dict[str, TrainingResult],
-) -> None:
+def test_samples_leave_correct_empty_where_nothing_says_it(runs):
     tables = {
         name: parquet.read_table(run.path / "samples" / "step-000001.parquet").to_pylist()
         for name, run in runs.items()
@@ -77,9 +73,7 @@ def test_samples_leave_correct_empty_where_nothing_says_it(
     assert [row["correct"] for row in tables["told"]] == [r["reward"] == -1 for r in tables["told"]]
 
 
-def test_the_best_checkpoint_has_the_highest_reward_also_below_0(
-    runs: dict[str, TrainingResult],
-) -> None:
+def test_the_best_checkpoint_has_the_highest_reward_also_below_0(runs):
     run = runs["number"]
     measure, found = held_out(run.path)
     measured = {line["step"]: line["eval/reward"] for line in run.history if line["step"]}
@@ -89,9 +83,7 @@ def test_the_best_checkpoint_has_the_highest_reward_also_below_0(
     assert run.best_checkpoint.name == f"step-{best:06d}"
 
 
-def test_screens_and_the_report_name_the_reward(
-    runs: dict[str, TrainingResult], tmp_path: Path
-) -> None:
+def test_screens_and_the_report_name_the_reward(runs, tmp_path):
     for name, shown, other in (
         ("number", "held-out reward", "accuracy"),
         ("told", "held-out accuracy", "held-out reward"),
@@ -112,7 +104,7 @@ def test_screens_and_the_report_name_the_reward(
         assert f"step 0/3  {shown} {value:.3f} ± " in text_of(plain)
 
 
-def test_the_newest_evaluation_says_what_a_folder_measures(tmp_path: Path) -> None:
+def test_the_newest_evaluation_says_what_a_folder_measures(tmp_path):
     """A function that returned numbers says what is right since the run was resumed."""
     lines = [{"step": 0, "eval/reward": 9.0}, {"step": 1, "eval/reward": 9.0}]
     lines += [{"step": 2, "eval/accuracy": 0.2}, {"step": 3, "eval/accuracy": 0.0}, {"step": 4}]
@@ -128,7 +120,7 @@ def test_the_newest_evaluation_says_what_a_folder_measures(tmp_path: Path) -> No
     assert measure_of(lines[:2]) is MEASURES[1]
 
 
-def test_undecided_responses_of_a_function_with_numbers_are_no_accuracy(tmp_path: Path) -> None:
+def test_undecided_responses_of_a_function_with_numbers_are_no_accuracy(tmp_path):
     result = trained(lambda response, answer, **_: None if response else 1.0, tmp_path / "run")
     last = result.history[-1]
     assert accuracies([*last]) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from runs import make_steps
 from tiny import eight_steps
 
 from rlobj.config.run_folder import read_changes, read_run_config
@@ -18,8 +19,6 @@ from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training import RunDirectory
-from rlobj.training.loop.opening import open_parts
-from rlobj.training.loop.step import run_step
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.journal import Journal, pack_rollout, unpack_rollout
@@ -121,20 +120,12 @@ def test_rollouts_of_other_settings_are_sampled_again(policy, tmp_path, setting,
     The weights of step 3 do not depend on the learning rate of later steps, and those after do.
     """
     config = eight_steps(policy, training={"steps": 6, "learning_rate": 0.002})
-    with open_parts(config, tmp_path / "run") as parts:
-        for _ in range(5):
-            run_step(parts)
+    make_steps(config, tmp_path / "run", 5)
     file, name = tmp_path / "run" / "config.resolved.yaml", setting.partition(":")[0]
     file.write_text(re.sub(rf"(?m)^  {name}: .*", f"  {setting}", file.read_text()))
     edited = read_run_config(tmp_path / "run")
     assert edited != config
-    with open_parts(edited, tmp_path / "run", resume=True) as parts:
-        collector, again = parts.pipeline.collector, []
-        collect = collector.collect
-        collector.collect = lambda step: again.append(step) or collect(step)
-        for _ in range(3):
-            run_step(parts)
-    assert again == sampled
+    assert make_steps(edited, tmp_path / "run", 3, resume=True) == sampled
     [(step, changed, *_)] = read_changes(tmp_path / "run")
     assert step == 3
     assert name in changed

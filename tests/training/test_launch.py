@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def python(code: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def short_waits(monkeypatch, tmp_path):
     """Short waits, temporary files in the test's folder, and no other launcher."""
     monkeypatch.setattr(launching, "SETTLE", 0.5)
     monkeypatch.setattr(launching, "GRACE", 1.0)
@@ -59,7 +59,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run(tmp_path, capfd):
     """(exit code, stdout, stderr) of a launch; its logs are in tmp_path/logs."""
 
     def run(code: str, *arguments: str, processes: int = 2) -> tuple[int, str, str]:
@@ -92,7 +92,7 @@ def after(condition: Callable[[], Any], *signals: int, apart: float = 0.3) -> th
 
 
 @pytest.fixture
-def guarded() -> Iterator[None]:
+def guarded():
     """Ignore SIGTERM outside of the launcher, so that it cannot end the tests."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     yield
@@ -102,9 +102,7 @@ def guarded() -> Iterator[None]:
 # What the ranks get.
 
 
-def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("WORLD_SIZE", "1")
     code = (
@@ -129,19 +127,17 @@ def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(
     assert len(ports) == 1
 
 
-def test_the_threads_that_the_user_set_are_kept(
-    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_threads_that_the_user_set_are_kept(run, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert run("import os; print(os.environ['OMP_NUM_THREADS'])")[1] == "3\n"
 
 
-def test_no_file_is_left_if_all_ranks_end_well(tmp_path: Path) -> None:
+def test_no_file_is_left_if_all_ranks_end_well(tmp_path):
     assert launch([], 2, program=python("print('fine')")) == 0
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_launch_inside_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_inside_a_launch_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match=r"--processes 2, but WORLD_SIZE is 4: torchrun"):
         launch([], 2, program=python(""))
@@ -150,7 +146,7 @@ def test_a_launch_inside_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         launch([], 0, program=python(""))
 
 
-def test_an_option_is_left_out_with_its_value() -> None:
+def test_an_option_is_left_out_with_its_value():
     words = ["train", "--from", "run", "--out", "x", "--from=other", "--fromage"]
     assert without(words, "--from") == ["train", "--out", "x", "--fromage"]
 
@@ -158,9 +154,7 @@ def test_an_option_is_left_out_with_its_value() -> None:
 # A rank that fails.
 
 
-def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(run, tmp_path):
     code = (
         "import os, sys, time\n"
         "if os.environ['RANK'] == '1':\n"
@@ -180,7 +174,7 @@ def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(
     assert "SIGTERM (rank 0), SIGTERM (rank 2)" in report
 
 
-def test_the_log_of_a_failure_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_log_of_a_failure_is_kept(tmp_path, capfd):
     code = "import os; print('here'); assert os.environ['RANK'] == '0'"
     assert launch([], 2, program=python(code)) == 1
     [log] = re.findall(r"All of it is in (\S+)", capfd.readouterr().err)
@@ -189,9 +183,7 @@ def test_the_log_of_a_failure_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_the_report_names_the_signal_that_ended_a_rank(
-    run: Callable[..., tuple[int, str, str]],
-) -> None:
+def test_the_report_names_the_signal_that_ended_a_rank(run):
     code = (
         "import os, signal, time\n"
         "if os.environ['RANK'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -204,9 +196,7 @@ def test_the_report_names_the_signal_that_ended_a_rank(
     assert "Its output is above." in report
 
 
-def test_the_last_output_of_a_killed_rank_is_shown(
-    run: Callable[..., tuple[int, str, str]],
-) -> None:
+def test_the_last_output_of_a_killed_rank_is_shown(run):
     code = (
         "import os, signal\n"
         "print('the last words')\n"
@@ -215,9 +205,7 @@ def test_the_last_output_of_a_killed_rank_is_shown(
     assert "the last words" in run(code)[2]
 
 
-def test_a_crash_in_compiled_code_shows_its_line(
-    run: Callable[..., tuple[int, str, str]],
-) -> None:
+def test_a_crash_in_compiled_code_shows_its_line(run):
     code = "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSEGV)"
     ended, _, report = run(code)
     assert ended == 1
@@ -226,9 +214,7 @@ def test_a_crash_in_compiled_code_shows_its_line(
 
 
 @pytest.mark.slow
-def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(run, tmp_path):
     code = (
         "import os, signal, subprocess, sys, time\n"
         "if os.environ['RANK'] == '1':\n"
@@ -247,9 +233,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(
 
 
 @pytest.mark.slow
-def test_a_rank_that_only_lost_its_connection_is_not_blamed(
-    run: Callable[..., tuple[int, str, str]],
-) -> None:
+def test_a_rank_that_only_lost_its_connection_is_not_blamed(run):
     """Rank 1 drops its connection and ends slowly; rank 2 notices and ends at once."""
     code = (
         "import os, socket, time\n"
@@ -273,9 +257,7 @@ def test_a_rank_that_only_lost_its_connection_is_not_blamed(
 
 
 @pytest.mark.slow
-def test_the_first_failure_is_shown_if_all_ranks_lost_their_connections(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_the_first_failure_is_shown_if_all_ranks_lost_their_connections(run, tmp_path):
     """Rank 1 fails once rank 2 has ended, however long that takes on a busy machine."""
     code = (
         "import os, sys, time\n"
@@ -297,9 +279,7 @@ def test_the_first_failure_is_shown_if_all_ranks_lost_their_connections(
     assert "rank 2 of 3 processes failed" in report
 
 
-def test_a_long_traceback_is_shown_from_its_beginning(
-    run: Callable[..., tuple[int, str, str]],
-) -> None:
+def test_a_long_traceback_is_shown_from_its_beginning(run):
     code = (
         "import os\n"
         "for i in range(100): print('noise', i)\n"
@@ -322,8 +302,8 @@ def test_a_long_traceback_is_shown_from_its_beginning(
 @pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
 def test_a_signal_reaches_every_rank_once_and_is_waited_for_without_limit(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, tmp_path, monkeypatch
+):
     monkeypatch.setattr(launching, "SETTLE", 0.1)
     monkeypatch.setattr(launching, "GRACE", 0.1)
     before = signal.getsignal(signal.SIGTERM)
@@ -338,7 +318,7 @@ def test_a_signal_reaches_every_rank_once_and_is_waited_for_without_limit(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
-def test_a_second_signal_kills(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_a_second_signal_kills(run, tmp_path):
     pids = [tmp_path / f"ready-{rank}" for rank in range(2)]
     two = (signal.SIGTERM, signal.SIGTERM)
     thread = after(lambda: all(p.exists() and p.read_text() for p in pids), *two)
@@ -350,9 +330,7 @@ def test_a_second_signal_kills(run: Callable[..., tuple[int, str, str]], tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
-def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(run, tmp_path):
     """SIGTERM ends a rank that is still loading; another rank would wait for it forever."""
     code = (
         "import os, signal, sys, time\n"
@@ -370,7 +348,7 @@ def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path):
     fcntl = pytest.importorskip("fcntl")
     termios = pytest.importorskip("termios")
     master, slave = os.openpty()
@@ -396,7 +374,7 @@ def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
-def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
+def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path):
     process = subprocess.Popen([*python(LAUNCH), LISTEN, str(tmp_path)])
     pids = [tmp_path / f"ready-{rank}" for rank in range(2)]
     try:
@@ -409,7 +387,7 @@ def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
     wait_until(lambda: not any(map(alive, running)), 5)
 
 
-def test_modules_in_the_current_folder_do_not_replace_installed_ones(tmp_path: Path) -> None:
+def test_modules_in_the_current_folder_do_not_replace_installed_ones(tmp_path):
     """The folder may be the run of somebody else."""
     (tmp_path / "tokenize.py").write_text("open('executed', 'w')\n")
     file = launching.__file__

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from test_launch import after, guarded, python, run, short_waits
@@ -16,9 +14,7 @@ __all__ = ["guarded", "run", "short_waits"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stopped", "processes"), [(1, 2), (0, 3)])
-def test_a_stopped_rank_is_blamed_and_not_those_that_wait_for_it(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, stopped: int, processes: int
-) -> None:
+def test_a_stopped_rank_is_blamed_and_not_those_that_wait_for_it(run, tmp_path, stopped, processes):
     code = (
         "import os, signal, sys, time\n"
         "stopped, file = sys.argv[1:]\n"
@@ -40,9 +36,7 @@ def test_a_stopped_rank_is_blamed_and_not_those_that_wait_for_it(
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_beside_a_stopped_one_is_blamed(
-    run: Callable[..., tuple[int, str, str]],
-) -> None:
+def test_a_rank_that_fails_beside_a_stopped_one_is_blamed(run):
     code = (
         "import os, signal, sys, time\n"
         "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)\n"
@@ -53,7 +47,7 @@ def test_a_rank_that_fails_beside_a_stopped_one_is_blamed(
     assert "SIGSTOP (rank 1)" in report
 
 
-def test_no_file_is_left_where_no_report_names_one(tmp_path: Path) -> None:
+def test_no_file_is_left_where_no_report_names_one(tmp_path):
     """The output of rank 0 is on the terminal, and a launch that is refused wrote nothing."""
     code = "import os, time; assert os.environ['RANK'] == '1'; time.sleep(60)"
     assert launch([], 2, program=python(code)) == 1
@@ -64,7 +58,7 @@ def test_no_file_is_left_where_no_report_names_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("guarded")
-def test_no_file_is_left_after_a_signal(tmp_path: Path) -> None:
+def test_no_file_is_left_after_a_signal(tmp_path):
     ready = [tmp_path / f"ready-{rank}" for rank in range(2)]
     code = (
         "import os, sys, time\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def run(**sections: dict[str, Any]) -> RunConfig:
     return compose("grpo", [("here", {**above, **sections})])
 
 
-def test_ddp_holds_the_bytes_that_torch_measures() -> None:
+def test_ddp_holds_the_bytes_that_torch_measures():
     model = build_policy(0)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.tensor([[1, 2]])).logits.sum().backward()
@@ -40,7 +39,7 @@ def test_ddp_holds_the_bytes_that_torch_measures() -> None:
     assert measured < update < 1.03 * measured
 
 
-def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path: Path) -> None:
+def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
     config = Qwen3Config(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=99)
     config.architectures = ["Qwen3ForCausalLM"]
     config.save_pretrained(tmp_path)
@@ -68,13 +67,13 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path: Pat
         ("fsdp2", 10, 6, 7.5),
     ],
 )
-def test_bytes_of_the_strategies(strategy: str, ranks: int, sampling: float, update: float) -> None:
+def test_bytes_of_the_strategies(strategy, ranks, sampling, update):
     """zero3 and fsdp2 include the sampler's copy, 4 bytes a parameter."""
     found = estimate(run(), Size(1000, 0), strategy, ranks).needed
     assert found == pytest.approx((1000 * sampling, 1000 * update))
 
 
-def test_copies_and_vllm_are_counted_where_a_run_has_them() -> None:
+def test_copies_and_vllm_are_counted_where_a_run_has_them():
     kl = {"penalties": [{"kind": "kl", "estimator": "k3", "coefficient": 0.1}]}
     vllm = {"engine": "vllm", "vllm": {"sleep_level": 0}}
     both = estimate(run(objective=kl, sampling=vllm), EIGHT, "ddp", 1, 80 * GIB)
@@ -89,7 +88,7 @@ def test_copies_and_vllm_are_counted_where_a_run_has_them() -> None:
     assert "reference model" not in found
 
 
-def test_a_run_that_cannot_fit_is_told_what_can() -> None:
+def test_a_run_that_cannot_fit_is_told_what_can():
     vllm = run(sampling={"engine": "vllm"})
     with pytest.raises(ConfigError) as error:
         require_memory(vllm, EIGHT, "ddp", 1, 80 * GIB)
@@ -102,9 +101,7 @@ def test_a_run_that_cannot_fit_is_told_what_can() -> None:
         require_memory(vllm, EIGHT, "ddp", 1, 2 * GIB)
 
 
-def test_training_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("rlobj.training.memory.card_bytes", lambda: 1_000_000)
     with pytest.raises(ConfigError, match="the run cannot fit the GPU: a process needs"):
         rlobj.train("grpo", data="max-digits", out=tmp_path / "run")

@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ import forked
 import pytest
 import torch
 from forked import run_ranks
-from parallel_worker import END, SOURCES, first, resume
+from parallel_worker import END, assert_alike, trainings
 
 from rlobj.base.ports import free_port
-from rlobj.training.parallel import build_parallel, open_processes
+from rlobj.training.parallel import open_processes
 from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.parallel.replicated import Replicated
 
@@ -33,12 +32,12 @@ Ranks = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("parallel")
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> dict[str, Any]:
+def plain(folder):
     """The same training in this process, without the updates that are skipped."""
     with contextlib.ExitStack() as stack:
         accelerator = open_processes(stack, grouped=False)
@@ -46,52 +45,38 @@ def plain(folder: Path) -> dict[str, Any]:
         def build(autocast: torch.dtype | None) -> Replicated:
             return Replicated(accelerator, "ddp", max_grad_norm=0.5)
 
-        return first(build, folder, "plain", mishaps=False)
+        return trainings(build, folder, "plain", mishaps=False)
 
 
-def processes(phase: str, strategies: tuple[str, ...], folder: Path, *launcher: str) -> Ranks:
-    """Run the worker on two ranks, with a launcher if one is given."""
-    command = [str(WORKER), phase, ",".join(strategies), str(folder)]
-    if launcher:
-        run = subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=600)
+def processes(strategies: tuple[str, ...], folder: Path, torchrun: bool = False) -> Ranks:
+    """Run the worker on two ranks, which torchrun may start."""
+    command = [str(WORKER), ",".join(strategies), str(folder)]
+    if torchrun:
+        start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+        start += [f"--master_port={free_port()}", *command]
+        run = subprocess.run(start, capture_output=True, text=True, timeout=600)
         assert run.returncode == 0, run.stdout + run.stderr
     else:
         run_ranks(command, 2, timeout=600)
-    return [json.loads((folder / f"{phase}-{rank}.json").read_text()) for rank in (0, 1)]
+    files = [folder / f"{strategies[0]}-{rank}.json" for rank in (0, 1)]
+    return [json.loads(file.read_text()) for file in files]
 
 
 @pytest.fixture(scope="module")
-def torch_first(folder: Path) -> Ranks:
-    return processes("first", TORCH, folder)
+def of_torch(folder):
+    return processes(TORCH, folder, torchrun=True)
 
 
 @pytest.fixture(scope="module")
-def zero_first(folder: Path) -> Ranks:
-    return processes("first", ZERO, folder)
-
-
-@pytest.fixture(scope="module")
-def torch_second(folder: Path, plain: Any, torch_first: Any) -> Ranks:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    return processes("second", TORCH, folder, *torchrun, f"--master_port={free_port()}")
-
-
-@pytest.fixture(scope="module")
-def zero_second(folder: Path, plain: Any, torch_first: Any, zero_first: Any) -> Ranks:
-    accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--use_deepspeed"]
-    flags = ["--zero_stage=3", "--num_processes=2", f"--main_process_port={free_port()}"]
-    return processes("second", ZERO, folder, *accelerate, *flags)
+def of_zero(folder):
+    return processes(ZERO, folder)
 
 
 @pytest.fixture
-def ranks(request: pytest.FixtureRequest) -> Callable[[str, str], Ranks]:
-    """The results of each rank in a phase with a strategy."""
-
-    def of(phase: str, strategy: str) -> Ranks:
-        group = "torch" if strategy in TORCH else "zero"
-        return [rank[strategy] for rank in request.getfixturevalue(f"{group}_{phase}")]
-
-    return of
+def ranks(request, strategy):
+    """The results of each rank with the test's strategy."""
+    group = "of_torch" if strategy in TORCH else "of_zero"
+    return [rank[strategy] for rank in request.getfixturevalue(group)]
 
 
 # Training
@@ -99,7 +84,7 @@ def ranks(request: pytest.FixtureRequest) -> Callable[[str, str], Ranks]:
 
 @every_strategy
 def test_loss_and_gradient_norm_equal_those_of_one_process(strategy, ranks, plain):
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         assert len(rank["steps"]) == END
         for ours, alone in zip(rank["steps"], plain["steps"], strict=True):
             assert ours["loss"] == pytest.approx(alone["loss"], rel=1e-5, abs=1e-7)
@@ -110,13 +95,13 @@ def test_loss_and_gradient_norm_equal_those_of_one_process(strategy, ranks, plai
 def test_selected_tokens_equal_those_of_one_process(strategy, ranks, plain):
     weights = [weight for response in plain["selected"] for weight in response]
     assert 0 < weights.count(0.0) < len(weights)
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         assert rank["selected"] == plain["selected"]
 
 
 @every_strategy
 def test_a_rank_without_tokens_does_not_block_the_others(strategy, ranks, plain):
-    (one, other), whole = ranks("first", strategy), plain["steps"]
+    (one, other), whole = ranks, plain["steps"]
     assert [rank["steps"][0]["tokens"] for rank in (one, other)] == [whole[0]["tokens"], 0]
     kept = [rank["steps"][1]["tokens"] for rank in (one, other)]
     assert min(kept) > 0
@@ -126,21 +111,20 @@ def test_a_rank_without_tokens_does_not_block_the_others(strategy, ranks, plain)
 @every_strategy
 def test_the_learning_rate_is_the_one_that_was_set(strategy, ranks):
     rates = [3e-3 / (step + 1) for step in range(END)]
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         assert [step["rate"] for step in rank["steps"]] == rates
 
 
 @every_strategy
 def test_weights_and_moments_after_five_updates_equal_plain_adamw(strategy, ranks, plain, folder):
-    ranks("first", strategy)
-    assert_alike(folder, f"end-{strategy}", "end-plain", 1e-5)
-    state = torch.load(folder / f"end-{strategy}.pt")
+    assert_alike(folder, strategy, "plain", 1e-5)
+    state = torch.load(folder / f"{strategy}.pt")
     assert {float(moments["step"]) for moments in state["moments"].values()} == {END}
 
 
 @every_strategy
 def test_every_rank_gets_the_same_whole_weights_and_moments(strategy, ranks, plain):
-    one, other = ranks("first", strategy)
+    one, other = ranks
     assert one["digest"] == other["digest"]
     assert one["moments before"] == plain["moments before"] > 0  # none before the first update
 
@@ -148,29 +132,17 @@ def test_every_rank_gets_the_same_whole_weights_and_moments(strategy, ranks, pla
 @every_strategy
 @pytest.mark.parametrize("what", ["nan on the first rank", "inf on the last rank"])
 def test_a_gradient_that_is_not_finite_on_one_rank_changes_nothing_on_any(strategy, what, ranks):
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         assert not math.isfinite(rank["mishaps"][what]["norm"])
         assert not rank["mishaps"][what]["changed"]
 
 
 @every_strategy
 def test_a_step_without_apply_changes_nothing(strategy, ranks, plain):
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         mishap = rank["mishaps"]["nothing to learn"]
         assert mishap["norm"] == pytest.approx(plain["steps"][2]["norm"], rel=1e-5)
         assert not mishap["changed"]
-
-
-def assert_alike(folder: Path, ours: str, others: str, tolerance: float) -> None:
-    """Compare weights with `tolerance`, and moments relative to the largest one."""
-    one, other = (torch.load(folder / f"{name}.pt") for name in (ours, others))
-    assert one["weights"].keys() == other["weights"].keys()
-    for name, weight in one["weights"].items():
-        torch.testing.assert_close(weight, other["weights"][name], rtol=0, atol=tolerance)
-        for key, moment in one["moments"][name].items():
-            expected = other["moments"][name][key]
-            scale = float(expected.abs().max())
-            torch.testing.assert_close(moment, expected, rtol=0, atol=1e-5 * scale)
 
 
 # Other policies
@@ -180,7 +152,7 @@ def assert_alike(folder: Path, ours: str, others: str, tolerance: float) -> None
 @pytest.mark.parametrize("kind", ["untied, recomputing", "frozen head", "adapters"])
 def test_other_policies_train_as_in_one_process(strategy, kind, ranks, plain):
     alone = plain["variants"][kind]
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         found = rank["variants"][kind]
         for update, expected in zip(found["updates"], alone["updates"], strict=True):
             assert update["loss"] == pytest.approx(expected["loss"], rel=1e-5, abs=1e-7)
@@ -200,7 +172,7 @@ def test_only_adapters_are_trained(plain):
 
 @every_strategy
 def test_the_reference_without_adapters_equals_that_of_one_process(strategy, ranks, plain):
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         expected = torch.tensor(plain["variants"]["reference"])
         torch.testing.assert_close(torch.tensor(rank["variants"]["reference"]), expected)
 
@@ -209,7 +181,7 @@ def test_the_reference_without_adapters_equals_that_of_one_process(strategy, ran
 def test_forward_passes_use_the_autocast_dtype_with_float32_weights(strategy, ranks, plain):
     exact = plain["variants"]["None"]["norm"]
     assert plain["variants"]["torch.bfloat16"]["norm"] != pytest.approx(exact, rel=5e-4)
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         whole, half = rank["variants"]["None"], rank["variants"]["torch.bfloat16"]
         assert (whole["forward"], half["forward"]) == (["torch.float32"], ["torch.bfloat16"])
         assert whole["weights"] == half["weights"] == ["torch.float32"]
@@ -219,43 +191,16 @@ def test_forward_passes_use_the_autocast_dtype_with_float32_weights(strategy, ra
 
 @every_strategy
 def test_no_sequences_on_any_rank_give_a_gradient_of_zeros(strategy, ranks):
-    for rank in ranks("first", strategy):
+    for rank in ranks:
         assert rank["variants"]["None"]["empty"] == 0.0
-
-
-# Resuming from a checkpoint
-
-
-@every_strategy
-def test_the_same_strategy_resumes_bit_for_bit_in_new_processes(strategy, ranks):
-    for before, after in zip(ranks("first", strategy), ranks("second", strategy), strict=True):
-        assert after[strategy] == before["digest"]
-
-
-@every_strategy
-def test_another_strategy_or_number_of_processes_resumes_alike(strategy, ranks, folder):
-    ranks("second", strategy)
-    others = [source for source in SOURCES[strategy] if source != strategy]
-    assert others
-    for source in others:
-        assert_alike(folder, f"end-{strategy}-from-{source}", f"end-{source}", 1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.deepspeed
-def test_one_process_resumes_alike_from_sharded_weights(zero_first, folder):
-    with contextlib.ExitStack() as stack:
-        accelerator = open_processes(stack, grouped=False)
-        resume(build_parallel("ddp", accelerator, 0.5, None), folder, "plain", "zero3")
-    assert_alike(folder, "end-plain-from-zero3", "end-zero3", 1e-6)
 
 
 # The process group
 
 
 @pytest.mark.slow
-def test_ranks_exchange_numbers_and_objects(torch_first):
-    for rank, found in enumerate(each["exchange"] for each in torch_first):
+def test_ranks_exchange_numbers_and_objects(of_torch):
+    for rank, found in enumerate(each["exchange"] for each in of_torch):
         assert found["integers"] == [2**54 + 1, 2]  # a float would lose the 1
         assert found["floats"] == 2.0**-39 + 1
         assert found["gather"] == [{"rank": 0}, {"rank": 1}]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+import yaml
 from forked import Forked
 from runs import (
     distance,
@@ -21,6 +22,7 @@ from runs import (
     ranks,
     run_ranks,
     same,
+    steps,
     wait_for_step,
     weights,
     write_config,
@@ -28,6 +30,7 @@ from runs import (
 from tiny import tiny_config
 
 import rlobj
+from rlobj.base.ports import free_port
 from rlobj.config.run_folder import newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.records import read_records, read_tables
@@ -55,7 +58,7 @@ def config_of(policy, **sections):
 
 
 @pytest.fixture(scope="module")
-def alone(policy, tmp_path_factory) -> Path:
+def alone(policy, tmp_path_factory):
     """The run in one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     run_training(config_of(policy), folder)
@@ -89,7 +92,7 @@ def token_weights(run: Path, step: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def together(policy, tmp_path_factory) -> Path:
+def together(policy, tmp_path_factory):
     """The run in two processes."""
     folder = tmp_path_factory.mktemp("together")
     file = write_config(config_of(policy), folder / "run.yaml")
@@ -142,15 +145,15 @@ SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every"
 
 
 @pytest.fixture(scope="module")
-def default_alone(tmp_path_factory) -> list[dict]:
+def default_alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("default") / "run"
     rlobj.train("stapo", out=folder, settings=SMALL)
     return metrics(folder)
 
 
 @pytest.mark.deepspeed
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
-def test_the_default_task_trains_alike_under_every_strategy(default_alone, tmp_path, strategy):
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])  # zero1 goes the way of zero2
+def test_the_default_task_trains_alike_under_each_strategy(default_alone, tmp_path, strategy):
     options = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     command = ["train", "--preset", "stapo", *options, "--out", tmp_path / "run"]
     ranks([*command, "--strategy", strategy, "--set", "training.fused=true"])
@@ -165,19 +168,23 @@ def ranks_of(process: Forked) -> list[int]:
     return [int(child) for child in children]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_ends_the_run_and_resuming_is_exact(policy, together, tmp_path, victim):
+def test_a_killed_rank_or_sigterm_ends_the_run_and_resuming_is_exact(policy, together, tmp_path):
     file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
     write_config(config_of(policy), file)
     process = program(["train", "--config", file, "--out", run, "--processes", "2"], log)
     wait_for_step(run, 3, process, log)
-    os.kill(ranks_of(process)[victim], signal.SIGKILL)
+    os.kill(ranks_of(process)[0], signal.SIGKILL)
     start = time.monotonic()
     text = finish(process, log, code=1)
     assert time.monotonic() - start < 60
     assert "SIGKILL" in text
     assert "Traceback" not in text
-    ranks(["train", "--resume", run])
+    process = program(["train", "--resume", run, "--processes", "2"], log)
+    wait_for_step(run, steps(run)[-1] + 1, process, log)
+    process.terminate()  # all ranks finish the step
+    finish(process, log)
+    if steps(run)[-1] < STEPS:
+        ranks(["train", "--resume", run])
     assert same(weights(run), weights(together))
     assert metrics(run) == metrics(together)
 
@@ -194,7 +201,7 @@ class FailsOnTheSecondRank(Surrogate):
 def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
     file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
     write_config(tiny_config(policy, "grpo"), file)
-    settings = yaml_of(file)
+    settings = yaml.safe_load(file.read_text())
     settings["objective"]["surrogate"] = {
         "kind": "custom",
         "target": "test_ranks:FailsOnTheSecondRank",
@@ -210,36 +217,18 @@ def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
     assert "test_ranks.py" in text
 
 
-def yaml_of(file: Path) -> dict:
-    import yaml
-
-    return yaml.safe_load(file.read_text())
-
-
-def test_sigterm_finishes_the_step_on_all_ranks(policy, together, tmp_path):
-    file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
-    write_config(config_of(policy), file)
-    process = program(["train", "--config", file, "--out", run, "--processes", "2"], log)
-    wait_for_step(run, 1, process, log)
-    process.terminate()
-    finish(process, log)
-    if metrics(run)[-1]["step"] < STEPS:
-        ranks(["train", "--resume", run])
-    assert same(weights(run), weights(together))
-
-
+@pytest.mark.deepspeed
 def test_ranks_of_another_launcher_agree_on_the_folder(policy, tmp_path):
     """One prompt a step: the second rank never has anything to do.
 
     tests/training/test_parallel.py starts torchrun, whose variables most tests of this file set.
     """
     file = write_config(config_of(policy), tmp_path / "run.yaml")
-    started = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    started += ["--main_process_port", "0", "-m", "rlobj_cli", "train", "--config", str(file)]
-    words = [sys.executable, "-m", *started]
+    started = ["accelerate.commands.launch", "--use_deepspeed", "--zero_stage=3"]
+    started += ["--num_processes=2", f"--main_process_port={free_port()}", "-m", "rlobj_cli"]
+    started += ["train", "--config", str(file), "--strategy", "zero3"]
     less = ["sampling.prompts_per_step=1", "training.updates_per_step=1", "training.steps=2"]
-    for setting in less:
-        words += ["--set", setting]
+    words = [sys.executable, "-m", *started, *(f"--set={setting}" for setting in less)]
     done = subprocess.run(
         words,
         cwd=tmp_path,
@@ -251,7 +240,8 @@ def test_ranks_of_another_launcher_agree_on_the_folder(policy, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = (tmp_path / "runs").iterdir()
     assert [line["step"] for line in metrics(run)] == [0, 1, 2]
-    assert read_state(newest_checkpoint(run)).processes == 2
+    state = read_state(newest_checkpoint(run))
+    assert (state.processes, state.strategy) == (2, "zero3")
 
 
 NAMED = """

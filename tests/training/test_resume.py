@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -39,12 +38,12 @@ from rlobj_cli.app import app
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def loaded(policy: Path) -> tuple[Any, Any]:
+def loaded(policy):
     """A model object and its tokenizer."""
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(policy)
@@ -53,7 +52,7 @@ def loaded(policy: Path) -> tuple[Any, Any]:
 # Resuming.
 
 
-def test_resume_continues_a_run_under_its_own_configuration(policy: Path) -> None:
+def test_resume_continues_a_run_under_its_own_configuration(policy):
     names = {"model": policy, "data": "max-digits", "reward": "exact"}
     rlobj.train("stapo", **names, out="whole", settings={**QUICK, "training.steps": 4})
     rlobj.train("stapo", **names, out="cut", settings=QUICK)
@@ -65,7 +64,7 @@ def test_resume_continues_a_run_under_its_own_configuration(policy: Path) -> Non
     assert (again.steps, again.history) == (4, result.history)
 
 
-def test_resume_refuses_what_would_change_results(policy: Path) -> None:
+def test_resume_refuses_what_would_change_results(policy):
     rlobj.train("stapo", model=policy, data="max-digits", out="run", settings=QUICK)
     with pytest.raises(ConfigError, match=r"Leave out: settings training\.weight_decay"):
         rlobj.resume("run", settings={"training.weight_decay": 1.0, "training.steps": 4})
@@ -75,7 +74,7 @@ def test_resume_refuses_what_would_change_results(policy: Path) -> None:
         rlobj.resume("nowhere")
 
 
-def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy: Path) -> None:
+def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy):
     """The file has changed since, and would tell if it were imported."""
     Path("mine.py").write_text(SCORE)
     reward, longer = "mine.py:score", {"training.steps": 3}
@@ -106,7 +105,7 @@ def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy: 
     assert Path("imported").exists()
 
 
-def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(policy: Path) -> None:
+def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(policy):
     """The server of the run is far away; the one that is named instead is not there."""
     server = {"sampling.server.url": "http://127.0.0.1:9"}
     longer, near = {"training.steps": 3}, {"sampling.server.patience": 0.0, **server}
@@ -125,9 +124,7 @@ def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(pol
             start(settings={**settings, **near})
 
 
-def test_a_change_on_resume_is_recorded_and_a_dead_engine_replaced(
-    policy: Path, loaded: tuple[Any, Any]
-) -> None:
+def test_a_change_on_resume_is_recorded_and_a_dead_engine_replaced(policy, loaded):
     settings = {**QUICK, "training.warmup_steps": 0}
     given = {"data": "max-digits", "reward": "exact", "settings": settings}
     sampler = TransformersSampler(*loaded, own_copy=True)
@@ -151,7 +148,7 @@ def test_a_change_on_resume_is_recorded_and_a_dead_engine_replaced(
     assert expected in rlobj.diagnose("run").runs[0].notes
 
 
-def test_another_configuration_does_not_overwrite_that_of_a_run(policy: Path) -> None:
+def test_another_configuration_does_not_overwrite_that_of_a_run(policy):
     rlobj.train(tiny_config(policy, "stapo", training={"steps": 1}), out="run")
     before = (Path("run") / "config.resolved.yaml").read_text()
     with pytest.raises(ConfigError, match="run is resumed with the settings it was started with"):
@@ -159,7 +156,7 @@ def test_another_configuration_does_not_overwrite_that_of_a_run(policy: Path) ->
     assert (Path("run") / "config.resolved.yaml").read_text() == before
 
 
-def test_a_run_of_objects_needs_them_again(loaded: tuple[Any, Any], policy: Path) -> None:
+def test_a_run_of_objects_needs_them_again(loaded, policy):
     model, tokenizer = loaded
     settings = {**QUICK, **ROWS_TEMPLATE}
     objects = {"data": ROWS, "reward": local_reward()}
@@ -190,7 +187,7 @@ def test_a_run_of_objects_needs_them_again(loaded: tuple[Any, Any], policy: Path
     assert same(weights(Path("run")), weights(Path("whole")))
 
 
-def test_what_was_passed_from_python_is_not_searched_for_as_a_file() -> None:
+def test_what_was_passed_from_python_is_not_searched_for_as_a_file():
     settings = {**QUICK, "training.steps": 0}
     rlobj.train("grpo", data=ROWS, reward=local_reward(), out="run", settings=settings)
     config = read_run_config(Path("run"))
@@ -200,7 +197,7 @@ def test_what_was_passed_from_python_is_not_searched_for_as_a_file() -> None:
         config.rewards.open()
 
 
-def test_an_object_is_refused_by_a_run_that_was_started_with_a_name(policy: Path) -> None:
+def test_an_object_is_refused_by_a_run_that_was_started_with_a_name(policy):
     rlobj.train("grpo", data="max-digits", out="run", settings=QUICK)
     with pytest.raises(
         ConfigError, match=r"data\.source is 'max-digits', and would be '<Python obj"
@@ -208,9 +205,7 @@ def test_an_object_is_refused_by_a_run_that_was_started_with_a_name(policy: Path
         rlobj.resume("run", data=ROWS)
 
 
-def test_resume_warns_when_more_steps_stretch_a_schedule(
-    policy: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_resume_warns_when_more_steps_stretch_a_schedule(policy, caplog):
     settings = {**QUICK, "training.steps": 1, "training.schedule": "linear"}
     rlobj.train("grpo", data="max-digits", out="run", settings=settings)
     with caplog.at_level(logging.WARNING, "rlobj"):
@@ -221,7 +216,7 @@ def test_resume_warns_when_more_steps_stretch_a_schedule(
 # Starting from another run.
 
 
-def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy: Path) -> None:
+def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy):
     names = {"model": policy, "data": "max-digits", "reward": "exact"}
     settings = {**QUICK, "checkpoint.every": 1, "training.warmup_steps": 0}
     rlobj.train("stapo", **names, out="old", settings={**settings, "training.steps": 3})
@@ -247,7 +242,7 @@ def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy: Path) -> None:
     assert "changed" not in Path("new/sessions.jsonl").read_text()
 
 
-def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_trusted() -> None:
+def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_trusted():
     Path("mine.py").write_text(SCORE)
     rlobj.train("grpo", data="max-digits", reward="mine.py:score", out="old", settings=QUICK)
     with pytest.raises(ConfigError, match=r"old name code: .*mine\.py:score\. .*--trust"):
@@ -258,7 +253,7 @@ def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_tru
     assert distance(weights(result.path), before) < 1e-6
 
 
-def test_a_reward_file_that_was_edited_is_recorded(policy: Path, tmp_path: Path) -> None:
+def test_a_reward_file_that_was_edited_is_recorded(policy, tmp_path):
     file, run = tmp_path / "mine.py", RunDirectory(tmp_path / "run")
 
     def steps_of(count: int) -> list[str]:
@@ -271,7 +266,7 @@ def test_a_reward_file_that_was_edited_is_recorded(policy: Path, tmp_path: Path)
     assert [steps_of(1), steps_of(2)] == [[], ["the file of a reward"]]
 
 
-def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_reward() -> None:
+def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_reward():
     """A reward in other units does not compare; the checkpoint of step 1 has the highest number."""
     once = {"training.steps": 1, "checkpoint.every": 1}
     settings = {**QUICK, **once, "evaluation.every": 1, "evaluation.samples": 1}

@@ -11,7 +11,18 @@ import forked
 import pytest
 import torch
 from forked import run_ranks
-from runs import QUICK, ROWS, ROWS_TEMPLATE, SCORE, local_reward, metrics, same, steps, weights
+from runs import (
+    QUICK,
+    ROWS,
+    ROWS_TEMPLATE,
+    SCORE,
+    local_reward,
+    metrics,
+    ranks,
+    same,
+    steps,
+    weights,
+)
 from tiny import save_tiny_policy, tiny_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -22,15 +33,16 @@ from rlobj.config.run_config import compose
 from rlobj.config.run_folder import read_run_config
 from rlobj.samplers import TransformersSampler
 from rlobj.training import Callback, RunDirectory, run, run_training
+from rlobj.training.parallel.launcher import without
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def loaded(policy: Path) -> tuple[Any, Any]:
+def loaded(policy):
     """A model object and its tokenizer."""
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(policy)
@@ -52,7 +64,7 @@ class Mute:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "resume"])
-def test_the_example_of_the_docstring_runs(name: str) -> None:
+def test_the_example_of_the_docstring_runs(name):
     [example] = doctest.DocTestFinder().find(getattr(run, name), name, globs={})
     assert doctest.DocTestRunner().run(example).failed == 0
 
@@ -60,7 +72,7 @@ def test_the_example_of_the_docstring_runs(name: str) -> None:
 # The objective.
 
 
-def test_train_gives_the_run_of_the_same_configuration_to_the_bit(policy: Path) -> None:
+def test_train_gives_the_run_of_the_same_configuration_to_the_bit(policy):
     result = rlobj.train(
         "stapo", model=policy, data="max-digits", reward="exact", out="python", settings=QUICK
     )
@@ -79,13 +91,13 @@ def test_train_gives_the_run_of_the_same_configuration_to_the_bit(policy: Path) 
     )
 
 
-def test_an_objective_is_trained_as_it_is() -> None:
+def test_an_objective_is_trained_as_it_is():
     mine = rlobj.Objective(surrogate=rlobj.Clip(low=0.1, high=0.4)).drop(rlobj.prob < 0.01)
     rlobj.train(mine, data="max-digits", out="run", settings=QUICK)
     assert read_run_config(Path("run")).objective == mine
 
 
-def test_a_file_may_be_a_preset_or_a_configuration(policy: Path) -> None:
+def test_a_file_may_be_a_preset_or_a_configuration(policy):
     """A preset gives way to the embedded profile; a configuration does not."""
     Path("preset.yaml").write_text("base: grpo\nsampling: {max_tokens: 4}\n")
     Path("config.yaml").write_text("preset: grpo\nsampling: {max_tokens: 4}\n")
@@ -101,7 +113,7 @@ def test_a_file_may_be_a_preset_or_a_configuration(policy: Path) -> None:
         rlobj.train(3)  # type: ignore[arg-type]
 
 
-def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy: Path) -> None:
+def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy):
     config = tiny_config(policy, training={"steps": 5})
     rlobj.train(config, out="run", settings={"training.steps": 0, "training": {"threads": 1}})
     assert read_run_config(Path("run")).training.steps == 0
@@ -112,7 +124,7 @@ def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy
     assert "sampling.group_size (from settings)" in str(caught.value)
 
 
-def test_a_run_without_a_folder_goes_to_runs(policy: Path) -> None:
+def test_a_run_without_a_folder_goes_to_runs(policy):
     result = rlobj.train("grpo", data="max-digits", settings={"training.steps": 0})
     assert result.path.parent == Path("runs")
     assert result.path.name.startswith("grpo-2")
@@ -123,9 +135,7 @@ def test_a_run_without_a_folder_goes_to_runs(policy: Path) -> None:
 # Objects.
 
 
-def test_objects_give_the_run_of_the_names_they_replace(
-    policy: Path, loaded: tuple[Any, Any]
-) -> None:
+def test_objects_give_the_run_of_the_names_they_replace(policy, loaded):
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
     common = {**QUICK, **ROWS_TEMPLATE, "evaluation.every": 2, "evaluation.samples": 1}
     rlobj.train(
@@ -155,7 +165,7 @@ def test_objects_give_the_run_of_the_names_they_replace(
     assert not model.training
 
 
-def test_held_out_rows_come_from_the_data_by_test_fraction(policy: Path) -> None:
+def test_held_out_rows_come_from_the_data_by_test_fraction(policy):
     seen: list[Any] = []
 
     class Watch(Callback):
@@ -167,7 +177,7 @@ def test_held_out_rows_come_from_the_data_by_test_fraction(policy: Path) -> None
     assert len(seen) == 2
 
 
-def test_own_problems_and_reward_train_the_embedded_policy() -> None:
+def test_own_problems_and_reward_train_the_embedded_policy():
     Path("mine.jsonl").write_text('{"prompt": "1+2+3=", "answer": "6"}\n')
     Path("mine.py").write_text(
         "def score(response, answer, **columns):\n    return len(response)\n"
@@ -183,7 +193,7 @@ def test_own_problems_and_reward_train_the_embedded_policy() -> None:
     assert config.rewards.target == f"{Path('mine.py').absolute()}:score"  # type: ignore[attr-defined]
 
 
-def test_a_character_that_the_embedded_policy_cannot_read_is_named() -> None:
+def test_a_character_that_the_embedded_policy_cannot_read_is_named():
     with pytest.raises(ConfigError, match=r"'What is 1\+2' contains 'Whatis'.*--model"):
         rlobj.train("grpo", data=[{"prompt": "What is 1+2", "answer": "3"}], out="run")
     assert not Path("run").exists()
@@ -213,24 +223,20 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named() -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_a_wrong_argument_is_named_with_what_was_expected(
-    arguments: dict[str, Any], expected: str
-) -> None:
+def test_a_wrong_argument_is_named_with_what_was_expected(arguments, expected):
     with pytest.raises((ConfigError, DataError)) as caught:
         rlobj.train("stapo", out="run", **arguments)
     assert expected in str(caught.value)
     assert not Path("run").exists()
 
 
-def test_an_objective_with_columns_of_its_own_is_refused() -> None:
+def test_an_objective_with_columns_of_its_own_is_refused():
     objective = rlobj.Objective(columns=["turn"]).keep("turn > 0")
     with pytest.raises(ConfigError, match=r"objective.columns: turn: .* in your own loop"):
         rlobj.train(objective)
 
 
-def test_two_runs_of_one_second_have_their_own_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_of_one_second_have_their_own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = []
     for _ in range(20):  # some of them in the same second
@@ -250,7 +256,7 @@ def score(response, answer, **columns):
 
 
 @pytest.mark.parametrize("out", ["there/run", None])
-def test_a_reward_that_changes_the_folder_does_not_move_the_run(out, tmp_path) -> None:
+def test_a_reward_that_changes_the_folder_does_not_move_the_run(out, tmp_path):
     Path("mine.py").write_text(LEAVES)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     settings = {**QUICK, **ROWS_TEMPLATE, "checkpoint.every": 1, "output.tables_every": 1}
@@ -264,7 +270,7 @@ def test_a_reward_that_changes_the_folder_does_not_move_the_run(out, tmp_path) -
 
 
 @pytest.mark.slow
-def test_the_program_shows_a_run_whose_reward_changes_the_folder(tmp_path) -> None:
+def test_the_program_shows_a_run_whose_reward_changes_the_folder(tmp_path):
     Path("mine.py").write_text(LEAVES)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     words = ["train", "--preset", "grpo", "--model", "embedded", "--data", "rows.jsonl"]
@@ -281,7 +287,7 @@ def test_the_program_shows_a_run_whose_reward_changes_the_folder(tmp_path) -> No
 # Several processes.
 
 
-def test_objects_are_refused_with_several_processes(loaded: tuple[Any, Any]) -> None:
+def test_objects_are_refused_with_several_processes(loaded):
     model, tokenizer = loaded
     with pytest.raises(ConfigError, match=r"passed as model, reward\. Start .* torchrun"):
         rlobj.train(
@@ -292,7 +298,7 @@ def test_objects_are_refused_with_several_processes(loaded: tuple[Any, Any]) -> 
         rlobj.train("stapo", processes=2, callbacks=[Callback()])
 
 
-def test_a_function_that_other_processes_can_import_is_recorded_by_its_name() -> None:
+def test_a_function_that_other_processes_can_import_is_recorded_by_its_name():
     settings = {**QUICK, "training.steps": 0}
     rlobj.train("grpo", data="max-digits", reward=first_digit, out="run", settings=settings)
     config = read_run_config(Path("run"))
@@ -300,7 +306,13 @@ def test_a_function_that_other_processes_can_import_is_recorded_by_its_name() ->
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_run_of_one(policy: Path) -> None:
+def test_two_processes_train_the_run_of_one(policy, monkeypatch):
+    """test_ranks.py has the launcher start its processes."""
+
+    def launch(words, count):
+        ranks(without(words, "--processes"), count)
+
+    monkeypatch.setattr(run, "launch", launch)
     Path("mine.py").write_text(SCORE)
     reward = "mine.py:score"
     names = {"model": save_tiny_policy(Path("policy")), "data": "max-digits", "reward": reward}
@@ -335,7 +347,7 @@ assert result.model is model
 
 
 @pytest.mark.slow
-def test_objects_are_trained_in_the_processes_of_torchrun(policy: Path) -> None:
+def test_objects_are_trained_in_the_processes_of_torchrun(policy):
     settings = {"training.steps": 2, "sampling.max_tokens": 2, "sampling.prompts_per_step": 4}
     names = {"data": "max-digits", "reward": "exact"}
     rlobj.train("grpo", model=policy, **names, out="one", settings=settings)

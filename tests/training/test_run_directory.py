@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from rlobj.config.run_folder import read_changes, read_run_config, read_sessions
 from rlobj.training import RunDirectory
 
 
-def test_error_names_the_path_when_it_is_not_a_run(tmp_path: Path) -> None:
+def test_error_names_the_path_when_it_is_not_a_run(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "stapo-1").mkdir()
     for name, reason in (
@@ -29,7 +28,7 @@ def test_error_names_the_path_when_it_is_not_a_run(tmp_path: Path) -> None:
             read_run_config(tmp_path / inside)
 
 
-def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path: Path) -> None:
+def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path):
     def session(step: int, **changed: list[int]) -> str:
         return json.dumps({"run": "abc", "step": step, "changed": changed})
 

@@ -3,56 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
+import threading
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
 from forked import wait_until
-from runs import finish, metrics, program, ranks, same, wait_for_step, weights, write_config
+from runs import finish, metrics, program, ranks, same, steps, wait_for_step, weights, write_config
+from served import Served, gone
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
 
-from rlobj.base.ports import free_port
 from rlobj.config.run_folder import newest_checkpoint
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
-
-
-class Serve:
-    """`rlobj serve --supervise` on a port of its own; its key is the one it makes."""
-
-    def __init__(self, policy: Path, folder: Path) -> None:
-        self.port, self.environment = free_port(), {"XDG_CACHE_HOME": str(folder / "cache")}
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._policy, self._folder, self._starts = policy, folder, 0
-        self.start()
-
-    def start(self) -> None:
-        self._starts += 1
-        self.log = self._folder / f"{self.port}-{self._starts}.txt"
-        words = ["serve", self._policy, "--port", self.port, "--supervise"]
-        self.process = program(words, self.log, **self.environment)
-
-    def await_text(self, text: str) -> None:
-        wait_until(lambda: text in self.log.read_text(), 400, self.process, self.log)
 
 
 @pytest.fixture(scope="module")
 def servers(policy, tmp_path_factory):
     """Two, started together. The tests of this file kill the second and then the first."""
     folder = tmp_path_factory.mktemp("servers")
-    started = [Serve(policy, folder), Serve(policy, folder)]
+    cache = str(folder / "cache")
+    started = [Served(policy, folder, "--supervise", XDG_CACHE_HOME=cache) for _ in range(2)]
     try:
         for each in started:
             each.await_text("Ready after")
         yield started
     finally:
         for each in started:
-            if each.process.poll() is None:
-                kill_tree(each.process.pid)
-                each.process.wait(60)
+            each.end()
 
 
 def config_of(policy, urls, depth=0, patience=500.0):
@@ -69,19 +48,6 @@ def config_of(policy, urls, depth=0, patience=500.0):
         training={"steps": 12, "updates_per_step": 2},
         checkpoint={"every": 50},
     )
-
-
-def below(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in children.read_text().split()] if children.exists() else []
-
-
-def kill_tree(pid: int) -> None:
-    """SIGKILL to a process and all below it."""
-    children = below(pid)
-    os.kill(pid, signal.SIGKILL)
-    for child in children:
-        kill_tree(child)
 
 
 def versions(run: Path, step: int) -> set[int]:
@@ -114,8 +80,7 @@ def test_a_run_goes_on_when_a_server_dies_and_ends_with_the_same_weights(policy,
 
     process = program(words["two"], two, **first.environment)
     wait_for_step(tmp_path / "two", 2, process, two)
-    kill_tree(second.process.pid)
-    second.process.wait(60)
+    second.end()
     refused = finish(program(words["one"], other, **first.environment), other, code=2)
     assert "is used by another run since" in refused
     assert "rlobj serve MODEL --port" in refused
@@ -125,11 +90,10 @@ def test_a_run_goes_on_when_a_server_dies_and_ends_with_the_same_weights(policy,
 
     process = program(words["one"], one, **first.environment)
     wait_for_step(tmp_path / "one", 2, process, one)
-    for engine in below(first.process.pid):
-        kill_tree(engine)
+    first.kill_server()
     text = finish(process, one, seconds=500)
     first.await_text("The server is ready again")
-    assert "It starts again in 1 s with the same key" in first.log.read_text()
+    assert "It starts again in 1 s with the same key" in first.screen()
     assert "Waiting for it, up to" in " ".join(text.split())
     for name in ("one", "two"):
         assert [line["step"] for line in metrics(tmp_path / name)] == list(range(1, 13))
@@ -137,32 +101,31 @@ def test_a_run_goes_on_when_a_server_dies_and_ends_with_the_same_weights(policy,
 
 
 def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, servers, tmp_path):
-    """The new server has another key, which the resumed run finds."""
-    server = servers[0]
+    """`rlobj serve` is killed, and no process of its server outlives it."""
+    server, run, log = servers[0], tmp_path / "run", tmp_path / "log"
     config = config_of(policy, server.url, depth=1, patience=3.0)
     file = write_config(config, tmp_path / "run.yaml")
-    run, log = tmp_path / "run", tmp_path / "log"
-    words = ["train", "--config", file, "--out", run]
+    words = ["train", "--config", file, "--out", run, "--set", "training.steps=999"]
     wrong = {**server.environment, "RLOBJ_API_KEY": "another"}
     assert "RLOBJ_API_KEY" in finish(program(words, log, **wrong), log, code=2)
     assert not run.exists()
-    process = program(words, log, **server.environment)
-    wait_for_step(run, 3, process, log)
-    kill_tree(server.process.pid)
-    server.process.wait()
-    text = finish(process, log, code=1)
-    assert "rlobj serve" in text
-    done = metrics(run)[-1]["step"]
-    newest = newest_checkpoint(run)
-    assert newest is not None, text
-    assert newest.name == f"step-{done:06d}"
-    assert 3 <= done < 12
-    server.start()
-    server.await_text("Ready after")
-    ranks(["train", "--resume", run], **server.environment)
-    lines = metrics(run)
-    assert [line["step"] for line in lines] == list(range(1, 13))
-    for step in range(1, 13):
+    running = server.server_processes()
+
+    def kill():
+        wait_until(lambda: run.exists() and len(steps(run)) >= 3)
+        server.process.kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    assert "rlobj serve" in ranks(words, code=1, **server.environment)
+    assert len(running) > 1
+    wait_until(lambda: gone(running), 60)
+    done = steps(run)[-1]
+    assert newest_checkpoint(run).name == f"step-{done:06d}"
+    rest = ["--sampler", "transformers", "--set", f"training.steps={done + 4}"]
+    finish(program(["train", "--resume", run, *rest], log), log)
+    assert steps(run) == list(range(1, done + 5))
+    for step in steps(run):
         # The rollout that was being drawn when the server died is drawn anew, and its weights are
         # gone: it is then from those of the checkpoint.
         redrawn = [{done}] if step == done + 1 else []

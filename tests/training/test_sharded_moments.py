@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from forked import call_in_ranks
-from parallel_worker import Session, tiny_policy
+from parallel_worker import Session, assert_alike, tiny_policy
 
 from rlobj.training.parallel import build_parallel, open_processes
 
@@ -39,12 +39,14 @@ def odd_policy() -> Any:
 
 
 def resume(strategy: str, accelerator: Any, folder: Path, leg: int, end: str) -> None:
-    """Make the update of a leg; each rank must have every bit of the moments before it."""
+    """Make the update of a leg; each rank must have every bit of the state before it."""
     state = torch.load(folder / f"{leg}.pt")
     model = odd_policy()
     model.load_state_dict(state["weights"], strict=False)  # the head is the embedding
     session = Session(build_parallel(strategy, accelerator, 0.5, None), model)
     session.restore_moments(state["moments"])
+    for name, weight in session.weights().items():
+        assert torch.equal(weight, state["weights"][name]), (LEGS[leg], name)
     for name, moments in session.moments().items():
         for key, value in state["moments"][name].items():
             assert torch.equal(moments[key].reshape(value.shape), value), (LEGS[leg], name, key)
@@ -68,7 +70,7 @@ def rank_main(rank: int, size: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """The state before each leg N; what one process makes of it is N-alone."""
     folder = tmp_path_factory.mktemp("walk")
     with contextlib.ExitStack() as stack:
@@ -86,16 +88,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_alike(folder: Path, ours: str, others: str, tolerance: float) -> None:
-    """Compare weights with `tolerance`, and moments relative to the largest one."""
-    one, other = (torch.load(folder / f"{name}.pt") for name in (ours, others))
-    for name, weight in other["weights"].items():
-        torch.testing.assert_close(one["weights"][name], weight, rtol=0, atol=tolerance)
-        for key, expected in other["moments"][name].items():
-            found, scale = one["moments"][name][key], float(expected.abs().max())
-            torch.testing.assert_close(found, expected, rtol=0, atol=10 * tolerance * scale)
-
-
 @pytest.mark.slow
 @pytest.mark.deepspeed
 @every_change
@@ -106,4 +98,4 @@ def test_another_strategy_over_ranks_that_do_not_divide_goes_on_as_one_process(l
 @pytest.mark.slow
 @pytest.mark.deepspeed
 def test_a_training_over_all_strategies_equals_an_uninterrupted_one(folder):
-    assert_alike(folder, f"{len(LEGS)}", "uninterrupted", 1e-5)
+    assert_alike(folder, f"{len(LEGS)}", "uninterrupted", 1e-5, 1e-4)

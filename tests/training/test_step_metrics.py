@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ from rlobj.training.loop.step import run_step
 
 
 @pytest.mark.parametrize("dynamic", [None, {"by": "reward", "max_batches": 2}])
-def test_groups_without_signal_are_counted_over_all_sampled_groups(
-    policy: Path, tmp_path: Path, dynamic: dict[str, Any] | None
-) -> None:
+def test_groups_without_signal_are_counted_over_all_sampled_groups(policy, tmp_path, dynamic):
     config = tiny_config(policy, "grpo", sampling={"dynamic": dynamic}, training={"steps": 1})
     with open_parts(config, tmp_path / "run") as parts:
         rollout = parts.pipeline.take(0)
@@ -35,7 +32,7 @@ def test_groups_without_signal_are_counted_over_all_sampled_groups(
     assert (line["sampling/dead_groups"] == 0) == (dynamic is None)
 
 
-def test_a_group_of_one_is_not_without_signal(policy: Path, tmp_path: Path) -> None:
+def test_a_group_of_one_is_not_without_signal(policy, tmp_path):
     config = tiny_config(policy, "reinforce-pp", sampling={"group_size": 1}, training={"steps": 1})
     [line] = run_training(config, tmp_path / "run").history
     assert line["groups/without_signal"] == 0
@@ -43,8 +40,8 @@ def test_a_group_of_one_is_not_without_signal(policy: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("preset", "updates"), [("stapo", 2), ("dapo-loss", 1), ("ar-lopti", 1)])
 def test_both_changes_of_the_entropy_belong_to_the_updates_of_the_step_before(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, updates: int
-) -> None:
+    policy, tmp_path, monkeypatch, preset, updates
+):
     predicted: dict[int, list[float]] = {1: [], 2: [], 3: []}
     means: list[float] = []
     after_update = stages.after_update

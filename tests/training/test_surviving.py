@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 import torch
 from forked import wait_until
-from runs import finish, metrics, program, same, wait_for_step, weights, write_config
+from runs import finish, make_steps, metrics, program, same, wait_for_step, weights, write_config
 from safetensors.torch import load_file
 from screens import console, shows, text_of
 from tiny import eight_steps, tiny_config
@@ -34,7 +34,7 @@ from rlobj_cli.train.running import resume as resume_on_screen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", range(int(os.environ.get("RLOBJ_KILLS", "3"))))
+@pytest.mark.parametrize("moment", range(int(os.environ.get("RLOBJ_KILLS", "2"))))
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tmp_path, moment):
     """RLOBJ_KILLS=20 in the environment kills as many runs."""
     file = write_config(eight_steps(policy), tmp_path / "run.yaml")
@@ -53,20 +53,11 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
 
 
 @pytest.mark.slow
-def test_rollouts_that_were_sampled_are_not_sampled_again(policy, whole, tmp_path, monkeypatch):
+def test_rollouts_that_were_sampled_are_not_sampled_again(policy, whole, tmp_path):
     """Cut off after step 5 with a checkpoint at step 3: steps 4 and 5 train on what is there."""
     config = eight_steps(policy)
-    with open_parts(config, tmp_path / "run") as parts:
-        for _ in range(5):
-            run_step(parts)
-    with open_parts(config, tmp_path / "run", resume=True) as parts:
-        collector, sampled = parts.pipeline.collector, []
-        collect = collector.collect
-        collector.collect = lambda step: sampled.append(step) or collect(step)
-        assert parts.learner.steps == 3
-        for _ in range(3, 8):
-            run_step(parts)
-    assert sampled == [5, 6, 7]
+    make_steps(config, tmp_path / "run", 5)
+    assert make_steps(config, tmp_path / "run", 5, resume=True) == [5, 6, 7]
     assert same(weights(tmp_path / "run"), weights(whole))
 
 
@@ -102,17 +93,23 @@ def damage(checkpoint: Path, how: str) -> None:
         (checkpoint / "manifest.json").write_text("{")
 
 
+@pytest.fixture(scope="module")
+def seven(policy, tmp_path_factory):
+    """A run that was cut off after step 7, whose rollout stays and is used for its step."""
+    folder = tmp_path_factory.mktemp("seven") / "run"
+    make_steps(eight_steps(policy), folder, 7)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["bits", "cut", "missing", "manifest"])
-def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(policy, whole, tmp_path, how, caplog):
-    config = eight_steps(policy)
-    with open_parts(config, tmp_path / "run") as parts:
-        for _ in range(7):  # the rollout of the last stays, and is used for its step
-            run_step(parts)
-    run = RunDirectory(tmp_path / "run")
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
+    policy, whole, seven, tmp_path, how, caplog
+):
+    run = RunDirectory(shutil.copytree(seven, tmp_path / "run"))
     assert [path.name for path in checkpoints(run.path)] == ["step-000003", "step-000006"]
     damage(run.checkpoints / "step-000006", how)
-    run_training(config, run.path, resume=True)
+    run_training(eight_steps(policy), run.path, resume=True)
     assert "step-000006 is damaged" in caplog.text
     assert (run.checkpoints / "damaged-step-000006").is_dir()
     assert same(weights(run.path), weights(whole))
@@ -289,10 +286,7 @@ def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(
         def broken(*arguments, **settings):
             scores = score(*arguments, **settings)
             impossible = torch.arange(len(scores["logprobs"])) % 7 == 0
-            return {
-                **scores,
-                "logprobs": scores["logprobs"].masked_fill(impossible, -math.inf),
-            }
+            return {**scores, "logprobs": scores["logprobs"].masked_fill(impossible, -math.inf)}
 
         monkeypatch.setattr(parts.learner, "_score", broken)
         run_step(parts)

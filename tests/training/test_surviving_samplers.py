@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from forked import call_in_ranks
-from runs import metrics, same, weights
+from runs import make_steps, metrics, same, weights
 from tiny import eight_steps, save_tiny_policy
 
 from rlobj.base.errors import ConfigError, RunError
@@ -211,9 +211,7 @@ def test_samples_of_another_distribution_stop_the_run_and_are_not_kept(
             hotter(parts, patch)
             with pytest.raises(RunError, match="does not sample from the policy"):
                 run_step(parts)
-    with open_parts(config, tmp_path / "run", resume=True) as parts:
-        for _ in range(2):
-            run_step(parts)
+    make_steps(config, tmp_path / "run", 2, resume=True)
 
 
 def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path, monkeypatch):
@@ -229,9 +227,7 @@ def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path
 def test_a_stretched_schedule_does_not_train_on_rollouts_of_the_old_course(policy, tmp_path):
     config = eight_steps(policy, training={"schedule": "linear", "steps": 6, "warmup_steps": 0})
     longer = {"schedule": "linear", "steps": 12, "warmup_steps": 0}
-    with open_parts(config, tmp_path / "run") as parts:
-        for _ in range(5):
-            run_step(parts)
+    make_steps(config, tmp_path / "run", 5)
     run_training(eight_steps(policy, training=longer), tmp_path / "run", resume=True)
     assert metrics(tmp_path / "run")[-1]["step"] == 12
 
@@ -254,9 +250,7 @@ def test_samples_are_exactly_so_many_steps_old(policy, tmp_path, depth):
 def test_a_run_with_rollouts_ahead_resumes_to_the_same_weights(policy, tmp_path):
     config = eight_steps(policy, sampling={"async_depth": 2})
     run_training(config, tmp_path / "whole")
-    with open_parts(config, tmp_path / "cut") as parts:
-        for _ in range(5):
-            run_step(parts)
+    make_steps(config, tmp_path / "cut", 5)
     newest = newest_checkpoint(tmp_path / "cut")
     assert newest is not None
     assert sorted(p.name for p in (newest / "rollouts").iterdir()) == ["step-000003", "step-000004"]

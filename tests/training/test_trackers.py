@@ -17,7 +17,7 @@ from rlobj.training.storage.trackers import Trackers, flat, open_trackers, requi
 
 
 @pytest.fixture
-def accelerator() -> Any:
+def accelerator():
     from accelerate import Accelerator
 
     return Accelerator(cpu=True)
@@ -43,7 +43,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in names}
 
 
-def test_tensorboard_reads_back_what_was_logged(tmp_path: Path, accelerator: Any) -> None:
+def test_tensorboard_reads_back_what_was_logged(tmp_path, accelerator):
     opened = opened_in(tmp_path, accelerator)
     opened.log({"step": 0, "eval/accuracy": 0.25}, 0)
     opened.log({"step": 1, "eval/accuracy": 0.5, "reward/std": math.nan, "preset": "stapo"}, 1)
@@ -52,7 +52,7 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path: Path, accelerator: Any
     assert scalars(tmp_path) == {"step": [(0, 0), (1, 1)], "eval/accuracy": [(0, 0.25), (1, 0.5)]}
 
 
-def test_tensorboard_has_every_setting_of_the_run(tmp_path: Path, accelerator: Any) -> None:
+def test_tensorboard_has_every_setting_of_the_run(tmp_path, accelerator):
     import yaml
 
     opened_in(tmp_path, accelerator).close()
@@ -63,7 +63,7 @@ def test_tensorboard_has_every_setting_of_the_run(tmp_path: Path, accelerator: A
     assert logged == flat(settings_of(run_with("tensorboard")))
 
 
-def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path: Path, accelerator: Any) -> None:
+def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path, accelerator):
     first = opened_in(tmp_path, accelerator)
     for step in range(1, 6):
         first.log({"reward/mean": float(step)}, step)
@@ -74,7 +74,7 @@ def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path: Path, acceler
     assert scalars(tmp_path)["reward/mean"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
 
 
-def test_only_the_main_process_writes(tmp_path: Path) -> None:
+def test_only_the_main_process_writes(tmp_path):
     other = SimpleNamespace(is_main_process=False)
     opened = opened_in(tmp_path, other)
     opened.log({"reward/mean": 1.0}, 1)
@@ -82,9 +82,7 @@ def test_only_the_main_process_writes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_error_for_a_missing_package_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_for_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     """Also where a folder of that name lies about, as wandb leaves one."""
     (tmp_path / "absent_tracker").mkdir()
     for path in (None, tmp_path):
@@ -94,20 +92,20 @@ def test_error_for_a_missing_package_names_the_extra(
             require_trackers(["absent_tracker"])
 
 
-def test_an_unknown_tracker_is_refused() -> None:
+def test_an_unknown_tracker_is_refused():
     with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
         build_config([("--set", {"output": {"trackers": ["tensorbord"]}})])
 
 
-def test_a_tracker_that_cannot_start_raises_an_error(tmp_path: Path, accelerator: Any) -> None:
+def test_a_tracker_that_cannot_start_raises_an_error(tmp_path, accelerator):
     (tmp_path / "tensorboard").write_text("a file where a folder should be")
     with pytest.raises(RunError, match="tensorboard cannot start"):
         opened_in(tmp_path, accelerator)
 
 
 def test_a_tracker_that_fails_later_is_removed_and_the_others_continue(
-    tmp_path: Path, accelerator: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, accelerator, caplog
+):
     opened = opened_in(tmp_path / "one", accelerator)
     other = opened_in(tmp_path / "two", accelerator)
     both = Trackers([*opened._opened, *other._opened])
@@ -121,19 +119,14 @@ def test_a_tracker_that_fails_later_is_removed_and_the_others_continue(
     assert scalars(tmp_path / "two")["reward/mean"] == [(1, 1.0), (2, 2.0)]
 
 
-def test_settings_are_flattened_to_plain_values() -> None:
+def test_settings_are_flattened_to_plain_values():
     nested = {"a": {"b": {"c": True}, "d": None}, "e": (1, 2), "f": "text", "g": {}}
     assert flat(nested) == {"a.b.c": True, "e": "(1, 2)", "f": "text"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(TRACKERS) - {"tensorboard"}))
-def test_the_other_trackers_log_a_run_without_a_network(
-    name: Any,
-    tmp_path: Path,
-    accelerator: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_other_trackers_log_a_run_without_a_network(name, tmp_path, accelerator, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")

@@ -7,17 +7,14 @@ import itertools
 import json
 import math
 import shutil
-import signal
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from forked import Forked
-from runs import distance, metrics, same, wait_for_step, weights
+from runs import distance, make_steps, metrics, same, weights
 from safetensors.torch import load_file
-from tiny import tiny_config
+from tiny import eight_steps, tiny_config
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
@@ -25,7 +22,6 @@ from rlobj.config.presets import preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig
 from rlobj.config.run_folder import checkpoints, read_run_config
 from rlobj.models.policy import load_model
-from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import Sample, derive_seed
 from rlobj.training import Callback, RunDirectory, run_training
@@ -48,9 +44,9 @@ def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", preset_names())
 def test_every_preset_trains(policy, tmp_path, preset):
-    config = tiny_config(policy, preset, training={"steps": 3, "updates_per_step": 2})
+    config = tiny_config(policy, preset, training={"steps": 2, "updates_per_step": 2})
     history = run_training(config, tmp_path / "run").history
-    assert [line["step"] for line in history] == [1, 2, 3]
+    assert [line["step"] for line in history] == [1, 2]
     assert all(math.isfinite(line["loss/total"]) for line in history)
 
 
@@ -214,13 +210,6 @@ def test_a_failed_start_leaves_no_run_behind(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_damaged_weights_are_an_error_with_the_models_name(policy, tmp_path):
-    model = shutil.copytree(policy, tmp_path / "model")
-    (model / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ConfigError, match=f"cannot load the model '{model}'"):
-        run_training(tiny_config(model), tmp_path / "run")
-
-
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1})
     busy, refused = tmp_path / "run", pytest.raises(ConfigError, match="another process")
@@ -251,22 +240,6 @@ def test_bfloat16_is_the_arithmetic_of_sampler_and_trainer_alike(policy, tmp_pat
     assert 0 < history[-1]["sampler/ratio_max"] < 1.2
     stored = weights(tmp_path / "run")
     assert all(value.dtype == torch.float32 for value in stored.values())
-
-
-class Exploding(Surrogate):
-    """S = ∞·l."""
-
-    def __call__(self, terms):
-        return terms.logprobs * math.inf
-
-
-def test_an_update_whose_gradient_is_not_finite_is_skipped_then_stops_the_run(policy, tmp_path):
-    objective = {"surrogate": {"kind": "custom", "target": "test_training:Exploding"}}
-    training = {"steps": 5, "max_skipped": 3}
-    config = tiny_config(policy, "grpo", objective=objective, training=training)
-    with pytest.raises(RunError, match="3 updates in a row"):
-        run_training(config, tmp_path / "run")
-    assert [line["train/skipped_updates"] for line in metrics(tmp_path / "run")] == [1, 1]
 
 
 def test_the_sampler_and_the_trainer_agree(policy, tmp_path):
@@ -322,49 +295,21 @@ def test_each_session_names_the_version_of_the_verifier(policy, tmp_path):
     assert sessions[0]["versions"]["torch"] == metadata.version("torch")
 
 
-CONTINUE = """
-import sys
-from pathlib import Path
-from rlobj.config.run_folder import read_run_config
-from rlobj.training import run_training
-run = Path(sys.argv[1])
-run_training(read_run_config(run), run, resume=True)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["stare-c2", "ar-lopti"])
-def test_a_killed_run_resumes_to_the_uninterrupted_one_bit_for_bit(policy, tmp_path, preset):
-    sections = {
-        "training": {"steps": 8, "updates_per_step": 2},
-        "checkpoint": {"every": 3},
-        "evaluation": {"every": 4, "samples": 1},
-        "objective": {"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}}
-        if preset == "stare-c2"
-        else {},
-    }
-    config = tiny_config(policy, preset, **sections)
+def test_a_run_that_is_cut_off_resumes_to_the_uninterrupted_one_bit_for_bit(
+    policy, tmp_path, preset
+):
+    gate = {"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}}
+    objective = {"objective": gate} if preset == "stare-c2" else {}
+    config = eight_steps(policy, preset, **objective)
     run_training(config, tmp_path / "whole")
-    killed = tmp_path / "killed"
-    RunDirectory(killed).create(config)
-    process = start(killed)
-    wait_for_step(killed, 5, process, killed / "log")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert RunDirectory(killed).lines()[-1]["step"] < 8
-    again = start(killed)
-    assert again.wait(120) == 0, (killed / "log").read_text()
-    assert same(weights(killed), weights(tmp_path / "whole"))
-    assert metrics(killed) == metrics(tmp_path / "whole")
-    names = [
-        sorted(p.name for p in (tmp_path / r / "samples").iterdir()) for r in ("killed", "whole")
-    ]
+    make_steps(config, tmp_path / "cut", 5)
+    run_training(config, tmp_path / "cut", resume=True)
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert metrics(tmp_path / "cut")[1:] == metrics(tmp_path / "whole")[1:]
+    names = [sorted(p.name for p in (tmp_path / r / "samples").iterdir()) for r in ("cut", "whole")]
     assert names[0] == names[1]
-
-
-def start(run: Path) -> Forked:
-    with (run / "log").open("w") as log:
-        return Forked(["-c", CONTINUE, run], log)
 
 
 def test_only_the_newest_checkpoints_stay(policy, tmp_path):

@@ -40,7 +40,7 @@ def group_ids(responses: Any) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def enough(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def enough(policy, tmp_path_factory):
     """A run whose cap is high enough."""
     folder = tmp_path_factory.mktemp("enough") / "run"
     run_training(config_of(policy, {"max_batches": 2 * NEEDED}), folder)
@@ -48,9 +48,7 @@ def enough(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("oversampling", [0.5, 1, 3])
-def test_the_first_live_groups_of_whole_batches_are_trained_on(
-    policy: Path, tmp_path: Path, oversampling: float
-) -> None:
+def test_the_first_live_groups_of_whole_batches_are_trained_on(policy, tmp_path, oversampling):
     """They are those that a run without dynamic sampling draws from the same prompts."""
     dynamic = {"oversampling": oversampling, "max_batches": 99}
     with open_parts(config_of(policy, dynamic), tmp_path / "whole") as parts:
@@ -73,9 +71,7 @@ def test_the_first_live_groups_of_whole_batches_are_trained_on(
     assert all(texts[each.id] == each.sample.text for each in rollout.responses + rollout.dead)
 
 
-def test_surplus_groups_are_counted_apart_from_groups_without_signal(
-    policy: Path, tmp_path: Path
-) -> None:
+def test_surplus_groups_are_counted_apart_from_groups_without_signal(policy, tmp_path):
     config = config_of(policy, {"oversampling": 12, "max_batches": 3}, training={"steps": 1})
     [line] = run_training(config, tmp_path / "run").history
     surplus, dead = line["sampling/surplus_groups"], line["sampling/dead_groups"]
@@ -87,7 +83,7 @@ def test_surplus_groups_are_counted_apart_from_groups_without_signal(
     assert len(samples["id"]) == line["response/count"]
 
 
-def test_surplus_groups_are_kept_in_the_journal(policy: Path, tmp_path: Path) -> None:
+def test_surplus_groups_are_kept_in_the_journal(policy, tmp_path):
     config = config_of(policy, {"oversampling": 12, "max_batches": 3})
     with open_parts(config, tmp_path / "run") as parts:
         rollout = parts.pipeline.take(0)
@@ -97,8 +93,8 @@ def test_surplus_groups_are_kept_in_the_journal(policy: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continue_it(
-    policy: Path, tmp_path: Path, depth: int
-) -> None:
+    policy, tmp_path, depth
+):
     """The continued run is that of a cap that was high enough from the start.
 
     A rollout ahead is sampled from the present weights, because the older ones are gone.
@@ -135,9 +131,7 @@ def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continu
     assert read_changes(run) == [(fails, "sampling.dynamic.max_batches", cap, 99)]
 
 
-def test_a_run_continues_without_whole_batches_as_the_message_says(
-    policy: Path, tmp_path: Path, enough: Path
-) -> None:
+def test_a_run_continues_without_whole_batches_as_the_message_says(policy, tmp_path, enough):
     run = tmp_path / "run"
     with pytest.raises(RunError, match=f"step {FAILS} needs 4 groups"):
         run_training(config_of(policy, {"max_batches": NEEDED - 1}), run)
@@ -148,9 +142,7 @@ def test_a_run_continues_without_whole_batches_as_the_message_says(
     assert result.history[-1]["response/count"] < 4 * 6 * NEEDED
 
 
-def test_a_first_step_with_too_few_groups_can_be_repeated(
-    policy: Path, tmp_path: Path, enough: Path
-) -> None:
+def test_a_first_step_with_too_few_groups_can_be_repeated(policy, tmp_path, enough):
     run = tmp_path / "run"
     with pytest.raises(RunError, match="step 1 needs 4 groups"):
         run_training(config_of(policy, {"max_batches": 1}), run)
@@ -158,9 +150,7 @@ def test_a_first_step_with_too_few_groups_can_be_repeated(
     assert metrics(run) == metrics(enough)
 
 
-def test_too_few_groups_are_trained_on_if_a_recipe_allows_fewer(
-    policy: Path, tmp_path: Path
-) -> None:
+def test_too_few_groups_are_trained_on_if_a_recipe_allows_fewer(policy, tmp_path):
     dynamic = {"max_batches": 3, "allow_fewer": True}
     config = config_of(policy, dynamic, training={"steps": 2})
     history = run_training(config, tmp_path / "run").history
@@ -169,32 +159,23 @@ def test_too_few_groups_are_trained_on_if_a_recipe_allows_fewer(
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_the_groups_of_one(
-    policy: Path, tmp_path: Path, enough: Path
-) -> None:
-    file = write_config(config_of(policy, {"max_batches": 2 * NEEDED}), tmp_path / "run.yaml")
-    ranks(["train", "--config", file, "--out", tmp_path / "run"])
-    for step in range(1, STEPS + 1):
-        one, two = (
-            parquet.read_table(run / f"samples/step-{step:06d}.parquet").sort_by("id").to_pydict()
-            for run in (enough, tmp_path / "run")
-        )
-        assert [one[name] for name in ("id", "response", "kept")] == [
-            two[name] for name in ("id", "response", "kept")
-        ]
-    names = ("sampling/batches", "sampling/surplus_groups", "sampling/dead_groups")
-    for one, two in zip(metrics(enough), metrics(tmp_path / "run"), strict=True):
-        assert [one[name] for name in names] == [two[name] for name in names]
-    assert distance(weights(enough), weights(tmp_path / "run")) < 2e-6
-
-
-@pytest.mark.slow
-def test_two_processes_stop_together_after_a_checkpoint_and_continue(
-    policy: Path, tmp_path: Path, enough: Path
-) -> None:
+def test_two_processes_stop_together_after_a_checkpoint_and_train_on_the_groups_of_one(
+    policy, tmp_path, enough
+):
     run, file = tmp_path / "run", tmp_path / "run.yaml"
     write_config(config_of(policy, {"max_batches": NEEDED - 1}), file)
     ranks(["train", "--config", file, "--out", run], code=1)
     assert RunDirectory(run).steps_saved() == FAILS - 1
     ranks(["train", "--resume", run, "--set", f"sampling.dynamic.max_batches={2 * NEEDED}"])
+    for step in range(1, STEPS + 1):
+        one, two = (
+            parquet.read_table(each / f"samples/step-{step:06d}.parquet").sort_by("id").to_pydict()
+            for each in (enough, run)
+        )
+        assert [one[name] for name in ("id", "response", "kept")] == [
+            two[name] for name in ("id", "response", "kept")
+        ]
+    names = ("sampling/batches", "sampling/surplus_groups", "sampling/dead_groups")
+    for one, two in zip(metrics(enough), metrics(run), strict=True):
+        assert [one[name] for name in names] == [two[name] for name in names]
     assert distance(weights(enough), weights(run)) < 2e-6
