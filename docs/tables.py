@@ -1,6 +1,7 @@
 """Tables of the documentation, generated from presets/*.yaml and the code.
 
-A page contains a line `<!-- table: NAME -->`; `fill` replaces it with Markdown.
+A page contains a line `<!-- table: NAME -->` below one that says what the table holds; `fill` replaces
+both with Markdown. `python docs/tables.py NAME` prints a table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import itertools
 import json
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -49,7 +51,7 @@ FAMILIES: dict[str, type[Primitive]] = {
     "mismatch": Mismatch,
     "rewards": Reward,
 }
-_MARKER = re.compile(r"^<!-- table: ([a-z-]+) -->$", re.MULTILINE)
+_MARKER = re.compile(r"^(?:\*Table: .*\*\n)?<!-- table: ([a-z-]+) -->$", re.MULTILINE)
 
 
 def fill(text: str) -> str:
@@ -598,3 +600,8 @@ TABLES: dict[str, Callable[[], str]] = {
         for title in MECHANISM_PARTS
     },
 }
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(TABLES[name]() if name in TABLES else f"no table {name}; known: {', '.join(TABLES)}")
