@@ -522,6 +522,17 @@ def verifier_table() -> str:
     return "\n\n".join(parts)
 
 
+def verifier_policy() -> str:
+    """The verifier's decisions where fair judges could differ, with examples."""
+    file = Path(__file__).with_name("verifier-policy.yaml")
+    rows = [
+        [row["question"], *(", ".join(map(_code, texts)) for texts in ([row["gold"]], *both))]
+        for row in yaml.safe_load(file.read_text(encoding="utf-8"))
+        for both in [(row["right"], row["wrong"])]
+    ]
+    return _table(("question", "gold", "right", "wrong"), rows)
+
+
 STABILITY = Path(__file__).parents[1] / "benchmarks" / "stability"
 
 
@@ -589,6 +600,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "records": records_table,
     "sampler-checks": sampler_checks_table,
     "verifier": verifier_table,
+    "verifier-policy": verifier_policy,
     "stability-plan": stability_plan,
     "stability-rule": stability_rule,
     **{
