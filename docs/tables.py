@@ -549,10 +549,9 @@ def stability_rule() -> str:
 STABILITY_PARTS = (
     *("state", "conditions", "found", "search", "map", "power", "beyond", "by flag", "claims"),
     "made",
-    *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
-    *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
-    "edge shares",
+    *(f"edge {what}" for what in ("accuracy", "differences", "entropy", "tokens", "shares")),
 )
+STABLE_PARTS = ("stable accuracy", "stable differences", "stable entropy", "stable tokens")
 MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
 
 
@@ -607,6 +606,7 @@ TABLES: dict[str, Callable[[], str]] = {
         f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
         for title in STABILITY_PARTS
     },
+    "stability-stable": lambda: "\n\n".join(map(stability_part, STABLE_PARTS)),
     **{
         f"mechanism-{title}": partial(stability_part, title, "mechanism")
         for title in MECHANISM_PARTS
