@@ -40,7 +40,7 @@ from rlobj.objectives.surrogates import Surrogate
 from rlobj.records.schema import COLUMNS as RECORDED
 from rlobj.rewards import Reward
 
-__all__ = ["TABLES", "fill", "presets_table"]
+__all__ = ["TABLES", "fill", "presets_summary", "presets_table"]
 
 FAMILIES: dict[str, type[Primitive]] = {
     "advantage": Advantage,
@@ -103,6 +103,18 @@ def presets_table() -> str:
     presets = [load_preset(name) for name in preset_names()]
     rows = [(f"`{p.name}`", _cited(_cell(p.paper)), _cell(p.summary)) for p in presets]
     return _table(("preset", "paper", "what it does"), rows)
+
+
+def presets_summary() -> str:
+    """List every preset, with a link to its paper, and its summary; the README has this table."""
+    presets = [load_preset(name) for name in preset_names()]
+    numbers = [re.search(r"arXiv:(\d{4}\.\d{4,5})", preset.paper) for preset in presets]
+    links = [f"(https://arxiv.org/abs/{number[1]})" if number else "" for number in numbers]
+    rows = [
+        (f"[`{preset.name}`]{link}", _cell(preset.summary))
+        for preset, link in zip(presets, links, strict=True)
+    ]
+    return _table(("preset", "what it does"), rows)
 
 
 RECIPE = ("data", "sampling", "rewards", "training")
@@ -533,6 +545,18 @@ def verifier_policy() -> str:
     return _table(("question", "gold", "right", "wrong"), rows)
 
 
+def ablations(group: str) -> str:
+    """The variants of a preset, with the settings that change it."""
+    rows = yaml.safe_load(Path(__file__).with_name("ablations.yaml").read_text(encoding="utf-8"))
+    return _table(
+        ("variant", "what changes", "settings"),
+        [
+            (f"`{row['name']}`", _cell(row["change"]), " ".join(map(_code, row["settings"])))
+            for row in rows[group]
+        ],
+    )
+
+
 STABILITY = Path(__file__).parents[1] / "benchmarks" / "stability"
 
 
@@ -584,6 +608,10 @@ def records_table() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    **{
+        f"ablations-{group}": partial(ablations, group)
+        for group in ("stapo", "stare", "stare-gates", "ar", "lopti")
+    },
     "presets": presets_table,
     "protocols": protocols,
     "preset-sections": preset_sections,

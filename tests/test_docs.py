@@ -219,8 +219,9 @@ def test_problem_file_on_pages_is_read(written: Path) -> None:
 
 
 def test_readme_lists_every_preset(docs_tables: Any) -> None:
-    table = docs_tables.presets_table()
+    table = docs_tables.presets_summary()
     assert table in (ROOT / "README.md").read_text(encoding="utf-8"), f"paste:\n{table}"
+    assert table.count("(https://arxiv.org/abs/") == len(preset_names())
     assert len(preset_names()) == len(table.splitlines()) - 2
 
 
