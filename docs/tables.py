@@ -195,10 +195,25 @@ def _preset_section(preset: Preset) -> str:
         "Recipe:",
         recipe_table(preset),
     ]
+    if rows := departures(preset.name):
+        parts += ["Departures from the source:", _table(("in the source", "here"), rows)]
     other = preset.bases[0] if preset.bases else "grpo"
     if other != preset.name:
         parts += [f"Changes to [{other}](#{other}):", _changes(load_preset(other), preset)]
     return "\n\n".join(parts)
+
+
+@cache
+def _departures() -> list[dict[str, Any]]:
+    file = Path(__file__).with_name("departures.yaml")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def departures(name: str) -> list[tuple[str, str]]:
+    """What the source of a preset does, and what the preset does instead."""
+    return [
+        (_cell(row["source"]), _cell(row["here"])) for row in _departures() if name in row["presets"]
+    ]
 
 
 def recipe_table(preset: Preset) -> str:

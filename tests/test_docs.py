@@ -253,6 +253,17 @@ def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables: A
         assert name == "grpo" or f"Changes to [{(*preset.bases, 'grpo')[0]}]" in section
 
 
+def test_every_departure_of_a_preset_is_in_its_section(docs_tables: Any) -> None:
+    text = docs_tables.preset_sections()
+    rows = yaml.safe_load((ROOT / "docs" / "departures.yaml").read_text(encoding="utf-8"))
+    assert len(rows) > 30
+    for row in rows:
+        assert set(row["presets"]) <= set(preset_names())
+        for name in row["presets"]:
+            section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+            assert f"| {row['source']} | {row['here']} |" in section
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_pinned_setting_of_a_preset_has_a_source(name: str, docs_tables: Any) -> None:
     preset = load_preset(name)
