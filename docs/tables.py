@@ -1,7 +1,7 @@
 """Tables of the documentation, generated from presets/*.yaml and the code.
 
-A page contains a line `<!-- table: NAME -->` below one that says what the table holds; `fill` replaces
-both with Markdown. `python docs/tables.py NAME` prints a table.
+A page contains a line `<!-- table: NAME -->` below one that says what the table holds; `fill`
+replaces both with Markdown. `python docs/tables.py NAME` prints a table.
 """
 
 from __future__ import annotations
@@ -211,9 +211,8 @@ def _departures() -> list[dict[str, Any]]:
 
 def departures(name: str) -> list[tuple[str, str]]:
     """What the source of a preset does, and what the preset does instead."""
-    return [
-        (_cell(row["source"]), _cell(row["here"])) for row in _departures() if name in row["presets"]
-    ]
+    rows = [row for row in _departures() if name in row["presets"]]
+    return [(_cell(row["source"]), _cell(row["here"])) for row in rows]
 
 
 def recipe_table(preset: Preset) -> str:

@@ -89,7 +89,7 @@ def run_examples(text: str, names: dict[str, Any], page: Path, line: int) -> Non
     assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
-SLOW = {"README", "python", "inspect", "replay"}  # pages that train a policy
+SLOW = {"README", "python", "inspect"}  # pages that train a policy
 
 
 @pytest.mark.parametrize(
@@ -241,6 +241,16 @@ def test_every_table_marker_is_replaced(docs_tables: Any) -> None:
         used |= set(re.findall(r"<!-- table: (\S+) -->", text))
         assert "<!-- table" not in docs_tables.fill(text)
     assert used == set(docs_tables.TABLES)
+
+
+def test_a_line_above_each_table_says_what_it_holds_and_which_command_prints_it() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"^<!-- table: (\S+) -->$", text, re.MULTILINE):
+            about = text.partition(f"\n<!-- table: {name} -->")[0].rpartition("\n")[2]
+            command = re.fullmatch(r"\*Table: .*\(`(.+?)`.*\)\.\*", about)
+            assert command is not None, f"{page.name}: {name}"
+            assert command[1].startswith("rlobj ") or command[1] == f"python docs/tables.py {name}"
 
 
 def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables: Any) -> None:

@@ -5,7 +5,6 @@ Each row is `gold: equal answers | other answers`, separated by " ; ".
 """
 
 import contextlib
-import re
 import time
 from pathlib import Path
 
