@@ -648,7 +648,10 @@ TABLES: dict[str, Callable[[], str]] = {
         f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
         for title in STABILITY_PARTS
     },
-    "stability-stable": lambda: "\n\n".join(map(stability_part, STABLE_PARTS)),
+    "stability-stable": lambda: "\n\n".join(
+        f"{title.partition(' ')[2].capitalize()}:\n\n{stability_part(title)}"
+        for title in STABLE_PARTS
+    ),
     **{
         f"mechanism-{title}": partial(stability_part, title, "mechanism")
         for title in MECHANISM_PARTS
