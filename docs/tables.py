@@ -1,6 +1,7 @@
 """Tables of the documentation, generated from presets/*.yaml and the code.
 
-A page contains a line `<!-- table: NAME -->`; `fill` replaces it with Markdown.
+A page contains a line `<!-- table: NAME -->` below one that says what the table holds; `fill`
+replaces both with Markdown. `python docs/tables.py NAME` prints a table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import itertools
 import json
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -38,7 +40,7 @@ from rlobj.objectives.surrogates import Surrogate
 from rlobj.records.schema import COLUMNS as RECORDED
 from rlobj.rewards import Reward
 
-__all__ = ["TABLES", "fill", "presets_table"]
+__all__ = ["TABLES", "fill", "presets_summary", "presets_table"]
 
 FAMILIES: dict[str, type[Primitive]] = {
     "advantage": Advantage,
@@ -49,7 +51,7 @@ FAMILIES: dict[str, type[Primitive]] = {
     "mismatch": Mismatch,
     "rewards": Reward,
 }
-_MARKER = re.compile(r"^<!-- table: ([a-z-]+) -->$", re.MULTILINE)
+_MARKER = re.compile(r"^(?:\*Table: .*\*\n)?<!-- table: ([a-z-]+) -->$", re.MULTILINE)
 
 
 def fill(text: str) -> str:
@@ -101,6 +103,18 @@ def presets_table() -> str:
     presets = [load_preset(name) for name in preset_names()]
     rows = [(f"`{p.name}`", _cited(_cell(p.paper)), _cell(p.summary)) for p in presets]
     return _table(("preset", "paper", "what it does"), rows)
+
+
+def presets_summary() -> str:
+    """List every preset, with a link to its paper, and its summary; the README has this table."""
+    presets = [load_preset(name) for name in preset_names()]
+    numbers = [re.search(r"arXiv:(\d{4}\.\d{4,5})", preset.paper) for preset in presets]
+    links = [f"(https://arxiv.org/abs/{number[1]})" if number else "" for number in numbers]
+    rows = [
+        (f"[`{preset.name}`]{link}", _cell(preset.summary))
+        for preset, link in zip(presets, links, strict=True)
+    ]
+    return _table(("preset", "what it does"), rows)
 
 
 RECIPE = ("data", "sampling", "rewards", "training")
@@ -181,10 +195,24 @@ def _preset_section(preset: Preset) -> str:
         "Recipe:",
         recipe_table(preset),
     ]
+    if rows := departures(preset.name):
+        parts += ["Departures from the source:", _table(("in the source", "here"), rows)]
     other = preset.bases[0] if preset.bases else "grpo"
     if other != preset.name:
         parts += [f"Changes to [{other}](#{other}):", _changes(load_preset(other), preset)]
     return "\n\n".join(parts)
+
+
+@cache
+def _departures() -> list[dict[str, Any]]:
+    file = Path(__file__).with_name("departures.yaml")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def departures(name: str) -> list[tuple[str, str]]:
+    """What the source of a preset does, and what the preset does instead."""
+    rows = [row for row in _departures() if name in row["presets"]]
+    return [(_cell(row["source"]), _cell(row["here"])) for row in rows]
 
 
 def recipe_table(preset: Preset) -> str:
@@ -520,6 +548,29 @@ def verifier_table() -> str:
     return "\n\n".join(parts)
 
 
+def verifier_policy() -> str:
+    """The verifier's decisions where fair judges could differ, with examples."""
+    file = Path(__file__).with_name("verifier-policy.yaml")
+    rows = [
+        [row["question"], *(", ".join(map(_code, texts)) for texts in ([row["gold"]], *both))]
+        for row in yaml.safe_load(file.read_text(encoding="utf-8"))
+        for both in [(row["right"], row["wrong"])]
+    ]
+    return _table(("question", "gold", "right", "wrong"), rows)
+
+
+def ablations(group: str) -> str:
+    """The variants of a preset, with the settings that change it."""
+    rows = yaml.safe_load(Path(__file__).with_name("ablations.yaml").read_text(encoding="utf-8"))
+    return _table(
+        ("variant", "what changes", "settings"),
+        [
+            (f"`{row['name']}`", _cell(row["change"]), " ".join(map(_code, row["settings"])))
+            for row in rows[group]
+        ],
+    )
+
+
 STABILITY = Path(__file__).parents[1] / "benchmarks" / "stability"
 
 
@@ -536,10 +587,9 @@ def stability_rule() -> str:
 STABILITY_PARTS = (
     *("state", "conditions", "found", "search", "map", "power", "beyond", "by flag", "claims"),
     "made",
-    *(f"{where} {what}" for where in ("edge", "stable") for what in ("accuracy", "differences")),
-    *(f"{where} {what}" for where in ("edge", "stable") for what in ("entropy", "tokens")),
-    "edge shares",
+    *(f"edge {what}" for what in ("accuracy", "differences", "entropy", "tokens", "shares")),
 )
+STABLE_PARTS = ("stable accuracy", "stable differences", "stable entropy", "stable tokens")
 MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
 
 
@@ -572,6 +622,10 @@ def records_table() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    **{
+        f"ablations-{group}": partial(ablations, group)
+        for group in ("stapo", "stare", "stare-gates", "ar", "lopti")
+    },
     "presets": presets_table,
     "protocols": protocols,
     "preset-sections": preset_sections,
@@ -587,14 +641,24 @@ TABLES: dict[str, Callable[[], str]] = {
     "records": records_table,
     "sampler-checks": sampler_checks_table,
     "verifier": verifier_table,
+    "verifier-policy": verifier_policy,
     "stability-plan": stability_plan,
     "stability-rule": stability_rule,
     **{
         f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
         for title in STABILITY_PARTS
     },
+    "stability-stable": lambda: "\n\n".join(
+        f"{title.partition(' ')[2].capitalize()}:\n\n{stability_part(title)}"
+        for title in STABLE_PARTS
+    ),
     **{
         f"mechanism-{title}": partial(stability_part, title, "mechanism")
         for title in MECHANISM_PARTS
     },
 }
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(TABLES[name]() if name in TABLES else f"no table {name}; known: {', '.join(TABLES)}")

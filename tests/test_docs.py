@@ -89,7 +89,7 @@ def run_examples(text: str, names: dict[str, Any], page: Path, line: int) -> Non
     assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
-SLOW = {"README", "python", "inspect", "replay"}  # pages that train a policy
+SLOW = {"README", "python", "inspect"}  # pages that train a policy
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,9 @@ def test_problem_file_on_pages_is_read(written):
 
 
 def test_readme_lists_every_preset(docs_tables):
-    table = docs_tables.presets_table()
+    table = docs_tables.presets_summary()
     assert table in (ROOT / "README.md").read_text(encoding="utf-8"), f"paste:\n{table}"
+    assert table.count("(https://arxiv.org/abs/") == len(preset_names())
     assert len(preset_names()) == len(table.splitlines()) - 2
 
 
@@ -242,6 +243,16 @@ def test_every_table_marker_is_replaced(docs_tables):
     assert used == set(docs_tables.TABLES)
 
 
+def test_a_line_above_each_table_says_what_it_holds_and_which_command_prints_it():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"^<!-- table: (\S+) -->$", text, re.MULTILINE):
+            about = text.partition(f"\n<!-- table: {name} -->")[0].rpartition("\n")[2]
+            command = re.fullmatch(r"\*Table: .*\(`(.+?)`.*\)\.\*", about)
+            assert command is not None, f"{page.name}: {name}"
+            assert command[1].startswith("rlobj ") or command[1] == f"python docs/tables.py {name}"
+
+
 def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables):
     text = docs_tables.preset_sections()
     for name in preset_names():
@@ -250,6 +261,17 @@ def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables):
         assert preset.text.rstrip() in section
         assert preset.objective.explain().formula[0] in section
         assert name == "grpo" or f"Changes to [{(*preset.bases, 'grpo')[0]}]" in section
+
+
+def test_every_departure_of_a_preset_is_in_its_section(docs_tables: Any) -> None:
+    text = docs_tables.preset_sections()
+    rows = yaml.safe_load((ROOT / "docs" / "departures.yaml").read_text(encoding="utf-8"))
+    assert len(rows) > 30
+    for row in rows:
+        assert set(row["presets"]) <= set(preset_names())
+        for name in row["presets"]:
+            section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+            assert f"| {row['source']} | {row['here']} |" in section
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -5,11 +5,11 @@ Each row is `gold: equal answers | other answers`, separated by " ; ".
 """
 
 import contextlib
-import re
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.lexer import Unreadable
@@ -247,21 +247,18 @@ ROWS = {
 }
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "verifier.md"
+POLICY = Path(__file__).parents[2] / "docs" / "verifier-policy.yaml"
 
 
 def policies():
-    """The examples of the page's table of policies."""
-    table = PAGE.read_text(encoding="utf-8").partition("## Policy")[2].partition("\n## ")[0]
-    for line in table.splitlines():
-        cells = line.strip("|").split(" | ")
-        if len(cells) == 4 and "`" in cells[1]:
-            [gold], right, wrong = (re.findall("`([^`]+)`", cell) for cell in cells[1:])
-            assert right, line
-            assert wrong, line
-            for expected, answers in ((True, right), (False, wrong)):
-                for answer in answers:
-                    yield pytest.param(answer, gold, expected, id=f"page: {answer} for {gold}")
+    """The examples of the table of policies in docs/verifier.md."""
+    for row in yaml.safe_load(POLICY.read_text(encoding="utf-8")):
+        assert row["right"], row
+        assert row["wrong"], row
+        for expected, answers in ((True, row["right"]), (False, row["wrong"])):
+            for answer in answers:
+                name = f"page: {answer} for {row['gold']}"
+                yield pytest.param(answer, row["gold"], expected, id=name)
 
 
 def pairs():

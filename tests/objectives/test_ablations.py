@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from strategies import awkward_batch
 
 from rlobj import Objective, load_preset, parse
@@ -20,26 +21,23 @@ from rlobj.config.layers import parse_setting
 from rlobj.config.presets import merge, preset_names, read_yaml
 from rlobj.objectives.penalties import ProxyKL
 
-PAGE = Path(__file__).parents[2] / "docs" / "ablations.md"
-PRESETS = {"STAPO": "stapo", "STARE": "stare", "AR": "ar", "Lopti": "lopti"}
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "ablations.md"
+PRESETS = {"stapo": "stapo", "stare": "stare", "stare-gates": "stare", "ar": "ar", "lopti": "lopti"}
 _ROW = re.compile(r"^\| `([\w-]+)` \| (.*?) \| (.*) \|$", re.MULTILINE)
 _FILE = re.compile(r"^```yaml\n# ([\w-]+)\.yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def sections() -> dict[str, str]:
-    parts = re.split(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
 def variants() -> dict[str, Objective]:
-    """The objective of each row and each file, by `preset/variant` or by the file's name."""
-    found = {}
-    for title, preset in PRESETS.items():
-        for name, _, cell in _ROW.findall(sections()[title]):
-            settings = [parse_setting(text) for text in re.findall(r"`([^`]+)`", cell)]
-            assert settings, f"{title}: the row {name} has no settings"
+    """The objective of each row of the tables, by `preset/variant`."""
+    found, rows = {}, yaml.safe_load((DOCS / "ablations.yaml").read_text(encoding="utf-8"))
+    assert rows.keys() == PRESETS.keys()
+    for group, preset in PRESETS.items():
+        for row in rows[group]:
+            settings = [parse_setting(text) for text in row["settings"]]
+            assert settings, f"{group}: the row {row['name']} has no settings"
             config = reduce(merge, settings, load_preset(preset).config)
-            found[f"{preset}/{name}"] = Objective(**config["objective"])
+            found[f"{preset}/{row['name']}"] = Objective(**config["objective"])
     return found
 
 
@@ -319,7 +317,7 @@ def test_protected_tokens_equal_loops_over_tokens(
 
 def proxies() -> dict[str, dict[str, Any]]:
     """The settings of `proxy_kl` in the table of Lp-Reg."""
-    rows = _ROW.findall(sections()["Lp-Reg"])
+    rows = _ROW.findall(PAGE.read_text(encoding="utf-8"))
     return {name: dict([cell.strip("`").split(": ")]) for name, cell, _ in rows}
 
 
