@@ -161,11 +161,12 @@ class _CustomGrader(Grader):
         if outcome.reason == WRONG:
             return outcome.text
         on = f"problem {problems[0].id!r}" if len(problems) == 1 else f"{len(problems)} responses"
+        name, deadline = self._name, self._settings.deadline
         what = {
-            "timeout": f"did not return within {self._settings.deadline:g} seconds on {on}",
-            "crash": f"ended its process on {on}, which {outcome.text}",
-        }.get(outcome.reason, f"failed on {on}: {outcome.text}")
-        return f"Reward {self._name} {what}{outcome.place}\n  response: {shown(responses[0])}"
+            "timeout": f"Reward {name} did not return within {deadline:g} seconds on {on}",
+            "crash": f"Reward {name} ended its process on {on}, which {outcome.text}",
+        }.get(outcome.reason, f"Reward {name} failed on {on}: {outcome.text}")
+        return f"{what}{outcome.place}\n  response: {shown(responses[0])}"
 
 
 def _call(responses: Sequence[str], problems: Sequence[Problem]) -> Call:
