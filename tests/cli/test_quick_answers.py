@@ -38,11 +38,14 @@ HELP = (
     "presets list",
     "presets diff dapo stapo",
     "explain stapo",
+    "presets schema",
 )
 
 REFUSED = (
     ("trian", "No such command 'trian'. Did you mean 'train'?"),
     ("train --presets stapo", "No such option: --presets"),
+    ("train --lr 1e-4", "No such option: --lr. Did you mean '--set training.learning_rate=VALUE'?"),
+    ("train --steps 3", "No such option: --steps. Did you mean '--set training.steps=VALUE'?"),
     ("eval --nn 3", "No such option: --nn"),
     ("presets lst", "Did you mean 'list'?"),
     ("doctor --nope", "No such option: --nope"),

@@ -70,8 +70,31 @@ def _parameter(
         return typer.Argument(metavar=usage, **more)
     if name == "data_dir":
         more |= {"envvar": VARIABLE, "callback": _named, "exists": True, "file_okay": False}
+    if panel is not None and name == "settings":  # of a run; those of `serve` are vLLM's
+        more["autocompletion"] = completed
     metavar = " ".join(words[len(names) :]) or None
     return typer.Option(*names, metavar=metavar, rich_help_panel=panel, **more)
+
+
+def completed(incomplete: str) -> list[tuple[str, str]]:
+    """The settings whose dotted names begin so, ready for a value, each with its meaning."""
+    from rlobj.config.schema import setting_meanings
+
+    known = setting_meanings().items()
+    return [(f"{name}=", text) for name, text in known if name.startswith(incomplete)]
+
+
+def meant(option: str) -> str:
+    """The setting that an unknown option names, in full or by its initials; "" = none."""
+    from rlobj.config.schema import setting_meanings
+
+    name = option.lstrip("-").replace("-", "_")
+    for setting in setting_meanings():
+        last = setting.rpartition(".")[2]
+        initials = "".join(word[0] for word in last.split("_"))
+        if name == last or (name == initials and len(name) > 1):
+            return setting
+    return ""
 
 
 def _named(ctx: typer.Context, folder: Path | None) -> Path | None:
