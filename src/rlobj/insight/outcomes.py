@@ -76,7 +76,7 @@ class Outcome:
             if None not in ends:
                 found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
         tokens = total(steps, "tokens/step")
-        found["tokens left out"] = share(total(steps, "tokens/dropped"), tokens)
+        found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
             spurious, caught, dropped = (
                 total(steps, f"spurious/{name}") for name in ("tokens", "caught", "dropped")
