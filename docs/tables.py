@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 import json
 import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel
 
 from rlobj.base.errors import counted
 from rlobj.base.primitive import Primitive
+from rlobj.base.validation import Model
 from rlobj.config.layers import flattened
 from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml
 from rlobj.config.run_config import RunConfig
@@ -333,7 +332,7 @@ def configuration() -> str:
         inner = field.annotation
         if inner is Reward:
             continue
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if isinstance(inner, type) and issubclass(inner, Model):
             sections += [f"### {name}", _first_paragraph(inner), _settings(inner)]
         else:
             top.append(name)
@@ -356,20 +355,20 @@ def primitives() -> str:
     return "\n\n".join(parts)
 
 
-def _settings(model: type[BaseModel], only: Sequence[str] | None = None) -> str:
+def _settings(model: type[Model], only: Sequence[str] | None = None) -> str:
     names = model.model_fields if only is None else only
     rows = [row for name in names for row in _rows(model, name, "")]
     return _table(("key", "type", "default", "meaning"), rows)
 
 
-def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str, str, str]]:
+def _rows(model: type[Model], name: str, prefix: str) -> list[tuple[str, str, str, str]]:
     """Return the row of a field and the rows of the mapping inside it."""
     field = model.model_fields[name]
     key = f"{prefix}{field.alias or name}"
     inner = [
         part
         for part in (get_args(field.annotation) or (field.annotation,))
-        if isinstance(part, type) and issubclass(part, BaseModel)
+        if isinstance(part, type) and issubclass(part, Model)
     ]
     plain = [part for part in inner if not issubclass(part, Primitive)]
     default = "required" if field.is_required() else _code(_default(field.get_default()))
@@ -377,7 +376,7 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
         default = "–"
     elif field.default_factory is not None:
         default = _code("{}") if field.default_factory is dict else "computed"
-    meaning = _meanings(model)[name]
+    meaning = model.meanings()[field.alias or name]
     bounds = bounds_of(field)
     kind = _type(field.annotation)
     if bounds is not None:
@@ -385,21 +384,6 @@ def _rows(model: type[BaseModel], name: str, prefix: str) -> list[tuple[str, str
     row = (f"`{key}`", _cell(kind), default, _meaning(meaning))
     nested = [r for part in plain for n in part.model_fields for r in _rows(part, n, f"{key}.")]
     return [row, *nested]
-
-
-@cache
-def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """The text below each field of a model and of its bases, on one line."""
-    found: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        if issubclass(each, BaseModel) and each.__module__.startswith("rlobj."):
-            [definition] = ast.parse(inspect.getsource(each)).body
-            assert isinstance(definition, ast.ClassDef)
-            for field, below in itertools.pairwise(definition.body):
-                match field, below:
-                    case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                        found[name] = " ".join(text.split())
-    return found
 
 
 def _meaning(text: str) -> str:

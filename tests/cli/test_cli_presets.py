@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from rlobj import load_preset
 from rlobj.config.presets import preset_names
 from rlobj.config.run_config import compose
+from rlobj.config.schema import preset_schema
 from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.app import app
 
@@ -170,3 +172,14 @@ def test_explain_shows_settings_at_their_defaults() -> None:
 )
 def test_explain_counts_the_updates_of_all_phases(words: list[str], counted: str) -> None:
     assert counted in output("explain", *words)
+
+
+def test_schema_prints_the_json_schema_of_a_preset_file() -> None:
+    assert json.loads(output("presets", "schema")) == preset_schema()
+
+
+def test_the_shell_completes_the_names_of_settings() -> None:
+    variables = {"_RLOBJ_COMPLETE": "complete_bash", "COMP_CWORD": "3"}
+    words = "rlobj train --set training.ste"
+    result = runner.invoke(app, [], env={**variables, "COMP_WORDS": words}, prog_name="rlobj")
+    assert result.output.split() == ["training.steps="]

@@ -42,7 +42,7 @@ def test_objectives_rules_and_pairs_have_tables_of_80_columns(run: Path) -> None
     for part in ("grpo", "stapo", "prob < 0.1", "tokens", "size", "overlap", "dropped"):
         assert part in text
     assert not {"precision", "spurious"} & set(text.split())  # this task judges no tokens
-    for meaning in ("left no token out", "recorded objective = 1", "touched by either"):
+    for meaning in ("dropped no token", "recorded objective = 1", "touched by either"):
         assert meaning in text
     assert len([line for line in text.splitlines() if line.split()[:1] == ["grpo"]]) == 4
     many = output(run, "--preset", "grpo,stapo,dapo,dapo-loss,gspo,cispo")

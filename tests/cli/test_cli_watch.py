@@ -251,6 +251,17 @@ def test_settings_that_name_code_are_imported_only_if_they_are_trusted(tmp_path:
     assert marker.exists()
 
 
+def test_the_next_commands_of_a_run_that_names_code_have_trust(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", *map(line, range(1, 6)), saved=4)
+    (tmp_path / "own.py").write_text("def score(response, answer, **columns):\n    return 1\n")
+    settings = yaml.safe_load((run / "config.resolved.yaml").read_text())
+    settings["rewards"] = {"kind": "custom", "target": f"{tmp_path}/own.py:score"}
+    (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    out = console(300)
+    assert following.follow(out, run, trust=True) == 1
+    assert f"rlobj train --resume {run} --trust\n" in text_of(out)
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run"):
         following.follow(console(), tmp_path)

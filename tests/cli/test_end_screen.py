@@ -48,7 +48,7 @@ def wrong(text: str, **columns: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_silenced_tokens_stand_in_their_responses_beside_their_prompts(
+def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(
     tmp_path: Path, width: int
 ) -> None:
     run = finished(tmp_path)

@@ -201,7 +201,9 @@ def test_a_mistake_in_the_filter_is_shown_with_its_place(browser: Browser, page:
         ("probability < 0.1", "Did you mean 'prob'?"),
         ("prob < 0.01 && advantage > 0", "write & or | once"),
         ("kept = 0", "compare with < or >, such as kept < 1"),
-        ("not kept", "'not' takes a rule, got the number 'kept'"),
+        ("not kept", "kept are 1 or 0. Write spurious > 0, or kept < 1"),
+        ("(prob < 0.01) and spurious", "spurious and kept are 1 or 0. Write spurious > 0"),
+        ("token == '7'", "The fields to the right find a text"),
         ("!(kept > 0)", "write ~ before a rule"),
         ("prob < 0,01", "write a point in a number"),
         ("effect < 1", "choose it in the field 'effect' beside"),
@@ -212,7 +214,7 @@ def test_a_mistake_in_the_filter_is_shown_with_its_place(browser: Browser, page:
 def test_usual_mistakes_in_a_rule_have_advice(
     browser: Browser, page: Path, text: str, hint: str
 ) -> None:
-    if "byId" not in browser.run("typeof byId === 'function' ? 'byId' : ''"):
+    if browser.run("typeof go") != "function":
         show(browser, page)
     browser.run(f"go({{where: {json.dumps(text)}}})")
     browser.wait(f"byId('problem').textContent.includes({json.dumps(hint)})", 5)
@@ -436,3 +438,10 @@ def test_a_run_without_a_record_is_refused(tmp_path: Path) -> None:
         write_inspection_page(tmp_path)
     with pytest.raises(ConfigError, match="there is no folder"):
         write_inspection_page(tmp_path, tmp_path / "nowhere" / "page.html")
+
+
+def test_a_filter_without_tokens_says_so(browser: Browser, page: Path) -> None:
+    show(browser, page, view="tokens")
+    browser.run("go({where: 'prob < 0'})")
+    browser.wait("byId('texts').textContent.startsWith('The filter finds no token.')")
+    assert browser.run("document.querySelectorAll('#texts th').length") == 0

@@ -208,6 +208,34 @@ def test_what_a_run_did_not_record_is_named_with_what_to_type() -> None:
         rlobj.replay([recorded], "stapo")
 
 
+def test_a_rule_is_refused_only_if_tokens_that_were_not_scored_decide_it() -> None:
+    table = batch()
+    unscored = table.logprobs.clone()
+    unscored[: int(table.lengths[:4].sum())] = math.nan  # a group without signal
+    recorded = update_of(GRPO, table.replace(logprobs=unscored, old_logprobs=None))
+    decided = [
+        "(advantage > 0) & (prob < 0.1)",
+        "~((advantage <= 0) | (prob >= 0.1))",
+        "(abs(advantage) <= 0) | (prob < 0.1)",
+    ]
+    open_ = [
+        "prob < 0.1",
+        "(advantage >= 0) & (prob < 0.1)",
+        "(advantage > 0) & prob.bottom(0.5)",
+        "(advantage > 0) & (prob.sum(by='response') < 0.2)",
+    ]
+    found = rlobj.replay([recorded], [*decided, *open_], tokens=True)
+    assert set(found.refused) == set(open_)
+    assert all("skip_inactive=false" in why for why in found.refused.values())
+    assert found.tokens is not None
+    first, same, either = (found.tokens[f"{rule}: selected"].to_pylist() for rule in decided)
+    whole = rlobj.replay([update_of(GRPO, table)], decided, tokens=True).tokens
+    assert whole is not None
+    assert first == same == whole[f"{decided[0]}: selected"].to_pylist()
+    assert either == whole[f"{decided[2]}: selected"].to_pylist()
+    assert 0 < sum(first) < len(first)
+
+
 def test_what_is_advised_records_what_was_missing(policy: Path, tmp_path: Path) -> None:
     def run(name: str, **settings: Any) -> Path:
         sections = {"training": {"steps": 1}, "output": {"tables_every": 1}}

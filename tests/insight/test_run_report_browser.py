@@ -45,6 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(browser: Browser, page: Path) -> None:
+    browser.resize(1280, 1600)  # the first figure and the first section are in view
     browser.open(page)
     browser.run("document.getElementById('figure-reward').scrollIntoView({block: 'center'})")
     browser.wait(READY)
@@ -126,6 +127,41 @@ def test_smoothing_zoom_and_hiding_change_all_figures(browser: Browser, page: Pa
     browser.run("document.querySelector('#log').click()")
     assert browser.run(f"{zoomed.format('reward')}.yAxis[0].type") == "log"
     assert browser.complaints() == []
+
+
+def test_the_curve_between_two_evaluations_stays_when_zoomed(
+    browser: Browser, tmp_path: Path
+) -> None:
+    accuracy = {1: 0.5, 9: 0.9}
+    lines = [
+        step_line(i, **({"eval/accuracy": accuracy[i]} if i in accuracy else {}))
+        for i in range(1, 10)
+    ]
+    opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
+    chart = "echarts.getInstanceByDom(document.querySelector('#figure-held-out-accuracy .plot'))"
+    browser.wait(chart)
+    browser.run("document.getElementById('figure-reward').focus()")
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft", "+", "+"):
+        browser.run(
+            "document.getElementById('figure-reward').dispatchEvent("
+            f"new KeyboardEvent('keydown', {{key: {key!r}}}))"
+        )
+    option = f"{chart}.getOption()"
+    low, high = browser.run(f"(a => [a.min, a.max])({option}.xAxis[0])")
+    assert 1 < low < high < 9
+    curve = f"{option}.series.find(each => each.type === 'line').data"
+    assert browser.run(curve) == [[1, 0.5], [9, 0.9]]
+
+
+def test_a_logarithmic_axis_begins_and_ends_with_its_curves(
+    browser: Browser, tmp_path: Path
+) -> None:
+    lines = [step_line(i, **{"reward/mean": 0.4 + i / 10}) for i in range(1, 6)]
+    opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
+    browser.run(change("#log", "e.checked = true"))
+    axis = "echarts.getInstanceByDom(document.querySelector('#figure-reward .plot')).getModel()"
+    extent = f"{axis}.getComponent('yAxis').axis.scale.getExtent()"
+    assert browser.run(extent) == pytest.approx([0.5, 0.9])
 
 
 def test_only_figures_without_negative_values_have_a_logarithmic_axis(

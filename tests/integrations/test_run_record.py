@@ -117,7 +117,7 @@ def test_a_line_counts_each_response_of_a_step_once(tmp_path: Path) -> None:
     assert "reward/accuracy" not in line  # nothing says what is right
 
 
-def test_silenced_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path) -> None:
+def test_dropped_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path) -> None:
     """Three updates on the same tokens, of which each drops four fifths."""
     folder = tmp_path / "run"
     on_ranks(2, lambda comm: run(folder, "20-entropy", comm, steps=1, updates=3))
@@ -129,7 +129,7 @@ def test_silenced_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path
     shown = f"{100 * share:.0f}%"
     assert f"({shown})" in repr(rlobj.inspect(folder, dropped=True))
     report = rlobj.report(folder, tmp_path / "report.html").read_text()
-    assert re.search(rf"silenced tokens</th>\s*<td[^>]*>{shown}<", report)
+    assert re.search(rf"dropped tokens</th>\s*<td[^>]*>{shown}<", report)
     page = rlobj.write_inspection_page(folder).read_text()
     assert re.search(rf"dropped</dt>\s*<dd[^>]*>{line['tokens/dropped']:,.0f} \({shown}\)<", page)
 

@@ -126,7 +126,7 @@ def test_the_program_goes_on_from_the_checkpoint_that_counts(policy, whole, tmp_
         assert open_resumed(copy)[2] == 6
         assert (copy / "checkpoints" / "step-000008").is_dir()  # looking changes nothing
     screen = console(terminal=terminal)
-    resume_on_screen(screen, tmp_path / "bits", (), (), None)
+    resume_on_screen(screen, tmp_path / "bits", (), None)
     assert shows("from step 6 of 8", text_of(screen))
     assert same(weights(tmp_path / "bits"), weights(whole))
     assert metrics(tmp_path / "bits") == metrics(whole)

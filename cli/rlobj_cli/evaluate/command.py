@@ -125,7 +125,6 @@ def evaluate(
     reward: str | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
-    top_k: int | None = None,
     max_tokens: int | None = None,
     seed: int | None = None,
     sampler: str | None = None,

@@ -1,7 +1,8 @@
-"""`rlobj presets`: list, show, compare and check presets; `rlobj explain`."""
+"""`rlobj presets`: list, show, compare and check presets, their schema; `rlobj explain`."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 presets = typer.Typer(
     name="presets",
-    help="List, show, compare and check presets.",
+    help="List, show, compare and check presets; print their schema.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -166,5 +167,19 @@ def explain(preset: str, updates: int | None = None, trust: bool = False) -> Non
     show_explanation(console, objective.explain(updates))
 
 
+def schema() -> None:
+    """Print the JSON schema of preset files, with which editors complete and check them.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj presets schema > preset.schema.json
+      # yaml-language-server: $schema=preset.schema.json     first line of a preset
+    """
+    from rlobj.config.schema import preset_schema
+
+    typer.echo(json.dumps(preset_schema(), indent=1))
+
+
+presets.command("schema")(schema)
 for command in (show, diff, check):
     presets.command(command.__name__)(described(f"presets {command.__name__}", command))

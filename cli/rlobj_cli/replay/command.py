@@ -22,7 +22,7 @@ TOKENS = {
     "share": ("share", ""),
     "precision": ("precision", "share of spurious tokens among those of them that were judged"),
     "recall": ("recall", "their share of all spurious tokens"),
-    "carried": ("gradient", "their share of the gradient if the objective left no token out"),
+    "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
 }
 GRADIENT = {
     "effect": ("effect", ""),

@@ -155,18 +155,19 @@ def say(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
-def looks(run: Path, name: str) -> list[str]:
+def looks(run: Path, name: str, trust: str = "") -> list[str]:
     """The commands that show a run: a page that compares runs, and what its record has.
 
     Args:
         run: the run's folder.
         name: the folder as it is typed.
+        trust: " --trust" if the run's settings name code.
     """
     found = [f"report {name}"]
     if (run / "records").is_dir():
         found += [f"inspect {name}", f"inspect {name} --html"]
     if any(run.glob("tables/*.parquet")):
-        found.append(f"replay {name} --preset grpo,stare")
+        found.append(f"replay {name} --preset grpo,stare{trust}")
     return found
 
 

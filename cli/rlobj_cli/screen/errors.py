@@ -24,7 +24,9 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from rlobj.base.errors import RlobjError, RunError
+from rlobj_cli.screen.options import meant
 
+_UsageError: Any = typer.BadParameter.__base__
 FAILED = 1
 WRONG_INPUT = 2
 INTERRUPTED = 128 + signal.SIGINT
@@ -66,6 +68,13 @@ class GuardedGroup(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except _UsageError as error:
+            option = getattr(error, "option_name", "")
+            in_train = error.ctx is not None and error.ctx.info_name == "train"
+            if option and in_train and (setting := meant(option)):
+                error.possibilities = None
+                error.message += f". Did you mean '--set {setting}=VALUE'?"
+            raise
         except KeyboardInterrupt as error:
             report("Interrupted", "stopped; no file is incomplete")
             raise typer.Exit(exit_code(error)) from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import tomllib
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -70,8 +72,42 @@ def _parameter(
         return typer.Argument(metavar=usage, **more)
     if name == "data_dir":
         more |= {"envvar": VARIABLE, "callback": _named, "exists": True, "file_okay": False}
+    if panel is not None and name == "settings":  # of a run; those of `serve` are vLLM's
+        more["autocompletion"] = completed
     metavar = " ".join(words[len(names) :]) or None
     return typer.Option(*names, metavar=metavar, rich_help_panel=panel, **more)
+
+
+def completed(incomplete: str) -> list[tuple[str, str]]:
+    """The settings whose dotted names begin so, ready for a value, each with its meaning."""
+    from rlobj.config.schema import setting_meanings
+
+    known = setting_meanings().items()
+    return [(f"{name}=", text) for name, text in known if name.startswith(incomplete)]
+
+
+def meant(option: str) -> str:
+    """The setting that an unknown option names, in full or by its initials; "" = none.
+
+    The code of the settings is read and not imported: a mistyped option is refused at once.
+    """
+    name, source = option.lstrip("-").replace("-", "_"), find_spec("rlobj.config.run_config")
+    code = Path(str(source and source.origin)).read_text(encoding="utf-8")
+    fields = {
+        each.name: {
+            ast.unparse(field.target): ast.unparse(field.annotation)
+            for field in each.body
+            if isinstance(field, ast.AnnAssign)
+        }
+        for each in ast.parse(code).body
+        if isinstance(each, ast.ClassDef)
+    }
+    for section, model in fields["RunConfig"].items():
+        for setting in fields.get(model, ()):
+            initials = "".join(word[0] for word in setting.split("_"))
+            if name == setting or (name == initials and len(name) > 1):
+                return f"{section}.{setting}"
+    return ""
 
 
 def _named(ctx: typer.Context, folder: Path | None) -> Path | None:

@@ -63,22 +63,29 @@ def train(
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     given = settings_given(ctx, "train")
     if resume is not None:
-        others = refused_on_resume(ctx)
+        from rlobj.config.layers import origins
+        from rlobj.config.resuming import refuse_changes
+
         changing = [layer for layer in given if layer[0] != "--reward"]
         changes = _overrides(None, changing, settings or [])
+        changed = [f"{origin} {path}" for path, origin in origins(changes).items()]
+        refuse_changes(resume, [*refused_on_resume(ctx), *changed])
         again = {"reward": reward, "trust": trust}
-        _running(console).resume(console, resume, changes, others, processes, **again)
+        _running(console).resume(console, resume, changes, processes, **again)
         return
     _check_problems(data, task)
     overrides = _overrides(config, given, settings or [])
     if from_run is None:
         layers = _layers(preset, overrides)
-    running = _running(console)
-    if from_run is not None:
+    else:
+        _running(console)
         from rlobj.training.origin import layers_from
 
         layers = layers_from(from_run, preset, overrides, trust=trust)
-    running.start(console, layers, out, dry_run, processes, trust=trust)
+    from rlobj.config.run_config import build_config
+
+    built = build_config(layers, trust=trust)  # a mistake is an error at once
+    _running(console).start(console, built, layers, out, dry_run, processes)
 
 
 def _running(console: Console) -> Any:

@@ -162,17 +162,20 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     evaluated = any(each.key in line for line in result.history for each in MEASURES)
     on, samples = "" if task or evaluated else " --on FILE", 4 if task else 32
     found = diagnose(result.path, trust=True).findings if result.steps else ()
+    trust = trust_option(settings_of(config))
     if found:
         names = ", ".join(f"{finding.name}, {finding.when}" for finding in found)
-        say(console, Text(f"Found: {names}. See: rlobj diagnose {result.path}", style="yellow"))
+        say(
+            console,
+            Text(f"Found: {names}. See: rlobj diagnose {result.path}{trust}", style="yellow"),
+        )
     ill = any(finding.holds for finding in found)
     chosen = " --checkpoint best" if ill and best else ""
-    trust = trust_option(settings_of(config))
     resumed = train_on(result.path, config).removeprefix("rlobj ")
     commands = [
-        *looks(result.path, str(result.path)),
+        *looks(result.path, str(result.path), trust),
         f"eval {result.path}{on} -n {samples}{chosen}{trust}",
-        f"diagnose {result.path}" if ill else resumed,
+        f"diagnose {result.path}{trust}" if ill else resumed,
     ]
     show_next(console, commands)
 

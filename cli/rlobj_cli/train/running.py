@@ -16,8 +16,8 @@ from rich.text import Text
 
 from rlobj.base.errors import BatchError, RunError
 from rlobj.config.layers import Layer, merged
-from rlobj.config.resuming import refuse_changes, trust_option
-from rlobj.config.run_config import RunConfig, build_config
+from rlobj.config.resuming import trust_option
+from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import read_settings
 from rlobj.training import Callback, RunDirectory, TrainingResult
 from rlobj.training.objects import Objects
@@ -40,15 +40,14 @@ from rlobj_cli.train.progress import open_screen
 
 def start(
     console: Console,
+    config: RunConfig,
     layers: list[Layer],
     out: Path | None,
     dry_run: bool,
     processes: int | None,
-    *,
-    trust: bool = False,
 ) -> None:
-    """Start a new run from the layers of its configuration, or with `dry_run` show them."""
-    config = prepared(build_config(layers, trust=trust))
+    """Start a new run, or with `dry_run` show the layers of its configuration."""
+    config = prepared(config)
     folder = out or default_folder(config)
     if dry_run:
         check_functions(config)
@@ -69,7 +68,6 @@ def resume(
     console: Console,
     path: Path,
     changes: Sequence[Layer],
-    given: Sequence[str],
     processes: int | None,
     *,
     reward: str | None = None,
@@ -81,12 +79,10 @@ def resume(
         console: the screen.
         path: the run directory.
         changes: the settings to change.
-        given: options of a new run that were given as well; they are refused.
         processes: as asked for.
         reward: as the run was started with; named again, it is imported without `trust`.
         trust: import the code that the run's settings name.
     """
-    refuse_changes(path, given)
     run, config, done = open_resumed(path, changes, Objects(reward=reward), trust=trust)
     steps = config.training.steps
     if done == steps:

@@ -14,6 +14,7 @@ from rich.text import Text
 from rlobj.base.files import is_locked, step_of
 from rlobj.base.targets import importing
 from rlobj.config import run_folder
+from rlobj.config.resuming import trust_option
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.run_report.runs import rule_of
 from rlobj.reporting import visible
@@ -115,11 +116,11 @@ def _tell(console: Console, run: Path, screen: Screen) -> int:
         text += f".\n{run_folder.how_to_continue(run)}." if foreign else f"; {checkpoint}."
     for line in text.split("\n"):
         say(console, Text(visible(line), "bold red" if code else "bold green"))
-    name = visible(str(run))
+    name, trust = visible(str(run)), trust_option(run_folder.read_settings(run))
     commands = {
-        f"train --resume {name}": not foreign and done < steps and "rlobj train" not in text,
-        f"diagnose {name}": bool(screen.told),
-        **dict.fromkeys(looks(run, name), done > 0),
+        f"train --resume {name}{trust}": not foreign and done < steps and "rlobj train" not in text,
+        f"diagnose {name}{trust}": bool(screen.told),
+        **dict.fromkeys(looks(run, name, trust), done > 0),
     }
     show_next(console, [command for command, useful in commands.items() if useful])
     return code

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -23,7 +28,7 @@ class InvalidFields(ConfigError):
 class Model(BaseModel):
     """A frozen pydantic model that raises `InvalidFields` for unknown keys, NaN and infinity.
 
-    The text below a field says what it means; the pages of the settings show it.
+    The text below a field says what it means, also in the documentation and the JSON schema.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -38,6 +43,37 @@ class Model(BaseModel):
     def keys(cls) -> list[str]:
         """The names of the fields in configurations; a field's alias if it has one."""
         return [field.alias or name for name, field in cls.model_fields.items()]
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """The text below each field of the model and of its bases, by the field's key."""
+        found: dict[str, str] = {}
+        for each in reversed(cls.__mro__):
+            if issubclass(each, Model):
+                found |= _texts(each.__module__).get(each.__name__, {})
+        names = zip(cls.model_fields, cls.keys(), strict=True)
+        return {key: found[name] for name, key in names if name in found}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        described = handler(schema)
+        properties = handler.resolve_ref_schema(described).get("properties", {})
+        for key, text in cls.meanings().items():
+            properties[key]["description"] = text
+        return described
+
+
+@cache
+def _texts(module: str) -> dict[str, dict[str, str]]:
+    """The text below each field, by the name of its class in a module."""
+    classes: dict[str, dict[str, str]] = {}
+    for definition in ast.parse(inspect.getsource(sys.modules[module])).body:
+        fields = itertools.pairwise(getattr(definition, "body", ()))
+        for pair in fields if isinstance(definition, ast.ClassDef) else ():
+            match pair:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    classes.setdefault(definition.name, {})[name] = " ".join(text.split())
+    return classes
 
 
 def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -9,10 +9,9 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rlobj.objectives import planning
 from rlobj.objectives.frame import Frame
@@ -21,6 +20,9 @@ from rlobj.objectives.rules import Number, Rule
 from rlobj.objectives.rules.nodes import Arithmetic, Column, Logic, When
 from rlobj.objectives.settings import bind
 from rlobj.objectives.surrogates import Surrogate, Switch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def find_clauses(frame: Frame, objective: Any, factor: Tensor) -> Clauses:

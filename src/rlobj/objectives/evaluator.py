@@ -19,16 +19,18 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
 from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXACT_POWERS = (-2, -1, 0, 0.5, 1, 2, 3)
 """Exponents for which `torch.pow` multiplies, divides or takes a root."""
@@ -56,14 +58,14 @@ ARITHMETIC: dict[str, Callable[..., Tensor]] = {
     "*": operator.mul,
     "/": operator.truediv,
     "**": power,
-    "abs": torch.abs,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "sign": torch.sign,
-    "minimum": torch.minimum,
-    "maximum": torch.maximum,
-    "clip": torch.clamp,
+    "abs": lambda x: x.abs(),
+    "exp": lambda x: x.exp(),
+    "log": lambda x: x.log(),
+    "sqrt": lambda x: x.sqrt(),
+    "sign": lambda x: x.sign(),
+    "minimum": lambda x, y: x.minimum(y),
+    "maximum": lambda x, y: x.maximum(y),
+    "clip": lambda x, low, high: x.clamp(low, high),
 }
 _COMPARE: dict[str, Callable[..., Tensor]] = {
     "<": operator.lt,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 
@@ -16,11 +15,9 @@ MAX_LOGPROB = 1e-3
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
 _BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "mask")
-_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-"""Types that torch can hardly compare."""
 
 
-def read_column(name: str, value: Any, device: torch.device | None = None) -> Tensor:
+def read_column(name: str, value: Any, device: torch.device | None = None) -> torch.Tensor:
     """A column as a tensor.
 
     Args:
@@ -36,7 +33,7 @@ def read_column(name: str, value: Any, device: torch.device | None = None) -> Te
         try:
             return torch.as_tensor(given, device=device)
         except _NO_NUMBERS:
-            if isinstance(value, Tensor):
+            if isinstance(value, torch.Tensor):
                 raise
     for row, entry in enumerate(rows if isinstance(rows, list | tuple) else ()):
         try:
@@ -58,7 +55,7 @@ def per_reward(name: str, value: Any) -> tuple[Any, ...]:
         BatchError: the value is not a list of names, or of numbers.
     """
     names = name == "reward_names"
-    values = value.tolist() if isinstance(value, np.ndarray | Tensor) else value
+    values = value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
     if isinstance(values, list | tuple):
         texts = all(isinstance(each, str) for each in values)
         if texts if names else read_column(name, values).dim() == 1:
@@ -67,7 +64,7 @@ def per_reward(name: str, value: Any) -> tuple[Any, ...]:
     raise BatchError(f"{name} is {value!r:.60}; expected a list with one {what} for each reward")
 
 
-def whole_numbers(name: str, values: Tensor) -> Tensor:
+def whole_numbers(name: str, values: torch.Tensor) -> torch.Tensor:
     """A column of integers, int64.
 
     Raises:
@@ -75,7 +72,8 @@ def whole_numbers(name: str, values: Tensor) -> Tensor:
     """
     if values.dtype == torch.int64:
         return values
-    values = values.long() if values.dtype in _UNSIGNED else values
+    hardly_compared = (torch.uint16, torch.uint32, torch.uint64)
+    values = values.long() if values.dtype in hardly_compared else values
     wrong = values[values.long() != values]
     if len(wrong):
         row = (values.long() != values).nonzero()[0].tolist()
@@ -83,7 +81,7 @@ def whole_numbers(name: str, values: Tensor) -> Tensor:
     return values.long()
 
 
-def trained_positions(mask: Any) -> Tensor:
+def trained_positions(mask: Any) -> torch.Tensor:
     """A mask of trained positions as booleans, in its own shape.
 
     Raises:
@@ -102,7 +100,7 @@ def trained_positions(mask: Any) -> Tensor:
     return trained
 
 
-def rounded_logprobs(table: Any, names: Iterable[str]) -> dict[str, Tensor]:
+def rounded_logprobs(table: Any, names: Iterable[str]) -> dict[str, torch.Tensor]:
     """Those columns that hold log-probs above 0, with 0 for what is rounding; the gradient stays.
 
     Args:
@@ -175,8 +173,8 @@ def mapping(columns: Any) -> Mapping[str, Any]:
 
 
 def own_column(
-    name: str, value: Any, logprobs: Tensor, lengths: Tensor, reserved: Collection[str]
-) -> Tensor:
+    name: str, value: Any, logprobs: torch.Tensor, lengths: torch.Tensor, reserved: Collection[str]
+) -> torch.Tensor:
     """A column of a user's own, one number per token, [N].
 
     Args:
@@ -207,13 +205,13 @@ def own_column(
     return full_precision(value, torch.float64)
 
 
-def full_precision(values: Tensor, otherwise: torch.dtype) -> Tensor:
+def full_precision(values: torch.Tensor, otherwise: torch.dtype) -> torch.Tensor:
     """Floats of at least 32 bits, differentiable; integers and booleans as `otherwise`."""
     floating = values.dtype.is_floating_point
     return values.to(torch.promote_types(values.dtype, torch.float32) if floating else otherwise)
 
 
-def ids_of(table: Any) -> Tensor:
+def ids_of(table: Any) -> torch.Tensor:
     """The ids of a table's responses, int [B]; without ids their positions."""
     return torch.arange(len(table.lengths)) if table.ids is None else table.ids
 
@@ -222,7 +220,10 @@ _REWARDS = ("rewards", "reward_names", "reward_weights")
 
 
 def flat_columns(
-    mask: Tensor, columns: Mapping[str, Any], known: Collection[str], per_token: Collection[str]
+    mask: torch.Tensor,
+    columns: Mapping[str, Any],
+    known: Collection[str],
+    per_token: Collection[str],
 ) -> dict[str, Any]:
     """The arguments of a TokenBatch; see `TokenBatch.from_padded`.
 

@@ -15,10 +15,10 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
@@ -39,6 +39,9 @@ from rlobj.objectives.settings import bind
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 State = Mapping[str, Any]
 _UNFINISHED = ContextVar("_UNFINISHED", default=False)
@@ -311,7 +314,8 @@ class Objective(Model):
             metrics[name] = metrics.get(name, 0) + value.detach()
         if check:
             planning.check_finite(table, loss)
-        measured, extremes = loss_metrics(surrogate, terms, plan, weights)
+        with torch.no_grad():
+            measured, extremes = loss_metrics(surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
 
     def responses_with_gradient(

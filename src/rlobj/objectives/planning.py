@@ -10,10 +10,9 @@ Two words say what matters to an objective, and are used everywhere:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.base.primitive import Primitive
@@ -31,6 +30,9 @@ from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.surrogates import Terms
 from rlobj.objectives.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def rollout_advantages(

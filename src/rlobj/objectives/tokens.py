@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import joining, rewards
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
@@ -33,7 +34,7 @@ COLUMN_NAMES = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TokenBatch:
     """One row per trained token, response after response.
 
@@ -94,9 +95,9 @@ class TokenBatch:
     mask: Tensor | None = None
     reward_names: tuple[str, ...] | None = None
     reward_weights: tuple[float, ...] | None = None
-    columns: Mapping[str, Tensor] = field(default_factory=dict)
-    _spread: bool = field(default=False, repr=False)  # advantages are [N] already
-    _checked: tuple[str, ...] = field(default=(), repr=False)  # log-probs that were checked already
+    columns: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    _spread: bool = dataclasses.field(default=False, repr=False)  # advantages are [N] already
+    _checked: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # log-probs
 
     def __post_init__(self) -> None:
         logprobs = joining.read_column("logprobs", self.logprobs)

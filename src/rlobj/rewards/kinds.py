@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
-from torch import Tensor
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.base.files import located_target
@@ -26,6 +25,8 @@ from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.verdicts import WORDS, best_of_golds
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlobj.data import Problem
 
 

@@ -4,32 +4,27 @@
 `rlobj.samplers.vllm` runs vLLM in this process or on a server.
 """
 
-from rlobj.samplers.transformers import TransformersSampler, eos_ids
-from rlobj.samplers.types import Distribution, Done, Sample, Sampler, SamplingSettings, derive_seed
-from rlobj.samplers.weights import (
-    Digest,
-    Held,
-    Live,
-    Received,
-    Sent,
-    compare,
-    compare_live,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Digest",
-    "Distribution",
-    "Done",
-    "Held",
-    "Live",
-    "Received",
-    "Sample",
-    "Sampler",
-    "SamplingSettings",
-    "Sent",
-    "TransformersSampler",
-    "compare",
-    "compare_live",
-    "derive_seed",
-    "eos_ids",
-]
+from rlobj.base.lazy import names_of
+
+if TYPE_CHECKING:
+    from rlobj.samplers.transformers import TransformersSampler, eos_ids
+    from rlobj.samplers.types import (
+        Distribution,
+        Done,
+        Sample,
+        Sampler,
+        SamplingSettings,
+        derive_seed,
+    )
+    from rlobj.samplers.weights import Digest, Held, Live, Received, Sent, compare, compare_live
+
+__getattr__, __all__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "transformers": "TransformersSampler eos_ids",
+        "types": "Distribution Done Sample Sampler SamplingSettings derive_seed",
+        "weights": "Digest Held Live Received Sent compare compare_live",
+    },
+)

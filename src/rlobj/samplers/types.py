@@ -6,16 +6,19 @@ import hashlib
 import random
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy
 import torch
 from pydantic import Field, StringConstraints
-from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.validation import Model
-from rlobj.samplers.weights import Received
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlobj.samplers.weights import Received
 
 
 def derive_seed(*parts: int | str) -> int:

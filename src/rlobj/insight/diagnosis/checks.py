@@ -192,7 +192,7 @@ HALF_SIGNAL, LARGEST_GROUP = 0.5, 128
 
 
 def rule_never_fires(h: History) -> Found | None:
-    """`drop` or `keep` has not left out a token yet."""
+    """`drop` or `keep` has not dropped a token yet."""
     tokens, dropped = h.total("tokens/step"), "tokens/dropped"
     few = len(h.steps) < MANY_STEPS or tokens < MANY_TOKENS
     if few or h.total(dropped) > 0 or not h.knows(dropped):
@@ -216,7 +216,7 @@ def _guards(rule: Expr) -> bool:
 
 
 def rule_fires_on_everything(h: History) -> Found | None:
-    """`drop` and `keep` leave out almost every token."""
+    """`drop` and `keep` drop almost every token."""
     kept, objective = h.mean("objective/kept_fraction"), h.config.objective
     ruled = objective.drop_rule is not None or objective.keep_rule is not None
     if len(h.steps) < 3 or not (ruled and kept <= EVERYTHING):

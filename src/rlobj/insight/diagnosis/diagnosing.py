@@ -156,7 +156,12 @@ def diagnose_lines(run: Path, lines: Iterable[Mapping[str, Any]], notes: list[st
 
 
 def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
-    """The finding with what is behind it; a note says if the tables cannot be read."""
+    """The finding with what is behind it; a note says if the tables cannot be read.
+
+    The command in its cure names the run and the step.
+    """
+    cure = finding.cure.replace("RUN", str(run)).replace("STEP", str(finding.until))
+    finding = replace(finding, cure=cure)
     look = _DETAILS.get(finding.name)
     if "same_response" in finding.numbers:
         look = common_responses

@@ -19,11 +19,12 @@ from rlobj.insight.replaying import planned as plans
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.result import Replay
 from rlobj.insight.replaying.tallies import Tallies
+from rlobj.objectives.evaluator import Values
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule
-from rlobj.objectives.rules.nodes import Controlled
+from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.reading import checked_files, sound
 from rlobj.records.rows import numpy
@@ -169,7 +170,7 @@ class _Replay:
                 continue
             reads = rule_columns([("rule", rule) for rule in rules.values()], None)
             try:
-                frame = Frame([first.table], reads, SingleProcess(), first.state)
+                frame = _Recorded([first.table], reads, SingleProcess(), first.state)
                 for value, rule in rules.items():
                     yield name, value, _select(rule, frame, first)[first.table.decided]
             except BatchError as error:
@@ -203,6 +204,19 @@ class _Replay:
             notes=list(self.notes),
             swept=self.candidates.swept,
         )
+
+
+class _Recorded(Frame):
+    """Recorded tokens: a column has no value where the run did not score a token.
+
+    A rule is decided there if its other parts decide it: false & undefined is false.
+    """
+
+    def _read(self, name: str, who: str) -> Tensor:
+        return self.table.column(name, who).detach()
+
+    def _evaluate_Column(self, node: Column | NamedReward) -> Values:
+        return self._finite(node, super()._evaluate_Column(node))
 
 
 def _select(rule: Rule, frame: Frame, first: UpdateTable) -> Tensor:

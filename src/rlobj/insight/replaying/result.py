@@ -34,7 +34,7 @@ class Replay:
         objectives: one row for the recorded objective, each other and each rule: `touched` tokens
             (of a rule: those that it selects) with their `share`; `precision`, the share of the
             judged ones that is spurious; `recall`, their share of the spurious tokens; `carried`,
-            their share of the gradient if no token is left out; the number of tokens by effect; and
+            their share of the gradient if no token is dropped; the number of tokens by effect; and
             of objectives the sum of the tokens' `gradient` norms over that of the recorded one, and
             the parts of it that make tokens more likely, that 1% of the tokens have, and that
             spurious tokens have.

@@ -61,7 +61,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             key: of an objective or a rule.
             touched: bool [N].
             spurious: 1, 0 or NaN where nobody judged, [N].
-            gradient: the norm of each token's gradient if none is left out, [N].
+            gradient: the norm of each token's gradient if none is dropped, [N].
         """
         columns = {
             "tokens": torch.ones_like(touched),

@@ -85,13 +85,15 @@ def _page(runs: Sequence[Run]) -> bytes:
             for run in runs
             for note in run.notes
         ),
+        "count": "several" if several else "one",
+        "first": _card(*drawn[0]) if drawn else "",
         "summary": _table(summary(runs), runs),
         "findings": "".join(map(_findings, range(len(runs)), runs)),
         "differences": _differences(runs),
-        "sections": _sections(drawn),
+        "sections": _sections(drawn[1:]),
         "links": "".join(
             f"<a href='#{_anchor(name)}'>{escape(name)}</a>"
-            for name in dict.fromkeys(plot.section for plot, _ in drawn)
+            for name in dict.fromkeys(plot.section for plot, _ in drawn[1:])
         ),
         "times": _table(times(runs), runs),
     }

@@ -75,6 +75,7 @@ RuleList = Annotated[
     tuple[RuleField, ...],
     BeforeValidator(lambda rules: _as_tuple(rules)),
     PlainSerializer(lambda rules: [str(rule) for rule in rules] or None),
+    WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
 ]
 """A pydantic field for a rule or a list of rules; null is no rule."""
 

@@ -10,6 +10,8 @@
 const drawFigures = (() => {
   const FEW = 12; // points that are drawn as dots as well
   const GRID = { left: 54, right: 14, top: 10, bottom: 36 };
+  /* Not from one power of ten to another: a curve between 0.5 and 0.9 would be flat. */
+  const LOG = { type: "log", min: "dataMin", max: "dataMax" };
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   function swatch(color, dash) {
@@ -165,8 +167,7 @@ const drawFigures = (() => {
         animation: false,
         grid: GRID,
         xAxis: { ...axis, ...x, type: figure.logX ? "log" : "value", nameTextStyle: { color: ink } },
-        yAxis: { ...axis, type: this.log ? "log" : "value", scale: true },
-        dataZoom: { type: "inside", disabled: true, filterMode: "filter", startValue: range[0], endValue: range[1] },
+        yAxis: { ...axis, scale: true, ...(this.log && LOG) },
         series: [...figure.lines.flatMap((each, i) => this.series(each, i)), ...this.targets(range)],
       };
     }
@@ -187,13 +188,16 @@ const drawFigures = (() => {
       const { board, figure } = this;
       if (this.hidden.has(i) || board.hidden.has(line.run)) return [];
       const xs = board.data.xs[line.x];
+      const range = board.range ?? board.extent(figure);
+      const [from, to] = [xs.findLastIndex((x) => x <= range[0]), xs.findIndex((x) => x >= range[1])];
+      const near = (points) => points.slice(Math.max(from, 0), to < 0 ? undefined : to + 1);
       const drawn = (ys) =>
         smoothed(xs, ys, board.smooth)?.map((y) => (this.log && y <= 0 ? null : y));
       const [color, dash] = [this.color(line.color), this.dash(line.dash)];
       line.shown = drawn(line.y);
       const curve = {
         type: "line",
-        data: xs.map((x, k) => [x, line.shown[k]]),
+        data: near(xs.map((x, k) => [x, line.shown[k]])), // with the points next to the range
         showSymbol: xs.length <= FEW,
         symbolSize: 4,
         sampling: "minmax",
@@ -207,7 +211,7 @@ const drawFigures = (() => {
       return [
         {
           type: "custom",
-          data: xs.map((x, k) => [x, low[k], high[k]]),
+          data: near(xs.map((x, k) => [x, low[k], high[k]])),
           encode: { x: 0, y: [1, 2] },
           renderItem: band(color),
           progressive: 0,
@@ -309,6 +313,10 @@ const drawFigures = (() => {
         resized.observe(chart.plot);
       }
       dark.addEventListener("change", () => this.draw());
+      addEventListener("beforeprint", () => {
+        for (const chart of this.charts.values()) chart.seen = true;
+        this.draw();
+      });
     }
 
     look(entries) {

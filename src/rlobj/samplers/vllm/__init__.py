@@ -7,18 +7,24 @@
 vLLM is imported when an engine is built; aiohttp is imported when a client is created.
 """
 
-from rlobj.samplers.vllm.client import VllmServerSampler
-from rlobj.samplers.vllm.colocated import VllmSampler
-from rlobj.samplers.vllm.server import Server
-from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
-from rlobj.samplers.vllm.versions import check, installed
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Server",
-    "ServerSettings",
-    "VllmSampler",
-    "VllmServerSampler",
-    "VllmSettings",
-    "check",
-    "installed",
-]
+from rlobj.base.lazy import names_of
+
+if TYPE_CHECKING:
+    from rlobj.samplers.vllm.client import VllmServerSampler
+    from rlobj.samplers.vllm.colocated import VllmSampler
+    from rlobj.samplers.vllm.server import Server
+    from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
+    from rlobj.samplers.vllm.versions import check, installed
+
+__getattr__, __all__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "client": "VllmServerSampler",
+        "colocated": "VllmSampler",
+        "server": "Server",
+        "settings": "ServerSettings VllmSettings",
+        "versions": "check installed",
+    },
+)

@@ -63,6 +63,8 @@ def open_parts(
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
             train, test, note = setup.problems(config, given)
+            if config.model.name is None and given.policy is None:
+                setup.require_readable(config, train, test)
         with together(comm, "checking the reward"):
             grader = stack.enter_context(given.grader or config.rewards.open())
             grader.check([*train, *test])
@@ -73,7 +75,7 @@ def open_parts(
         with together(comm, "loading the model"):
             policy = initial.trained(newest)
             size = _size(policy.model)
-            train, test = setup.fitting(config, policy, train, test, given)
+            train, test = setup.fitting(config, policy, train, test)
             reference = initial.reference(objective)
             stream = ProblemStream(train, seed=config.seed)
             scorer = PolicyScorer(policy.model, config.training.packed)

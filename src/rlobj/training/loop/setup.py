@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,11 +18,12 @@ from urllib.parse import quote
 import torch
 
 from rlobj.base.errors import ConfigError, DataError
+from rlobj.config.embedded_profile import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models import lora
-from rlobj.models.embedded.tokenizer import alphabet_of
+from rlobj.models.embedded import RECIPES, embedded_policy
 from rlobj.models.policy import Policy, arithmetic, load_model, load_policy
 from rlobj.objectives.objective import Objective
 from rlobj.records.texts import TokenTexts
@@ -115,17 +117,20 @@ class InitialPolicy:
         return policy
 
 
+def _embedded_task(config: RunConfig) -> str:
+    """The task whose embedded policy a run without a model trains."""
+    source = str(config.data.source)
+    return source if source in PROFILES else OWN_PROBLEMS_TASK
+
+
 def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Callback]) -> str:
     """The folder of the embedded policy. On first use one process of each machine makes it."""
-    from rlobj.config.embedded_profile import OWN_PROBLEMS_TASK, PROFILES
-    from rlobj.models.embedded import embedded_policy
 
     def progress(done: int, total: int, loss: float) -> None:
         for callback in callbacks:
             callback.warm_starting(done, total, loss)
 
-    task = str(config.data.source)
-    task, folder = task if task in PROFILES else OWN_PROBLEMS_TASK, ""
+    task, folder = _embedded_task(config), ""
     for first in (True, False):
         with together(parallel.comm, "making the embedded policy"):
             if first == parallel.accelerator.is_local_main_process:
@@ -210,17 +215,12 @@ def fitting(
     policy: Policy,
     train: Sequence[Problem],
     test: Sequence[Problem],
-    given: Given,
 ) -> tuple[list[Problem], list[Problem]]:
     """The training and held-out problems whose prompts the policy can read.
 
     Raises:
-        ConfigError: no problem is short enough, or the embedded policy lacks a character.
+        ConfigError: no problem is short enough.
     """
-    if config.model.name is None and given.policy is None:
-        alphabet = alphabet_of(policy.tokenizer)
-        _require_readable(alphabet, policy.template, train)
-        _require_readable(alphabet, policy.test_template, test)
     limit = _prompt_limit(config, policy)
     return (
         _short_enough(train, policy.encode, limit, "training"),
@@ -243,14 +243,20 @@ def _prompt_limit(config: RunConfig, policy: Policy) -> int | None:
     return min(configured or context, context - longest)
 
 
-def _require_readable(alphabet: str, template: str, problems: Sequence[Problem]) -> None:
+def require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
     """Check that the embedded policy has a token for every character of the prompts.
+
+    It is not made for problems that it cannot read: that takes most of a minute.
 
     Raises:
         ConfigError: a prompt with other characters.
     """
-    for problem in problems:
-        text = format_prompt(template, problem)
+    alphabet, data = RECIPES[_embedded_task(config)].alphabet, config.data
+    prompts = chain(
+        (format_prompt(data.template, problem) for problem in train),
+        (format_prompt(data.template_for_tests, problem) for problem in test),
+    )
+    for text in prompts:
         if unknown := "".join(each for each in dict.fromkeys(text) if each not in alphabet):
             shown = text if len(text) <= 60 else f"{text[:60]}..."
             raise ConfigError(

@@ -12,6 +12,11 @@ const HINTS = [
   [/\d,\d/, "write a point in a number: 0.01"],
   [/^.{0,2}\d+%/, "write a share as a number: 0.8"],
 ];
+/* The same, by the message and the rule; these stand alone. */
+const WHOLE = [
+  [/number '(spurious|kept)'/, "spurious and kept are 1 or 0. Write spurious > 0, or kept < 1"],
+  [/\b(token|text|effect) *[=!]=/, 'The fields to the right find a text, such as "7" in quotes, and an effect'],
+];
 let turns = 0; // number of the newest filter; older ones end when they notice
 
 const inRange = ({ step }) => step >= Number(state.from) && step <= Number(state.to || Infinity);
@@ -110,7 +115,8 @@ function showProblem(error) {
   const code = make("pre", {}, error.at === undefined ? line : `${line}\n${caret}`);
   const near = state.where.slice(Math.max(0, at - 2), at + 6);
   const hint = HINTS.find(([pattern]) => pattern.test(near))?.[1];
-  box.replaceChildren(code, visible(hint ? `${error.message}: ${hint}` : error.message, 600));
+  const whole = WHOLE.find(([pattern]) => pattern.test(`${error.message}\n${state.where}`))?.[1];
+  box.replaceChildren(code, visible(whole ?? (hint ? `${error.message}: ${hint}` : error.message), 600));
 }
 
 /* Go to the nearest match after or before the token that is shown; keys then move from there. */

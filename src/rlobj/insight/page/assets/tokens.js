@@ -19,7 +19,7 @@ function subject() {
   return ["all tokens", (row) => mask[row]];
 }
 
-/* Counts and means of rows by token text, and what touched them. */
+/* Counts and means of rows by token text, and what touched them: places in the list of causes. */
 function byText(wanted) {
   const [codes, effects, clauses] = ["text", "effect", "clause"].map(column);
   const causes = []; // by text: effect and clause in one number
@@ -30,17 +30,23 @@ function byText(wanted) {
   };
   const found = tally(valuesOf("text").length, key, AVERAGED);
   const total = found.tokens.reduce((sum, each) => sum + each, 0);
-  const textOf = (cause) => {
-    const clause = valuesOf("clause")[cause % 65536];
-    return `${valuesOf("effect")[Math.floor(cause / 65536)] ?? "untouched"}${clause ? ` by ${clause}` : ""}`;
-  };
-  return valuesOf("text").flatMap((text, code) => {
+  const effectOf = (cause) => valuesOf("effect")[Math.floor(cause / 65536)] ?? "untouched";
+  const ruled = [...new Set(causes.flatMap((each) => [...(each ?? [])]))].filter(
+    (cause) => valuesOf("clause")[cause % 65536],
+  );
+  const legend = ruled.map((cause) => `${effectOf(cause)} by ${valuesOf("clause")[cause % 65536]}`);
+  const textOf = (cause) =>
+    ruled.length > 1 && ruled.includes(cause)
+      ? `${effectOf(cause)} by ${ruled.indexOf(cause) + 1}`
+      : effectOf(cause);
+  const lines = valuesOf("text").flatMap((text, code) => {
     const tokens = found.tokens[code];
     if (!tokens) return [];
     const means = Object.fromEntries(AVERAGED.map((name) => [name, found.mean(name, code)]));
     const by = [...causes[code]].map(textOf).join("; ");
     return { text, tokens, share: tokens / total, estimated: found.variance[code] > 0, by, ...means };
   });
+  return [lines, legend];
 }
 
 function shownIn(name, line) {
@@ -49,9 +55,22 @@ function shownIn(name, line) {
   return name === "share" || name === "spurious" ? percent(line[name]) : number(line[name], true);
 }
 
+function clauseLine(text, i, all) {
+  const number = all.length > 1 ? `${i + 1}  ` : "";
+  return make("div", { class: "clause" }, number + visible(text, 500));
+}
+
 function drawTexts() {
   const [what, wanted] = subject();
-  const lines = byText(wanted);
+  const [lines, legend] = byText(wanted);
+  if (!lines.length) {
+    const [none, advice] = chosen.narrowed
+      ? ["The filter finds no token.", "Change the rule, the text, the effect or the steps above."]
+      : ["No token.", "Widen the steps above."];
+    byId("texts").replaceChildren(make("caption", {}, `${none} ${advice}`));
+    byId("more").replaceChildren();
+    return;
+  }
   const down = state.sort.startsWith("-");
   const key = state.sort.replace("-", "");
   const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1);
@@ -62,10 +81,10 @@ function drawTexts() {
     button.addEventListener("click", () => go({ sort: sorted === "descending" ? name : `-${name}` }));
     return make("th", { scope: "col", "aria-sort": sorted }, button);
   });
-  heads.push(make("th", { scope: "col", class: "by one-line" }, "by"));
+  heads.push(make("th", { scope: "col", class: "by one-line" }, "effect"));
   const body = make("tbody");
   byId("texts").replaceChildren(
-    make("caption", {}, `${number(lines.length)} texts of ${what}`),
+    make("caption", {}, `${number(lines.length)} texts of ${what}`, ...legend.map(clauseLine)),
     make("thead", {}, make("tr", {}, ...heads)),
     body,
   );

@@ -1,6 +1,8 @@
 "use strict";
 /* The figures of the report and the controls above them. */
 
+byId("numbers").open = !matchMedia("(max-width: 40rem)").matches;
+
 (async () => {
   const data = JSON.parse(new TextDecoder().decode(await unpack("figures")));
   const board = drawFigures(data);

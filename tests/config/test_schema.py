@@ -1,0 +1,65 @@
+"""The JSON schema of preset files, and what each setting means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj.base.primitive import Primitive
+from rlobj.base.validation import Model
+from rlobj.config.presets import preset_folder, read_yaml
+from rlobj.config.run_config import RunConfig
+from rlobj.config.schema import preset_schema, setting_meanings
+
+PRESETS = sorted(preset_folder().glob("*.yaml"))
+
+
+def errors(content: dict[str, Any]) -> list[str]:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = preset_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return [
+        error.json_path for error in jsonschema.Draft202012Validator(schema).iter_errors(content)
+    ]
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_every_preset_is_valid_under_the_schema(path: Path) -> None:
+    assert errors(read_yaml(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        ({"bse": "dapo"}, "$"),
+        ({"preset": "dapo"}, "$"),
+        ({"training": {"stepz": 3}}, "$.training"),
+        ({"training": {"steps": "many"}}, "$.training.steps"),
+        ({"objective": {"surrogate": "clipp"}}, "$.objective.surrogate"),
+        ({"objective": {"surrogate": {"kind": "clipp"}}}, "$.objective.surrogate"),
+    ],
+)
+def test_a_mistake_is_invalid_under_the_schema(content: dict[str, Any], path: str) -> None:
+    assert errors(content) == [path]
+
+
+def test_every_setting_has_its_meaning() -> None:
+    known = setting_meanings()
+    assert known["training.steps"] == "number of rollouts"
+    assert known["objective.surrogate.dual"] == "clip: c, an absolute cap for A < 0; null = none"
+    unsaid = {name for name, text in known.items() if not text}
+    assert all(name.endswith((".kind", ".target")) for name in unsaid)
+
+    def fields(model: type[Model], prefix: str) -> set[str]:
+        names = set()
+        for key, field in zip(model.keys(), model.model_fields.values(), strict=True):
+            names.add(prefix + key)
+            inner = field.annotation
+            section = isinstance(inner, type) and issubclass(inner, Model)
+            if section and not issubclass(inner, Primitive):
+                names |= fields(inner, f"{prefix}{key}.")
+        return names
+
+    assert fields(RunConfig, "") - {"preset", "origin"} <= known.keys()
