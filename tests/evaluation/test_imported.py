@@ -133,7 +133,7 @@ def test_columns_can_be_named(tmp_path):
     ("rows", "columns", "message"),
     [
         ([{"id": "a", "answer": "4"}], {}, r"no response.*--column response=COLUMN"),
-        ([{"id": "a", "response": "4"}], {}, r"no gold answer.*--on NAME"),
+        ([{"id": "a", "response": "4"}], {}, r"no gold answer.*on=NAME"),
         ([{"id": "a", "response": "4", "answr": "4"}], {"answer": "answer"}, "no column 'answer'"),
         (
             [
