@@ -98,7 +98,7 @@ COMMANDS = {
     "train --resume no": "no is not a run",
     "train --resume rows.jsonl": "it is a file, and a run is a folder",
     "train --resume folder": "it has no config.resolved.yaml",
-    "eval no": "there is no folder 'no' here. For a hub id, name the problems",
+    "eval no": "there is no folder 'no' here. For a hub id, name the problems: --on aime24,",
     "eval folder --on rows.jsonl": "is a folder without config.json",
     "eval embedded --on aime2": "Did you mean 'aime25'?",
     "eval embedded --on rows.jsonl -n 0": "greater than or equal to 1",

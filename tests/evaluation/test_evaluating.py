@@ -173,7 +173,7 @@ def test_error_names_the_longest_response_that_fits(policy) -> None:
 
 def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, tmp_path) -> None:
     long = [{"problem": "1+" * 50_000, "answer": "1"}, ROWS[0]]
-    with pytest.raises(ConfigError, match=r"1 of 2 prompts leave no room for a response .*--on FI"):
+    with pytest.raises(ConfigError, match=r"1 of 2 prompts leave no room for a response .*on=FI"):
         rlobj.evaluate(policy, long, n=1, template="{prompt}")
     words = [{"problem": "How many?", "answer": "1"}]
     rows = [{"problem": f"{i}: Let $x$ " + "and so on " * 30, "answer": "1"} for i in range(2)]
@@ -182,7 +182,7 @@ def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, 
         with pytest.raises(ConfigError) as caught:
             rlobj.evaluate("embedded", of_the_embedded_policy, n=1, data_dir=tmp_path)
         assert "characters that its tokenizer does not know" in str(caught.value)
-        assert "Without --on, its own problems are asked." in str(caught.value)
+        assert "Without on=NAMES, its own problems are asked." in str(caught.value)
     assert "2 of 2 prompts leave no room" in str(caught.value)
 
 

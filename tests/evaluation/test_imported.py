@@ -232,7 +232,7 @@ CHOICES = {**lm_eval(0, []), "resps": [[["-5.1", "False"]], [["-0.1", "True"]]]}
     [
         ([{"id": "a", "answer": "4"}], {}, r"no response.*--column response=COLUMN"),
         ([{"id": "a", "answer": "4", "said": "4"}], {}, "columns are id, answer, said. Name it"),
-        ([{"id": "a", "response": "4"}], {}, r"no gold answer.*--on NAME"),
+        ([{"id": "a", "response": "4"}], {}, r"no gold answer.*on=NAME"),
         ([{"response": "4"}], {"columns": {"answer": "answer"}}, "no column 'answer'"),
         ([ROW, {**ROW, "answer": "5"}], {}, "'a' has the gold answer '5' here and '4' before"),
         ([], {}, "no response in it"),

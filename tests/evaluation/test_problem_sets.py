@@ -140,7 +140,7 @@ def test_the_embedded_policy_has_a_task_of_its_own() -> None:
 
 
 def test_error_asks_for_problems_if_the_model_has_none() -> None:
-    with pytest.raises(ConfigError, match="name the problems: --on aime24,"):
+    with pytest.raises(ConfigError, match="name the problems: on=aime24,"):
         asked("some/model")
 
 

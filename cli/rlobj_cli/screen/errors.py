@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
@@ -26,6 +27,8 @@ from typer.core import TyperCommand, TyperGroup
 from rlobj.base.errors import RlobjError, RunError
 from rlobj_cli.screen.options import meant
 
+_ARGUMENT = re.compile(r"(?<![\w.-])(out|on)=")
+"""What the library calls out=DIR is --out DIR on the command line."""
 _UsageError: Any = typer.BadParameter.__base__
 FAILED = 1
 WRONG_INPUT = 2
@@ -84,7 +87,8 @@ class GuardedGroup(TyperGroup):
                 raise
             note = "another process has ended, and this one with it: " if lost else ""
             failed = lost or isinstance(error, RunError)
-            report("Failed" if failed else "Wrong input", f"{note}{error}")
+            text = _ARGUMENT.sub(r"--\1 ", str(error))
+            report("Failed" if failed else "Wrong input", note + text)
             raise typer.Exit(FAILED if failed else WRONG_INPUT) from None
 
 

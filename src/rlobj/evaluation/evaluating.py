@@ -231,10 +231,10 @@ def _fitted(
             "the text around it (--template)"
         )
     if reasons:
-        own = "Without --on, its own problems are asked. " if "data" in source.layer[1] else ""
+        own = "Without on=NAMES, its own problems are asked. " if "data" in source.layer[1] else ""
         raise ConfigError(
             f"{source.name} cannot answer {each.name}: {'; '.join(reasons)}. {own}Otherwise name "
-            "another model, or a file with problems that fit: --on FILE"
+            "another model, or a file with problems that fit: on=FILE"
         )
     if unread:
         text = f"{each.name}: {unread} of {count} prompts have characters unknown to the tokenizer"

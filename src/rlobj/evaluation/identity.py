@@ -59,7 +59,7 @@ def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, An
         lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in found)
         raise ConfigError(
             f"{path} contains an evaluation with other settings:\n{lines}\nUse the same settings "
-            "to continue it, or choose another folder with --out DIR"
+            "to continue it, or choose another folder with out=DIR"
         )
 
 

@@ -138,7 +138,7 @@ def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
     if not answers:
         raise DataError(
             f"{row.where}: no gold answer. Name its column with --column answer=COLUMN, or the "
-            "benchmark with --on NAME."
+            "benchmark with on=NAME."
         )
     if name is None and not prompt.strip():
         raise DataError(

@@ -181,7 +181,7 @@ def named_problems(on: Problems) -> list[Any] | None:
         return given
     names = list(chain.from_iterable(_split(str(each)) for each in given))
     if not names:
-        raise ConfigError(f"--on {on!r}: expected {', '.join(BENCHMARKS)}, a task or a file")
+        raise ConfigError(f"on={on!r}: expected {', '.join(BENCHMARKS)}, a task or a file")
     return list(dict.fromkeys(names))
 
 
@@ -202,7 +202,7 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
     given = is_gym(name) or Path(name).exists() or "/" in name or Path(name).suffix
     if name not in known and not given:
         raise DataError(
-            f"--on {name}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
+            f"on={name}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
             f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
             f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name"
         )
@@ -222,7 +222,7 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
         name = model[1]["model"]["name"]
         absent = "" if Path(name).exists() else f"there is no folder '{name}' here. For a hub id, "
         raise ConfigError(
-            f"{absent}name the problems: --on {','.join(list(BENCHMARKS)[:3])}, --on all, a "
+            f"{absent}name the problems: on={','.join(list(BENCHMARKS)[:3])}, on=all, a "
             f"built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run has its "
             "own problems."
         )

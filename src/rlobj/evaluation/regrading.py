@@ -112,7 +112,7 @@ def score(
         raise ConfigError(
             f"{out} already contains an evaluation. To finish or repeat its grading: "
             f"rlobj eval regrade {out}\n"
-            "Otherwise choose another folder with --out DIR"
+            "Otherwise choose another folder with out=DIR"
         )
     samples.require_free()
     callback.started(str(paths[0]))

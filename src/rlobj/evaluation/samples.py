@@ -182,7 +182,7 @@ class Samples:
             return
         if any(entry.name != ".lock" for entry in path.iterdir()):
             raise ConfigError(
-                f"{path} has files, but is not an evaluation. Choose another --out DIR"
+                f"{path} has files, but is not an evaluation. Choose another folder with out=DIR"
             )
 
     # Settings and problems.

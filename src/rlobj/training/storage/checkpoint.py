@@ -219,7 +219,7 @@ def newest_sound(run: RunDirectory, *, set_aside: bool = False) -> Path | None:
         listed = "\n".join(f"  {path.name}: {what}" for path, what in damaged.items())
         raise ConfigError(
             f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
-            "Restore their files, or start a new run with another --out."
+            "Restore their files, or start a new run with out=DIR."
         )
     for path, what in damaged.items():
         if not set_aside:

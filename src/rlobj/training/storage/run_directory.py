@@ -71,13 +71,13 @@ class RunDirectory:
         if run_folder.is_run(self.path):
             raise ConfigError(
                 f"{self.path} already contains a run. {run_folder.how_to_continue(self.path)}\n"
-                "or choose another folder with --out DIR"
+                "or choose another folder with out=DIR"
             )
         left = [self.metrics, *self.path.glob("*/step-*")]
         if any(path.exists() for path in left):
             raise ConfigError(
                 f"{self.path} contains parts of a run without its config.resolved.yaml. Choose "
-                "another folder with --out DIR"
+                "another folder with out=DIR"
             )
 
     def adopted(self, config: RunConfig) -> RunConfig:
