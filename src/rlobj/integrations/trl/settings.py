@@ -21,11 +21,13 @@ from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalize
 from rlobj.objectives.mismatch import Mask, Mismatch, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
+from rlobj.objectives.surrogates import Clip, Surrogate
 
 logger = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
+SELECTIONS = ("current", "old")
 PROVIDED = frozenset({"rewards", "old_logprobs", "entropy", "old_entropy"})
 """The columns that TRL always provides, besides `logprobs`."""
 
@@ -34,6 +36,85 @@ REFUSED: Mapping[str, str] = _TABLE["refused"]
 """Terms of TRL's own loss, which is not used. Each with what to type instead of a value {0}."""
 REPLACED: Sequence[str] = _TABLE["replaced"]
 """Settings of TRL's loss, which the objective replaces."""
+
+
+@dataclasses.dataclass
+class ObjectiveConfig(GRPOConfig):
+    """GRPOConfig with the options of an ObjectiveTrainer, for TrlParser, a command line and YAML.
+
+    An argument of the trainer replaces the option of the same name.
+    """
+
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output"]  # noqa: RUF012
+
+    objective: str | None = dataclasses.field(
+        default=None, metadata={"help": "a preset, or a preset file"}
+    )
+    advantages: str = dataclasses.field(default="auto", metadata={"help": "auto, trl or objective"})
+    selection: str | None = dataclasses.field(
+        default=None, metadata={"help": "policy that rules read: current or old"}
+    )
+    record: str = dataclasses.field(
+        default="true", metadata={"help": "true, false, or the record's folder"}
+    )
+    output: dict[str, Any] | str | None = dataclasses.field(
+        default=None, metadata={"help": "settings of the record, as JSON"}
+    )
+
+
+OPTIONS = ("objective", "advantages", "selection", "record", "output")
+
+
+def options(config: Settings, *given: Any) -> dict[str, Any]:
+    """The options of a trainer: its arguments, or else those of an ObjectiveConfig.
+
+    Args:
+        config: GRPOConfig or ObjectiveConfig.
+        given: arguments of the trainer, in the order of `OPTIONS`; None = that of the config.
+
+    Returns:
+        The options. "objective" is a Preset if a name or path was given, and "preset" that name.
+
+    Raises:
+        ConfigError: an option has a value that is not allowed.
+    """
+    usual = ObjectiveConfig.__dataclass_fields__
+    found = {
+        name: config.get(name, usual[name].default) if value is None else value
+        for name, value in zip(OPTIONS, given, strict=True)
+    }
+    objective = found["objective"]
+    if isinstance(objective, str | Path):
+        found["objective"] = load_preset(objective)
+    preset = found["objective"] if isinstance(found["objective"], Preset) else None
+    found["preset"] = preset and str(preset.path if isinstance(objective, Preset) else objective)
+    training = (preset.config.get("training") or {}) if preset else {}
+    found["selection"] = found["selection"] or training.get("selection", "current")
+    for name, values in (("advantages", ("auto", "trl", "objective")), ("selection", SELECTIONS)):
+        if found[name] not in values:
+            expected = f"{', '.join(map(repr, values[:-1]))} or {values[-1]!r}"
+            raise ConfigError(f"{name}={found[name]!r}; expected {expected}")
+    record = found["record"]
+    record = {"true": True, "false": False}.get(str(record).lower(), record)
+    path = isinstance(record, str | Path)
+    if not isinstance(record, bool) and (not path or Path(record).is_file()):
+        raise ConfigError(f"record={record!r}; expected True, False, or the path of a folder")
+    found["record"], found["output"] = record, found["output"] or {}
+    RunConfig(output=found["output"])
+    return found
+
+
+def bounds(surrogate: Surrogate) -> dict[str, Any]:
+    """The attributes of GRPOTrainer with which TRL's metrics `clip_ratio/...` are the surrogate's.
+
+    A surrogate that clips in another way has no such metrics.
+    """
+    usual = isinstance(surrogate, Clip) and surrogate.ratio != "product"
+    if not (usual and isinstance(surrogate.low, float) and isinstance(surrogate.high, float)):
+        return {"loss_type": "sapo"}
+    low, high, level = surrogate.low, surrogate.high, surrogate.ratio
+    names = ("loss_type", "epsilon_low", "epsilon_high", "importance_sampling_level")
+    return dict(zip(names, ("dapo", low, high, level), strict=True))
 
 
 def defaults() -> Settings:
@@ -202,18 +283,6 @@ def report_checkpoints(settings: Settings) -> None:
             save_steps,
             updates,
         )
-
-
-def check_record(record: Any, output: Any) -> None:
-    """Check the place of the record, and its settings.
-
-    Raises:
-        ConfigError: the place is no folder, or a setting is unknown.
-    """
-    path = isinstance(record, str | Path)
-    if not isinstance(record, bool) and (not path or Path(record).is_file()):
-        raise ConfigError(f"record={record!r}; expected True, False, or the path of a folder")
-    RunConfig(output=output)
 
 
 def check_rewards(objective: Objective, names: Sequence[str]) -> None:
