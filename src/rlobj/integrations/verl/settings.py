@@ -14,9 +14,9 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.presets import load_preset
 from rlobj.installation import check_version
 from rlobj.integrations.columns import check_columns
+from rlobj.integrations.verl import LOSS_MODE
 from rlobj.objectives.objective import Objective
 
-LOSS_MODE = "rlobj"
 KEY = "actor_rollout_ref.rlobj"
 TESTED = "==0.9.1"
 _ALWAYS = (
