@@ -112,6 +112,14 @@ def test_an_objective_without_rules_cannot_drop_everything() -> None:
     assert names(watched(lambda step: line, objective={"drop": None})) == set()
 
 
+def test_rules_are_not_blamed_for_an_update_without_tokens() -> None:
+    """TRL's mask of truncated responses may leave none."""
+    empty = {"objective/kept_fraction": 0.0, "tokens/step": 0.0}
+    assert names(watched(lambda step: empty)) == set()
+    full = watched(lambda step: empty if step % 2 else {**empty, "tokens/step": 100.0})
+    assert "rule-fires-on-everything" in names(full)
+
+
 SICK: dict[str, tuple[Callable[[int], Line], dict[str, Any], set[str]]] = {
     "collapse": (
         lambda step: {"reward/accuracy": 0.4 if step < 15 else 0.4 - 0.02 * min(step - 15, 20)},
