@@ -25,7 +25,7 @@ from rlobj.integrations.trl.rollout import ENTROPY, Rollouts, unlike, unread
 from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.loop.metrics import combine
+from rlobj.training.loop.metrics import Measured, combine
 from rlobj.training.parallel.agreement import agree
 from rlobj.training.parallel.process_group import ProcessGroup
 
@@ -252,7 +252,7 @@ class ObjectiveMixin(_Trainer):
         except BatchError as error:  # raised below on all processes together
             window.error = window.error or error
             output = window.phase.loss(*place, check=False)
-        window.add(table, output)
+        window.measured.append(Measured.of(table, output, torch.arange(len(table))))
         if last:
             agree(window.error, "the loss", self._comm)  # before the optimizer's step
             self._log_update(window)
