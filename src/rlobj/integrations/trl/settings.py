@@ -164,9 +164,8 @@ def _read(objective: Any, max_tokens: int) -> Objective:
         raise ConfigError(_TEXTS["objective"].format(objective))
     preset = objective if isinstance(objective, Preset) else load_preset(objective)
     sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
-    unused = ["sampling.dynamic"] if sampling.get("dynamic") else []
-    unused += ["rewards"] if rewards else []
-    if unused:
+    found = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
+    if unused := [name for name, value in found.items() if value]:
         logger.warning(_TEXTS["unused"].format(preset.name, " and ".join(unused)))
     return preset.resolved(max_tokens)
 

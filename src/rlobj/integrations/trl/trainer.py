@@ -128,25 +128,24 @@ class ObjectiveMixin(_Trainer):
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
         progress = self._progress
-        if progress.window is None:
+        window = progress.window
+        if window is None:
             progress.window = window = self._open_window()
             if len(window.inputs) > 1:  # else the plan shares the forward pass of the loss
                 self._plan(window)
-        if progress.window.position == len(progress.window.inputs):
+        if window.position == len(window.inputs):
             raise RunError(
-                f"the update was planned for {progress.window.size}, and the "
-                "training loop asks for one more. It must call get_batch_samples before each update"
+                f"the update was planned for {window.size}, and the training loop asks for one "
+                "more. It must call get_batch_samples before each update"
             )
-        return progress.window.inputs[progress.window.position]
+        return window.inputs[window.position]
 
     def _open_window(self) -> Window:
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
         progress, first = self._progress, self._step
         batches = progress.batches
         if not batches:
-            raise RunError(
-                "the training loop prepares inputs for which it did not call get_batch_samples"
-            )
+            raise RunError("the training loop did not call get_batch_samples for these inputs")
         inputs, rollouts = [], []
         try:
             for step, batch in enumerate(batches, first):
@@ -192,12 +191,8 @@ class ObjectiveMixin(_Trainer):
             if old is not None and (present or self._selection == "old"):
                 window.scored[id(inputs)] = old, inputs.get("rlobj_old_entropy")
             elif old is None or self._reads & {"logprobs", "entropy"}:
-                with (
-                    torch.no_grad(),
-                    disable_gradient_checkpointing(
-                        self.model, self.args.gradient_checkpointing_kwargs
-                    ),
-                ):
+                how = self.args.gradient_checkpointing_kwargs
+                with torch.no_grad(), disable_gradient_checkpointing(self.model, how):
                     logprobs, entropies, _ = self._forward(self.model, inputs, logged=False)
                 reads = bool(self._reads & ENTROPY)  # in all tables of an update, or in none
                 window.scored[id(inputs)] = logprobs, entropies if reads else None
@@ -241,10 +236,8 @@ class ObjectiveMixin(_Trainer):
         """
         last = window.position == len(window.inputs) - 1
         if self.model.training and self.accelerator.sync_gradients != last:
-            raise RunError(
-                f"the update was planned for {window.size}, but "
-                "the optimizer's step does not come after the last of them"
-            )
+            early = "the optimizer's step does not come after the last of them"
+            raise RunError(f"the update was planned for {window.size}, but {early}")
         assert window.plan is not None
         place = (table, window.plan, window.position)
         try:
@@ -261,8 +254,8 @@ class ObjectiveMixin(_Trainer):
 
     def _log_update(self, window: Window) -> None:
         assert window.plan is not None
-        metrics = combine(window.measured, window.phase, window.plan, True, self._comm)
-        window.metrics = {**window.plan.metrics, **metrics}
+        window.metrics = dict(window.plan.metrics)
+        window.metrics |= combine(window.measured, window.phase, window.plan, True, self._comm)
         for name, value in window.metrics.items():
             self._metrics["train" if self.model.training else "eval"][f"rlobj/{name}"].append(value)
 
@@ -291,7 +284,6 @@ class ObjectiveMixin(_Trainer):
     def _table(self, inputs: Inputs, logprobs: Tensor, entropies: Tensor | None) -> TokenBatch:
         """TRL's inputs as a TokenBatch."""
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        own = inputs.get("rlobj_advantages")
         names = self.reward_func_names
         return TokenBatch.from_padded(
             mask,
@@ -302,7 +294,7 @@ class ObjectiveMixin(_Trainer):
             rewards=inputs["rlobj_rewards"],
             reward_names=names if len(set(names)) == len(names) else None,
             reward_weights=self.reward_weights.tolist(),
-            advantages=own if self._own_advantages else inputs["advantages"],
+            advantages=inputs.get("rlobj_advantages" if self._own_advantages else "advantages"),
             old_logprobs=inputs.get("old_per_token_logps"),
             old_entropy=inputs.get("rlobj_old_entropy"),
             ref_logprobs=inputs.get("ref_per_token_logps"),

@@ -51,10 +51,8 @@ def _losses(module: Any) -> None:
     @module.register_policy_loss(LOSS_MODE)
     def unplanned_loss(**_: Any) -> Any:
         raise RunError(
-            "verl asks for the policy loss 'rlobj' outside of rlobj's training worker, so the "
-            "update has no plan. Another training worker, or a subclass of ActorRolloutRefWorker "
-            "with its own actor_worker_cls, is in use; rlobj needs verl's own, with strategy=fsdp "
-            "or fsdp2"
+            "the update has no plan: another training worker than rlobj's is in use. Expected "
+            "verl's own ActorRolloutRefWorker, with its own actor_worker_cls and strategy=fsdp2"
         )
 
 

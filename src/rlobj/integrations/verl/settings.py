@@ -72,19 +72,14 @@ def read_settings(config: Any) -> Settings:
 
 
 def check(config: Any) -> None:
-    """Check verl's whole configuration, on the driver, before the run starts.
+    """Check the whole configuration of a run that names rlobj, on the driver, before it starts.
 
     Raises:
         ConfigError: see `read_settings`; or verl would do something that the objective does, too.
     """
-    chosen = config.actor_rollout_ref.actor.policy_loss.loss_mode == LOSS_MODE
-    if not chosen:
-        if OmegaConf.select(config, KEY) is not None:
-            raise ConfigError(
-                f"{KEY} has no effect with another loss. Type "
-                f"actor_rollout_ref.actor.policy_loss.loss_mode={LOSS_MODE}"
-            )
-        return
+    if config.actor_rollout_ref.actor.policy_loss.loss_mode != LOSS_MODE:
+        needed = f"actor_rollout_ref.actor.policy_loss.loss_mode={LOSS_MODE}"
+        raise ConfigError(f"{KEY} has no effect with another loss. Type {needed}")
     settings = read_settings(config.actor_rollout_ref)
     _raise(_mistakes_of_run(config, settings.objective))
 
