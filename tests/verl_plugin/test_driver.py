@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils
 
 from rlobj import load_preset
-from rlobj.integrations.verl import PADDING
+from rlobj.integrations.verl.names import PADDING
 
 
 class GivenTrainer(PPOTrainer):

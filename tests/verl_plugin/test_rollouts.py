@@ -21,7 +21,7 @@ from verl.utils import tensordict_utils
 from verl.workers.utils.padding import response_to_nested
 
 from rlobj import load_preset
-from rlobj.integrations.verl import PADDING
+from rlobj.integrations.verl.names import PADDING
 
 TOLERANCE = 2e-5
 ONCE = {"mini_batch_size": RESPONSES, "global_batch_size": RESPONSES, "epochs": 1}

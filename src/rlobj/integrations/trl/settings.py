@@ -90,9 +90,9 @@ def options(config: Settings, *given: Any) -> dict[str, Any]:
     path = isinstance(record, str | Path)
     if not isinstance(record, bool) and (not path or Path(record).is_file()):
         raise ConfigError(_TEXTS["record"].format(record))
-    found["record"], found["output"] = record, found["output"] or {}
-    RunConfig(output=found["output"])
-    return found
+    output: Any = found["output"] or {}
+    RunConfig(output=output)
+    return {**found, "record": record, "output": output}
 
 
 def bounds(surrogate: Surrogate) -> dict[str, Any]:
@@ -100,10 +100,11 @@ def bounds(surrogate: Surrogate) -> dict[str, Any]:
 
     A surrogate that clips in another way has no such metrics.
     """
-    usual = isinstance(surrogate, Clip) and surrogate.ratio != "product"
-    if not (usual and isinstance(surrogate.low, float) and isinstance(surrogate.high, float)):
+    if not isinstance(surrogate, Clip) or surrogate.ratio == "product":
         return {"loss_type": "sapo"}
     low, high, level = surrogate.low, surrogate.high, surrogate.ratio
+    if not (isinstance(low, float) and isinstance(high, float)):
+        return {"loss_type": "sapo"}
     names = ("loss_type", "epsilon_low", "epsilon_high", "importance_sampling_level")
     return dict(zip(names, ("dapo", low, high, level), strict=True))
 

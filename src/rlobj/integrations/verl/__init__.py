@@ -22,11 +22,12 @@ from functools import partial, wraps
 from importlib.abc import MetaPathFinder
 from typing import Any
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import MissingExtra, RunError
+from rlobj.installation import installed_version
+from rlobj.integrations.verl.names import LOSS_MODE, PADDING
 
-LOSS_MODE = "rlobj"
-PADDING = "rlobj_padding"
-"""The field with the uids of synthetic responses, joined by commas."""
+if installed_version("verl") is None:
+    raise MissingExtra("verl", "verl", "rlobj.integrations.verl")
 
 
 def _config(module: Any) -> None:

@@ -14,7 +14,7 @@ from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import load_preset
 from rlobj.installation import check_version
 from rlobj.integrations.columns import check_columns
-from rlobj.integrations.verl import LOSS_MODE
+from rlobj.integrations.verl.names import LOSS_MODE
 from rlobj.objectives.objective import Objective
 
 KEY = "actor_rollout_ref.rlobj"

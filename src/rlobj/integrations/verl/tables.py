@@ -16,7 +16,7 @@ from torch import Tensor
 from verl.utils import tensordict_utils
 
 from rlobj.base.errors import BatchError
-from rlobj.integrations.verl import PADDING
+from rlobj.integrations.verl.names import PADDING
 from rlobj.objectives.joining import trained_positions
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.operators import column
