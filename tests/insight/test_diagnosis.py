@@ -139,6 +139,14 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
 ]
 
 
+def test_rules_are_not_blamed_for_an_update_without_tokens():
+    """TRL's mask of truncated responses may leave none."""
+    empty = {"objective/kept_fraction": 0.0, "tokens/step": 0.0}
+    assert names(watched(lambda step: empty)) == set()
+    full = watched(lambda step: empty if step % 2 else {**empty, "tokens/step": 100.0})
+    assert "rule-fires-on-everything" in names(full)
+
+
 @pytest.mark.parametrize(("name", "change", "settings"), SICK)
 def test_a_sick_run_has_the_finding_and_no_other(
     name: str, change: Change, settings: dict[str, Any]

@@ -143,6 +143,26 @@ def test_the_verifier_alone_says_what_is_right(
     assert any(0 < line["reward/accuracy"] < line["reward/mean"] for line in lines)
 
 
+def test_a_step_without_a_verdict_has_no_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undecided(completions: Any, **_: Any) -> list[None]:
+        return [None] * len(completions)
+
+    monkeypatch.setattr(recording, "accuracy_reward", undecided)
+    named = {"objective": "grpo", "reward_funcs": [undecided, reward], **RECORDED}
+    trainer(ObjectiveTrainer, config(tmp_path), **named).train()
+    assert not any("reward/accuracy" in line for line in metrics(tmp_path / "_rlobj"))
+
+
+def test_a_mask_that_leaves_no_token_is_no_finding_about_rules(tmp_path: Path) -> None:
+    """Here all completions are truncated."""
+    train(tmp_path, ENTROPY, max_steps=4, mask_truncated_completions=True)
+    assert {line["objective/kept_fraction"] for line in metrics(tmp_path / "_rlobj")} == {0}
+    [diagnosis] = rlobj.diagnose(tmp_path / "_rlobj").runs
+    assert "rule-fires-on-everything" not in {each.name for each in diagnosis.findings}
+
+
 def test_the_learning_rate_of_a_step_is_that_of_its_update(tmp_path: Path) -> None:
     """TRL's schedule falls from update to update: 3/3, 2/3, 1/3 of the first."""
     one = train(tmp_path, "dapo-loss", max_steps=3, learning_rate=0.003)

@@ -126,7 +126,7 @@ def train(
 
     Settings that are not of GRPOConfig are arguments of the trainer.
     """
-    names = ("reward_funcs", "rollout_func", "peft_config", "eval_dataset")
+    names = ("reward_funcs", "rollout_func", "peft_config", "eval_dataset", "selection")
     named = {name: settings.pop(name) for name in names if name in settings}
     found = Gradients()
     args = config(folder, **settings)

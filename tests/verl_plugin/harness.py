@@ -151,7 +151,7 @@ class ObservedWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def begin(self, preset: str, **actor: Any) -> None:
         """Go back to the first weights, with another preset and other settings of the actor."""
-        from rlobj.integrations.verl import read_settings
+        from rlobj.integrations.verl.settings import read_settings
         from rlobj.integrations.verl.worker import ObjectiveWorker
 
         with open_dict(self.config):

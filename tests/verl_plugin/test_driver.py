@@ -17,6 +17,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils
 
 from rlobj import load_preset
+from rlobj.integrations.verl.names import PADDING
 
 
 class GivenTrainer(PPOTrainer):
@@ -33,13 +34,14 @@ class GivenTrainer(PPOTrainer):
     def on_sample_end(self) -> None:
         """There is no server to stop."""
 
-    def train_on(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
-        """The steps 3 to 9 of `PPOTrainer._step_once`."""
+    def train_on(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """The steps 3 to 9 of `PPOTrainer._step_once`; returns the batch that was trained on."""
         batch.extra_info["temperature"] = 1.0
         batch = self._balance_batch(batch, metrics=metrics)
         batch = self._compute_old_log_prob(batch, metrics=metrics)
         batch = self._compute_advantage(batch, metrics=metrics)
         self._update_actor(batch, metrics=metrics)
+        return batch
 
 
 @two_processes
@@ -61,9 +63,11 @@ def test_verls_trainer_hands_over_what_rlobj_reads(workers: Workers, sharp_polic
         transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=data, tags=tags)
         batch = KVBatchMeta(keys=keys, tags=tags, partition_id="train", extra_info={})
         metrics: dict[str, Any] = {}
-        GivenTrainer(config, workers).train_on(batch, metrics)
+        batch = GivenTrainer(config, workers).train_on(batch, metrics)
     finally:
         transfer_queue.close()
+    added = {key.rsplit("_", 2)[0] for key in batch.keys if key not in keys}
+    assert batch.extra_info[PADDING].split(",") == [*added]
     [found] = workers.gradients()
     objective = load_preset("20-entropy").objective
     [wanted] = gradients(sharp_policy, objective, data, [few.tolist()])

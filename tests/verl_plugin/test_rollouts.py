@@ -21,6 +21,7 @@ from verl.utils import tensordict_utils
 from verl.workers.utils.padding import response_to_nested
 
 from rlobj import load_preset
+from rlobj.integrations.verl.names import PADDING
 
 TOLERANCE = 2e-5
 ONCE = {"mini_batch_size": RESPONSES, "global_batch_size": RESPONSES, "epochs": 1}
@@ -125,8 +126,9 @@ def test_synthetic_responses_change_nothing(workers: Workers) -> None:
             rows = list(padded[name].unbind())
             rows[row] = nothing[row].to(rows[row].dtype)
             padded[name] = nested(rows)
-    uids = [f"pad{'0' * 32}" if i in (14, 15, 30, 31) else uid for i, uid in enumerate(data["uid"])]
+    uids = ["synthetic" if i in (14, 15, 30, 31) else uid for i, uid in enumerate(data["uid"])]
     padded = with_names(padded, uids)
+    tensordict_utils.assign_non_tensor(padded, **{PADDING: "synthetic"})
     workers.group.begin("reinforce-pp", use_kl_loss=True)
     [found] = update(workers, padded)
     assert difference(found, fewer) < TOLERANCE

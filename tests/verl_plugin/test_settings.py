@@ -107,11 +107,14 @@ def test_a_trainer_without_the_worker_stops() -> None:
         get_policy_loss_fn("rlobj")(old_log_prob=None, log_prob=None)
 
 
-def test_verl_loads_the_plugin_by_itself() -> None:
+def test_verl_loads_the_plugin_by_itself_and_nothing_with_it() -> None:
+    """Whoever does not use rlobj imports none of its modules but the plugin."""
     code = (
         "import sys, verl\n"
+        "print(*(name for name in sys.modules if name.startswith('rlobj')))\n"
         "from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY\n"
-        "print('rlobj' in POLICY_LOSS_REGISTRY, 'rlobj.integrations.verl' in sys.modules)"
+        "from verl.utils.config import validate_config\n"
+        "print('rlobj' in POLICY_LOSS_REGISTRY, hasattr(validate_config, '__wrapped__'))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -120,7 +123,11 @@ def test_verl_loads_the_plugin_by_itself() -> None:
         check=True,
         env={**os.environ, **ENVIRONMENT},
     )
-    assert done.stdout.split() == ["True", "True"]
+    loaded, changed = done.stdout.splitlines()
+    plugin = {"rlobj", "rlobj.base", "rlobj.base.errors", "rlobj.integrations"}
+    plugin |= {"rlobj.installation", "rlobj.integrations.verl", "rlobj.integrations.verl.names"}
+    assert {*loaded.split()} <= plugin
+    assert changed.split() == ["True", "True"]
 
 
 def test_another_path_than_a_preset_is_read(

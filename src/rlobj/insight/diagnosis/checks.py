@@ -216,12 +216,14 @@ def _guards(rule: Expr) -> bool:
 
 
 def rule_fires_on_everything(h: History) -> Found | None:
-    """`drop` and `keep` drop almost every token."""
-    kept, objective = h.mean("objective/kept_fraction"), h.config.objective
+    """`drop` and `keep` drop almost every token; steps without tokens say nothing about it."""
+    steps, objective = h.together("objective/kept_fraction", "tokens/step"), h.config.objective
+    shares = [kept for kept, tokens in steps if tokens != 0 and not math.isnan(kept)]
     ruled = objective.drop_rule is not None or objective.keep_rule is not None
-    if len(h.steps) < 3 or not (ruled and kept <= EVERYTHING):
+    if len(h.steps) < 3 or not (ruled and shares):
         return None
-    return Found.of("rule-fires-on-everything", {"kept": kept})
+    kept = sum(shares) / len(shares)
+    return Found.of("rule-fires-on-everything", {"kept": kept}) if kept <= EVERYTHING else None
 
 
 def inert_setting(h: History) -> Found | None:

@@ -80,7 +80,7 @@ class Recorder(TrainerCallback):
         found = record.update(self._updates, _observed(progress.window, before), metrics)
         for name, value in found.items():
             if name not in metrics:
-                trainer._log(f"rlobj/{name}", value)
+                trainer._metrics["train"][f"rlobj/{name}"].append(value)
         self._updates += 1
         if trainer._step % (args.steps_per_generation * trainer.num_iterations) == 0:
             self._end_step()
@@ -96,8 +96,8 @@ class Recorder(TrainerCallback):
         metrics = {"train/learning_rate": self.learning_rate}
         functions, rewards = self._trainer.reward_funcs, self._trainer._progress.rewards
         if accuracy_reward in functions:  # of functions of TRL, this one alone says what is right
-            right = rewards[:, functions.index(accuracy_reward)]
-            metrics["reward/accuracy"] = float(right.nanmean())
+            right = float(rewards[:, functions.index(accuracy_reward)].nanmean())
+            metrics |= {} if math.isnan(right) else {"reward/accuracy": right}
         self._record.end_step(metrics)
         self._updates = 0
 

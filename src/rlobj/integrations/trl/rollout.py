@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -79,12 +80,14 @@ class Rollouts(_Trainer):
         )
 
     def _get_per_token_logps_and_entropies(self, model: Any, *arguments: Any, **named: Any) -> Any:
-        entropies = self._progress.entropies
-        if entropies is None or model is self.ref_model:
-            return super()._get_per_token_logps_and_entropies(model, *arguments, **named)
-        named["compute_entropy"] = True
+        entropies = None if model is self.ref_model else self._progress.entropies
+        if entropies is not None:
+            named["compute_entropy"] = True
+        self._entropy_bonus_enabled = "entropy" in self.objective.needs.loss  # else detached
         scores = super()._get_per_token_logps_and_entropies(model, *arguments, **named)
-        entropies.append(scores[1])
+        self._entropy_bonus_enabled = False  # TRL has no bonus to log
+        if entropies is not None:
+            entropies.append(scores[1])
         return scores
 
 
@@ -155,3 +158,18 @@ def unlike(inputs: Mapping[str, Any], sampled: Mapping[int, Row]) -> RunError | 
         if number not in sampled or not same or after[:right] != completion[:right]:
             return RunError(f"response {number} of a rollout has the tokens of another. {advice}")
     return None
+
+
+def unread(inputs: Mapping[str, Any], model: Any) -> RunError | None:
+    """An error if the model reads an input that TRL's forward pass does not hand over."""
+    passed = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    read = inspect.signature(model.forward).parameters
+    lost = sorted({*inputs} & {*read} - {*passed, "num_items_in_batch"})
+    if not lost:
+        return None
+    return RunError(
+        f"a rollout has {', '.join(lost)}, which the model reads and TRL's forward pass does not "
+        "hand over. Expected the model inputs that TRL knows: remove the others from the result "
+        "of _generate_and_score_completions"
+    )

@@ -21,6 +21,7 @@ from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalize
 from rlobj.objectives.mismatch import Mask, Mismatch, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
+from rlobj.objectives.surrogates import Clip, Surrogate
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,82 @@ PROVIDED = frozenset({"rewards", "old_logprobs", "entropy", "old_entropy"})
 """The columns that TRL always provides, besides `logprobs`."""
 
 _TABLE = packaged_table("rlobj.integrations.trl", "settings.yaml")
-REFUSED: Mapping[str, str] = _TABLE["refused"]
-"""Terms of TRL's own loss, which is not used. Each with what to type instead of a value {0}."""
-REPLACED: Sequence[str] = _TABLE["replaced"]
-"""Settings of TRL's loss, which the objective replaces."""
+_TEXTS: Mapping[str, str] = _TABLE["messages"]
+
+
+def _option(default: Any, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclasses.dataclass
+class ObjectiveConfig(GRPOConfig):
+    """GRPOConfig with the options of an ObjectiveTrainer, for TrlParser, a command line and YAML.
+
+    An argument of the trainer replaces the option of the same name.
+    """
+
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output"]  # noqa: RUF012
+
+    objective: str | None = _option(None, "a preset, or a preset file")
+    advantages: str = _option("auto", "whose advantages: auto, trl or objective")
+    selection: str | None = _option(None, "policy that rules read: current or old")
+    record: str = _option("true", "true, false, or the folder of the record")
+    output: dict[str, Any] | str | None = _option(None, "settings of the record, as JSON")  # noqa: RUF009
+
+
+OPTIONS = ("objective", "advantages", "selection", "record", "output")
+
+
+def options(config: Settings, *given: Any) -> dict[str, Any]:
+    """The options of a trainer: its arguments, or else those of an ObjectiveConfig.
+
+    Args:
+        config: GRPOConfig or ObjectiveConfig.
+        given: arguments of the trainer, in the order of `OPTIONS`; None = that of the config.
+
+    Returns:
+        The options. "objective" is a Preset if a name or path was given, and "preset" that name.
+
+    Raises:
+        ConfigError: an option has a value that is not allowed.
+    """
+    found: dict[str, Any] = {"preset": None}
+    usual = ObjectiveConfig.__dataclass_fields__
+    for name, each in zip(OPTIONS, given, strict=True):
+        found[name] = config.get(name, usual[name].default) if each is None else each
+    objective = found["objective"]
+    preset = load_preset(objective) if isinstance(objective, str | Path) else objective
+    training: Mapping[str, Any] = {}
+    if isinstance(preset, Preset):
+        found["preset"] = str(preset.path if objective is preset else objective)
+        training = preset.config.get("training") or {}
+    found["objective"] = preset
+    found["selection"] = found["selection"] or training.get("selection", "current")
+    for name, values in _TABLE["values"].items():
+        if found[name] not in values:
+            *others, last = map(repr, values)
+            raise ConfigError(f"{name}={found[name]!r}; expected {', '.join(others)} or {last}")
+    record = {"true": True, "false": False}.get(str(found["record"]).lower(), found["record"])
+    path = isinstance(record, str | Path)
+    if not isinstance(record, bool) and (not path or Path(record).is_file()):
+        raise ConfigError(_TEXTS["record"].format(record))
+    output: Any = found["output"] or {}
+    RunConfig(output=output)
+    return {**found, "record": record, "output": output}
+
+
+def bounds(surrogate: Surrogate) -> dict[str, Any]:
+    """The attributes of GRPOTrainer with which TRL's metrics `clip_ratio/...` are the surrogate's.
+
+    A surrogate that clips in another way has no such metrics.
+    """
+    if not isinstance(surrogate, Clip) or surrogate.ratio == "product":
+        return {"loss_type": "sapo"}
+    low, high, level = surrogate.low, surrogate.high, surrogate.ratio
+    if not (isinstance(low, float) and isinstance(high, float)):
+        return {"loss_type": "sapo"}
+    names = ("loss_type", "epsilon_low", "epsilon_high", "importance_sampling_level")
+    return dict(zip(names, ("dapo", low, high, level), strict=True))
 
 
 def defaults() -> Settings:
@@ -62,9 +135,8 @@ def fitted(
     objective = _read(objective, settings["max_completion_length"])
     usual = defaults()
     wrong = [
-        f"GRPOConfig({name}={settings[name]!r}) is refused: it belongs to TRL's loss, which the "
-        f"objective replaces. Leave it out; {advice.format(settings[name], **settings)}"
-        for name, advice in REFUSED.items()
+        _TEXTS["refused"].format(name, settings[name], advice.format(settings[name], **settings))
+        for name, advice in _TABLE["refused"].items()
         if name in settings and settings[name] != usual[name]
     ]
     if wrong:
@@ -77,10 +149,7 @@ def fitted(
         objective = objective.replace(penalties=(*objective.penalties, kl))
     if settings["use_vllm"] and settings["vllm_importance_sampling_correction"]:
         if "sampler_logprobs" in reads:
-            raise ConfigError(
-                f"{objective.reader('sampler_logprobs')} corrects for the sampler, and so does "
-                "TRL's correction: set GRPOConfig(vllm_importance_sampling_correction=False)"
-            )
+            raise ConfigError(_TEXTS["corrected"].format(objective.reader("sampler_logprobs")))
         objective = objective.replace(mismatch=_correction(settings))
     reference = {"ref_logprobs"} if settings["beta"] else set()
     sampler = {"sampler_logprobs"} if sampler_logprobs else set()
@@ -93,20 +162,12 @@ def _read(objective: Any, max_tokens: int) -> Objective:
     if isinstance(objective, Objective):
         return objective.resolve(max_tokens)
     if not isinstance(objective, str | Path | Preset):
-        raise ConfigError(
-            f"objective={objective!r}; expected a preset's name, such as objective='stapo', the "
-            "path of a preset file, or an rlobj.Objective"
-        )
+        raise ConfigError(_TEXTS["objective"].format(objective))
     preset = objective if isinstance(objective, Preset) else load_preset(objective)
     sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
-    unused = ["sampling.dynamic"] if sampling.get("dynamic") else []
-    unused += ["rewards"] if rewards else []
-    if unused:
-        logger.warning(
-            "preset %s: TRL samples and grades by its own settings, not by %s of the preset",
-            preset.name,
-            " and ".join(unused),
-        )
+    found = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
+    if unused := [name for name, value in found.items() if value]:
+        logger.warning(_TEXTS["unused"].format(preset.name, " and ".join(unused)))
     return preset.resolved(max_tokens)
 
 
@@ -118,10 +179,7 @@ def _correction(settings: Settings) -> Mismatch:
     if way == "mask":
         return Mask(level=level, low=low or 0.0, high=1e9 if high is None else high)
     if low is not None:
-        raise ConfigError(
-            f"GRPOConfig(vllm_importance_sampling_clip_min={low}) truncates small ratios, which no "
-            "mismatch correction of rlobj does: use a mode that ends in _mask, or None"
-        )
+        raise ConfigError(_TEXTS["truncates"].format(low))
     return Truncate(level=level, cap=high)
 
 
@@ -131,17 +189,10 @@ def _check_phases(objective: Objective, settings: Settings) -> None:
     if phases == 1:
         return
     if rounds % phases:
-        raise ConfigError(
-            f"the objective has {phases} phases, each of them one round over the rollout: set "
-            f"GRPOConfig(num_iterations={phases}), or a multiple of it; it is {rounds}"
-        )
+        raise ConfigError(_TEXTS["phases"].format(phases, rounds))
     steps, window = settings["steps_per_generation"], settings["gradient_accumulation_steps"]
     if (steps or window) % window:
-        raise ConfigError(
-            f"GRPOConfig(gradient_accumulation_steps={window}, steps_per_generation={steps}): an "
-            "update would cover two phases of the objective. Expected a steps_per_generation that "
-            "is a multiple of gradient_accumulation_steps"
-        )
+        raise ConfigError(_TEXTS["two_phases"].format(window, steps))
 
 
 def scaled_as(objective: Objective, settings: Settings) -> bool:
@@ -160,7 +211,7 @@ def scaled_as(objective: Objective, settings: Settings) -> bool:
 
 def report_replaced(objective: Objective, settings: Settings, own_advantages: bool) -> None:
     """Log the settings that somebody has changed, and that have no effect beside the objective."""
-    usual, names = defaults(), list(REPLACED)
+    usual, names = defaults(), list(_TABLE["replaced"])
     names += ["scale_rewards", "multi_objective_aggregation"] if own_advantages else []
     changed = [
         f"{name}={settings[name]!r}"
@@ -168,25 +219,14 @@ def report_replaced(objective: Objective, settings: Settings, own_advantages: bo
         if name in settings and settings[name] != usual[name]
     ]
     if changed:
-        logger.warning(
-            "GRPOConfig(%s) has no effect: the objective's surrogate is %s, its divisor %s, and "
-            "its advantage %s",
-            ", ".join(changed),
-            objective.surrogate,
-            objective.divisor,
-            objective.advantage,
-        )
+        logger.warning(_TEXTS["replaced"].format(", ".join(changed), objective=objective))
 
 
 def report_own_loss(loss: Any) -> None:
     """Log that a loss, which a trainer behind the mixin makes, is not used."""
     made = getattr(loss, "__func__", loss)
     if made is not GRPOTrainer._compute_loss:
-        logger.warning(
-            "%s is not called: the objective makes the loss. To add a term, override _compute_loss "
-            "in the class that names ObjectiveMixin, and add it to super()._compute_loss(...)",
-            made.__qualname__,
-        )
+        logger.warning(_TEXTS["own_loss"].format(made.__qualname__))
 
 
 def report_checkpoints(settings: Settings) -> None:
@@ -195,25 +235,7 @@ def report_checkpoints(settings: Settings) -> None:
     updates = rollout // math.gcd(rollout, settings["gradient_accumulation_steps"])
     save_steps = settings["save_steps"]
     if settings["save_strategy"] == "steps" and save_steps >= 1 and save_steps % updates:
-        logger.warning(
-            "GRPOConfig(save_steps=%g): some checkpoints lie inside a rollout. A run that resumes "
-            "from one of them samples a new rollout, and the record lacks the updates before. "
-            "Expected a multiple of %d",
-            save_steps,
-            updates,
-        )
-
-
-def check_record(record: Any, output: Any) -> None:
-    """Check the place of the record, and its settings.
-
-    Raises:
-        ConfigError: the place is no folder, or a setting is unknown.
-    """
-    path = isinstance(record, str | Path)
-    if not isinstance(record, bool) and (not path or Path(record).is_file()):
-        raise ConfigError(f"record={record!r}; expected True, False, or the path of a folder")
-    RunConfig(output=output)
+        logger.warning(_TEXTS["checkpoints"].format(save_steps, updates))
 
 
 def check_rewards(objective: Objective, names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ then `Objective.loss` on one micro-batch. The losses add up to the objective of 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -20,21 +21,15 @@ from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
-from rlobj.integrations.trl.rollout import ENTROPY, Rollouts, unlike
+from rlobj.integrations.trl.rollout import ENTROPY, Rollouts, unlike, unread
 from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.loop.metrics import combine
+from rlobj.training.loop.metrics import Measured, combine
 from rlobj.training.parallel.agreement import agree
 from rlobj.training.parallel.process_group import ProcessGroup
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
-_MODEL_INPUTS = (
-    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes"),
-    *("num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
-)
-"""The inputs of TRL's forward pass besides token ids and masks."""
-
 
 _Trainer: Any = object  # of any kind, for the type checker: a subclass of GRPOTrainer follows
 
@@ -47,10 +42,13 @@ class ObjectiveMixin(_Trainer):
             Objective.
         advantages: "auto" uses TRL's advantages where `scale_rewards` names the objective's
             formula, and else the objective's own; "trl" and "objective" force one of them.
+        selection: the policy that rules read in later updates of a rollout: "current" needs one
+            more forward pass, "old" none; None = `training.selection` of the preset.
         record: the folder of the record, which `rlobj inspect` and the other commands read; True =
             `_rlobj` in GRPOConfig's output_dir, or `_rlobj-2`, ... if it is taken; False = none.
         output: settings of the record: `records_mb`, `records_share`, `tables_every`.
-        arguments: of GRPOTrainer, also by name.
+        arguments: of GRPOTrainer, also by name. An option that is None is that of an
+            `ObjectiveConfig`, or else "auto", the preset's selection, and a record.
 
     Attributes:
         objective: with the terms that the settings of TRL add; see `settings.fitted`.
@@ -72,18 +70,19 @@ class ObjectiveMixin(_Trainer):
         self,
         *arguments: Any,
         objective: str | Path | Preset | Objective | None = None,
-        advantages: Literal["auto", "trl", "objective"] = "auto",
-        record: bool | str | Path = True,
+        advantages: Literal["auto", "trl", "objective"] | None = None,
+        selection: Literal["current", "old"] | None = None,
+        record: bool | str | Path | None = None,
         output: Mapping[str, Any] | None = None,
         **named: Any,
     ) -> None:
-        if advantages not in ("auto", "trl", "objective"):
-            raise ConfigError(f"advantages={advantages!r}; expected 'auto', 'trl' or 'objective'")
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.defaults() if given is None else vars(given)
+        asked = settings.options(config, objective, advantages, selection, record, output)
+        advantages, record = asked["advantages"], asked["record"]
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        settings.check_record(record, output or {})
-        self.objective = settings.fitted(objective, config, sampler_logprobs)
+        self.objective = settings.fitted(asked["objective"], config, sampler_logprobs)
+        self._selection = asked["selection"]
         self._whole = self.objective.replace(split=())
         needs = self.objective.needs
         matches = settings.scaled_as(self.objective, config)
@@ -102,11 +101,10 @@ class ObjectiveMixin(_Trainer):
         self._recorder: Recorder | None = None
         if record:
             folder = None if record is True else Path(record)
-            named_as = objective.path if isinstance(objective, Preset) else objective
-            preset = None if isinstance(objective, Objective) else str(named_as)
-            self._recorder = Recorder(self, folder, preset, output or {})
+            self._recorder = Recorder(self, folder, asked["preset"], asked["output"])
             self.add_callback(self._recorder)
-        self._entropy_bonus_enabled = "entropy" in needs.loss  # else TRL 1.13 detaches entropies
+        for name, value in settings.bounds(self.objective.surrogate).items():
+            setattr(self, name, value)  # of TRL's own metrics
 
     # The window.
 
@@ -130,25 +128,24 @@ class ObjectiveMixin(_Trainer):
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
         progress = self._progress
-        if progress.window is None:
+        window = progress.window
+        if window is None:
             progress.window = window = self._open_window()
             if len(window.inputs) > 1:  # else the plan shares the forward pass of the loss
                 self._plan(window)
-        if progress.window.position == len(progress.window.inputs):
+        if window.position == len(window.inputs):
             raise RunError(
-                f"the update was planned for {progress.window.size}, and the "
-                "training loop asks for one more. It must call get_batch_samples before each update"
+                f"the update was planned for {window.size}, and the training loop asks for one "
+                "more. It must call get_batch_samples before each update"
             )
-        return progress.window.inputs[progress.window.position]
+        return window.inputs[window.position]
 
     def _open_window(self) -> Window:
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
         progress, first = self._progress, self._step
         batches = progress.batches
         if not batches:
-            raise RunError(
-                "the training loop prepares inputs for which it did not call get_batch_samples"
-            )
+            raise RunError("the training loop did not call get_batch_samples for these inputs")
         inputs, rollouts = [], []
         try:
             for step, batch in enumerate(batches, first):
@@ -159,8 +156,9 @@ class ObjectiveMixin(_Trainer):
         finally:
             self._step = first
         new = [each for rollout in rollouts for each in rollout]
-        errors = [error for each in new if (error := unlike(each, progress.sampled)) is not None]
-        agree(errors[0] if errors else None, "sampling", self._comm)
+        model = self.accelerator.unwrap_model(self.model)
+        found = [unlike(each, progress.sampled) or unread(each, model) for each in new]
+        agree(next(filter(None, found), None), "sampling", self._comm)
         progress.sampled.clear()
         phases, steps = self.objective.phases, range(first, first + len(inputs))
         rounds = {each // self.args.steps_per_generation % self.num_iterations for each in steps}
@@ -189,16 +187,13 @@ class ObjectiveMixin(_Trainer):
         """A micro-batch as the rules read it; scored without gradient if they read the policy."""
         old = inputs.get("old_per_token_logps")
         if id(inputs) not in window.scored and self._reads & _POLICY:
-            if window.samples(inputs) and old is not None:  # the rollout's policy is the present
+            present = window.samples(inputs)  # the rollout's policy is the present one
+            if old is not None and (present or self._selection == "old"):
                 window.scored[id(inputs)] = old, inputs.get("rlobj_old_entropy")
             elif old is None or self._reads & {"logprobs", "entropy"}:
-                with (
-                    torch.no_grad(),
-                    disable_gradient_checkpointing(
-                        self.model, self.args.gradient_checkpointing_kwargs
-                    ),
-                ):
-                    logprobs, entropies, _ = self._forward(self.model, inputs)
+                how = self.args.gradient_checkpointing_kwargs
+                with torch.no_grad(), disable_gradient_checkpointing(self.model, how):
+                    logprobs, entropies, _ = self._forward(self.model, inputs, logged=False)
                 reads = bool(self._reads & ENTROPY)  # in all tables of an update, or in none
                 window.scored[id(inputs)] = logprobs, entropies if reads else None
         unknown = torch.zeros_like(inputs["completion_ids"], dtype=torch.float32)
@@ -208,16 +203,13 @@ class ObjectiveMixin(_Trainer):
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> Tensor:
         """TRL's forward pass, and the objective's loss of this micro-batch."""
-        logprobs, entropies, auxiliary = self._forward(
-            model, inputs, compute_aux_loss=self.aux_loss_enabled
-        )
+        logprobs, entropies, auxiliary = self._forward(model, inputs)
         window = self._due(inputs, (logprobs.detach(), entropies.detach()))
         table = self._table(inputs, logprobs, entropies)
         if self._penalizes_old and window.samples(inputs):  # l0 is l, without rounding
             table = table.replace(old_logprobs=table.logprobs.detach())
         loss = self._add(window, table)
         if self.aux_loss_enabled:
-            self._log("aux_loss", self.accelerator.gather_for_metrics(auxiliary).mean().item())
             loss = loss + self.router_aux_loss_coef * auxiliary / len(window.inputs)
         return loss
 
@@ -230,7 +222,8 @@ class ObjectiveMixin(_Trainer):
         elif window is None or window.position == len(window.inputs):
             raise RunError("a loss is due for which _prepare_inputs was not called")
         elif window.plan is None:  # its only micro-batch: rules and loss share a forward pass
-            window.scored[id(inputs)] = scores
+            if self._selection == "current" or "old_per_token_logps" not in inputs:
+                window.scored[id(inputs)] = scores
             self._plan(window)
         return window
 
@@ -243,10 +236,8 @@ class ObjectiveMixin(_Trainer):
         """
         last = window.position == len(window.inputs) - 1
         if self.model.training and self.accelerator.sync_gradients != last:
-            raise RunError(
-                f"the update was planned for {window.size}, but "
-                "the optimizer's step does not come after the last of them"
-            )
+            early = "the optimizer's step does not come after the last of them"
+            raise RunError(f"the update was planned for {window.size}, but {early}")
         assert window.plan is not None
         place = (table, window.plan, window.position)
         try:
@@ -254,7 +245,7 @@ class ObjectiveMixin(_Trainer):
         except BatchError as error:  # raised below on all processes together
             window.error = window.error or error
             output = window.phase.loss(*place, check=False)
-        window.add(table, output)
+        window.measured.append(Measured.of(table, output, torch.arange(len(table))))
         if last:
             agree(window.error, "the loss", self._comm)  # before the optimizer's step
             self._log_update(window)
@@ -263,33 +254,36 @@ class ObjectiveMixin(_Trainer):
 
     def _log_update(self, window: Window) -> None:
         assert window.plan is not None
-        metrics = combine(window.measured, window.phase, window.plan, True, self._comm)
-        window.metrics = {**window.plan.metrics, **metrics}
+        window.metrics = dict(window.plan.metrics)
+        window.metrics |= combine(window.measured, window.phase, window.plan, True, self._comm)
         for name, value in window.metrics.items():
-            self._log(f"rlobj/{name}", value)
-
-    def _log(self, name: str, value: float) -> None:
-        self._metrics["train" if self.model.training else "eval"][name].append(value)
+            self._metrics["train" if self.model.training else "eval"][f"rlobj/{name}"].append(value)
 
     # Forward passes and tables.
 
-    def _forward(self, model: Any, inputs: Inputs, **named: Any) -> Any:
-        """Log-probs and entropies [B, T], and the loss of a router."""
-        prompt, completion = inputs["prompt_ids"], inputs["completion_ids"]
-        return self._get_per_token_logps_and_entropies(
-            model,
-            torch.cat([prompt, completion], dim=1),
-            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
-            completion.size(1),
-            compute_entropy=True,
-            **{name: inputs[name] for name in _MODEL_INPUTS if name in inputs},
-            **named,
-        )
+    def _forward(self, model: Any, inputs: Inputs, logged: bool = True) -> Any:
+        """Log-probs and entropies [B, T], and the loss of a router, from TRL's own loss.
+
+        That loss makes the forward pass and logs TRL's metrics. It is not used otherwise.
+        """
+        found, score, metrics = [], self._get_per_token_logps_and_entropies, self._metrics
+
+        def kept(*arguments: Any, **named: Any) -> Any:
+            found.append(score(*arguments, **named))
+            return found[-1]
+
+        self._get_per_token_logps_and_entropies = kept  # of this object: before every override
+        self._metrics = metrics if logged else defaultdict(lambda: defaultdict(list))
+        try:
+            GRPOTrainer._compute_loss(self, model, inputs)
+        finally:
+            del self._get_per_token_logps_and_entropies
+            self._metrics = metrics
+        return found[0]
 
     def _table(self, inputs: Inputs, logprobs: Tensor, entropies: Tensor | None) -> TokenBatch:
         """TRL's inputs as a TokenBatch."""
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        own = inputs.get("rlobj_advantages")
         names = self.reward_func_names
         return TokenBatch.from_padded(
             mask,
@@ -300,7 +294,7 @@ class ObjectiveMixin(_Trainer):
             rewards=inputs["rlobj_rewards"],
             reward_names=names if len(set(names)) == len(names) else None,
             reward_weights=self.reward_weights.tolist(),
-            advantages=own if self._own_advantages else inputs["advantages"],
+            advantages=inputs.get("rlobj_advantages" if self._own_advantages else "advantages"),
             old_logprobs=inputs.get("old_per_token_logps"),
             old_entropy=inputs.get("rlobj_old_entropy"),
             ref_logprobs=inputs.get("ref_per_token_logps"),

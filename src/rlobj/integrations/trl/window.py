@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.files import write_whole
 from rlobj.config.presets import difference
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.loop.metrics import Measured
 
@@ -70,10 +69,6 @@ class Window:
     def samples(self, inputs: Inputs) -> bool:
         """Whether these inputs were sampled for this window, from the policy as it is now."""
         return any(inputs is each for rollout in self.rollouts for each in rollout)
-
-    def add(self, table: TokenBatch, output: LossOutput) -> None:
-        """Keep what the loss of the next micro-batch measured, without its graph."""
-        self.measured.append(Measured.of(table, output, torch.arange(len(table))))
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 # pyright: reportMissingImports=false
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -11,23 +10,21 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import load_preset
 from rlobj.installation import check_version
 from rlobj.integrations.columns import check_columns
+from rlobj.integrations.verl.names import LOSS_MODE
 from rlobj.objectives.objective import Objective
 
-LOSS_MODE = "rlobj"
 KEY = "actor_rollout_ref.rlobj"
 TESTED = "==0.9.1"
 _ALWAYS = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "old_collision"),
     "rewards",
 )
-_ADVICE = {
-    "ref_logprobs": "Type actor_rollout_ref.actor.use_kl_loss=True: verl then computes it, and the "
-    "objective's own KL takes the place of verl's.",
-    "sampler_logprobs": "Type actor_rollout_ref.rollout.calculate_log_probs=True.",
-}
+_TABLE = packaged_table("rlobj.integrations.verl", "settings.yaml")
+_ADVICE, _MISTAKES = _TABLE["advice"], _TABLE["mistakes"]
 
 
 @dataclass(frozen=True)
@@ -75,89 +72,51 @@ def read_settings(config: Any) -> Settings:
 
 
 def check(config: Any) -> None:
-    """Check verl's whole configuration, on the driver, before the run starts.
+    """Check the whole configuration of a run that names rlobj, on the driver, before it starts.
 
     Raises:
         ConfigError: see `read_settings`; or verl would do something that the objective does, too.
     """
-    chosen = config.actor_rollout_ref.actor.policy_loss.loss_mode == LOSS_MODE
-    if not chosen:
-        if OmegaConf.select(config, KEY) is not None:
-            raise ConfigError(
-                f"{KEY} has no effect with another loss. Type "
-                f"actor_rollout_ref.actor.policy_loss.loss_mode={LOSS_MODE}"
-            )
-        return
+    if config.actor_rollout_ref.actor.policy_loss.loss_mode != LOSS_MODE:
+        needed = f"actor_rollout_ref.actor.policy_loss.loss_mode={LOSS_MODE}"
+        raise ConfigError(f"{KEY} has no effect with another loss. Type {needed}")
     settings = read_settings(config.actor_rollout_ref)
     _raise(_mistakes_of_run(config, settings.objective))
 
 
-def _raise(mistakes: Iterator[str]) -> None:
-    if found := list(mistakes):
-        raise ConfigError("\n".join(found))
+def _raise(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
 
 
-def _mistakes_of_actor(config: Any, objective: Objective) -> Iterator[str]:
+def _mistakes_of_actor(config: Any, objective: Objective) -> list[str]:
     """What in `actor_rollout_ref` does not go with the objective, and what to type."""
-    actor = config.actor
-    if actor.strategy not in ("fsdp", "fsdp2"):
-        yield (
-            f"actor.strategy={actor.strategy}: rlobj works with fsdp2 and fsdp only. Type "
-            "actor_rollout_ref.actor.strategy=fsdp2"
-        )
-    if actor.entropy_coeff:
-        yield (
-            f"actor.entropy_coeff={actor.entropy_coeff} acts beside the objective. Add an entropy "
-            "bonus to the objective's penalties and type actor_rollout_ref.actor.entropy_coeff=0"
-        )
-    if actor.use_kl_loss and "ref_logprobs" not in objective.needs.ever:
-        yield (
-            "actor.use_kl_loss=True acts beside the objective, which has no KL. Type "
-            "actor_rollout_ref.actor.use_kl_loss=False, or write to a preset of your own: "
-            "objective: {penalties: [{kind: kl, estimator: k3, coefficient: 0.001}]}"
-        )
-    if actor.get("use_prefix_grouper"):
-        yield "actor.use_prefix_grouper=True was not tested with rlobj. Set it to False"
-    phases = len(objective.phases)
-    if actor.ppo_epochs % phases:
-        yield (
-            f"the objective has {phases} phases, and each takes an epoch over the rollout. Type "
-            f"actor_rollout_ref.actor.ppo_epochs={phases}, or a multiple; got {actor.ppo_epochs}"
-        )
-    if objective.needs.rewards or objective.advantage.decoupled:
-        yield (
-            "the objective reads several rewards by name; verl's rm_scores has only their sum. "
-            "Choose an objective of one reward"
-        )
+    actor, phases, needs = config.actor, len(objective.phases), objective.needs
+    wrong = {
+        "strategy": actor.strategy not in ("fsdp", "fsdp2"),
+        "entropy_coeff": actor.entropy_coeff,
+        "use_kl_loss": actor.use_kl_loss and "ref_logprobs" not in needs.ever,
+        "use_prefix_grouper": actor.get("use_prefix_grouper"),
+        "ppo_epochs": actor.ppo_epochs % phases,
+        "rewards": needs.rewards or objective.advantage.decoupled,
+    }
+    return [
+        _MISTAKES[name].format(actor=actor, phases=phases) for name, is_so in wrong.items() if is_so
+    ]
 
 
-def _mistakes_of_run(config: Any, objective: Objective) -> Iterator[str]:
+def _mistakes_of_run(config: Any, objective: Objective) -> list[str]:
     """What in the rest of verl's configuration does not go with the objective."""
-    if not config.trainer.use_v1:
-        yield "the old trainer does not keep entropies. Type trainer.use_v1=True"
-    if config.critic.enable or (
-        config.critic.enable is None and config.algorithm.adv_estimator == "gae"
-    ):
-        yield (
-            "a critic would be trained, but the objective computes its advantages from rewards. "
-            "Type algorithm.adv_estimator=grpo critic.enable=False"
-        )
-    if config.algorithm.use_kl_in_reward:
-        yield (
-            "algorithm.use_kl_in_reward=True acts beside the objective. Set reward_kl in the "
-            "objective instead"
-        )
-    if OmegaConf.select(config, "distillation.enabled"):
-        yield "distillation.enabled=True replaces the loss. Set it to False"
+    critic, algorithm = config.critic.enable, config.algorithm
     correction = OmegaConf.select(config, "algorithm.rollout_correction") or {}
-    if correction.get("bypass_mode"):
-        yield (
-            "algorithm.rollout_correction.bypass_mode=True: verl then does not score the rollout, "
-            "and rules have no entropies to read. Set it to False"
-        )
-    if correction.get("rollout_is") and objective.mismatch is not None:
-        yield (
-            f"algorithm.rollout_correction.rollout_is={correction['rollout_is']} and the "
-            f"objective's mismatch {objective.mismatch} correct the same gap. Type "
-            "algorithm.rollout_correction.rollout_is=null, or choose an objective without mismatch"
-        )
+    twice, mismatch = correction.get("rollout_is"), objective.mismatch
+    wrong = {
+        "use_v1": not config.trainer.use_v1,
+        "critic": critic or (critic is None and algorithm.adv_estimator == "gae"),
+        "use_kl_in_reward": algorithm.use_kl_in_reward,
+        "distillation": OmegaConf.select(config, "distillation.enabled"),
+        "bypass_mode": correction.get("bypass_mode"),
+        "rollout_is": twice and mismatch is not None,
+    }
+    shown = {"twice": twice, "mismatch": mismatch}
+    return [_MISTAKES[name].format(**shown) for name, is_so in wrong.items() if is_so]

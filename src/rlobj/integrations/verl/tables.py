@@ -13,8 +13,10 @@ from hashlib import blake2b
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from verl.utils import tensordict_utils
 
 from rlobj.base.errors import BatchError
+from rlobj.integrations.verl.names import PADDING
 from rlobj.objectives.joining import trained_positions
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.operators import column
@@ -56,7 +58,8 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
     uids = [str(uid) for uid in data["uid"]]
     sessions = [str(session) for session in data["session_id"]]
     rewards = torch.stack([row.double().sum() for row in data["rm_scores"].unbind()]).cpu()
-    synthetic = torch.tensor([uid.startswith("pad") for uid in uids])
+    padding = tensordict_utils.get(data, key=PADDING, default="").split(",")
+    synthetic = torch.tensor([uid in padding for uid in uids])
     ids = torch.tensor([number(*name) for name in zip(uids, sessions, strict=True)])
     _check_unique(ids, comm)
 

@@ -1,0 +1,137 @@
+"""The options of a trainer in its configuration, the selection, and TRL's own metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from integrations.trl_runs import GRPOTrainer, config, off, train, trainer
+from trl import TrlParser
+
+from rlobj import ConfigError, Objective, RunError, entropy, old_entropy
+from rlobj.integrations.trl import ObjectiveConfig, ObjectiveMixin, ObjectiveTrainer
+
+FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}
+ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A list that gets an entry for each forward pass of TRL: whether it has a gradient."""
+    found: list[bool] = []
+    score = GRPOTrainer._get_per_token_logps_and_entropies
+
+    def counted(self: Any, *arguments: Any, **named: Any) -> Any:
+        found.append(torch.is_grad_enabled())
+        return score(self, *arguments, **named)
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", counted)
+    return found
+
+
+@pytest.mark.parametrize("size", [32, 8, 1])
+def test_rules_of_the_old_selection_read_the_policy_of_the_rollout(
+    tmp_path: Path, size: int, passes: list[bool]
+) -> None:
+    """And its updates make no forward pass besides that of the loss."""
+    split = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 32 // size}
+    found, without = {}, {}
+    for name, rule, selection in (
+        ("old", entropy.top(0.2), "old"),
+        ("written", old_entropy.top(0.2), "current"),
+        ("current", entropy.top(0.2), "current"),
+    ):
+        passes.clear()
+        settings = {"selection": selection, **split, **ROUNDS}
+        _, found[name] = train(tmp_path, Objective(keep=rule), **settings)
+        without[name] = passes.count(False)
+    assert off(found["old"][1], found["written"][1]) < 1e-5
+    assert off(found["old"][1], found["current"][1]) > 1e-3
+    assert without["old"] == without["written"]  # those of TRL, which scores the rollout
+    assert without["current"] - without["old"] == (32 // size if size < 32 else 0)
+
+
+def test_the_selection_of_a_preset_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: 20-entropy\ntraining: {selection: old}\n")
+    assert trainer(ObjectiveTrainer, config(tmp_path), objective=file)._selection == "old"
+    given = {"objective": file, "selection": "current"}
+    assert trainer(ObjectiveTrainer, config(tmp_path), **given)._selection == "current"
+    with pytest.raises(ConfigError, match="selection='new'; expected 'current' or 'old'"):
+        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", selection="new")
+
+
+@pytest.mark.parametrize("source", ["command line", "yaml"])
+def test_the_options_come_from_the_configuration(tmp_path: Path, source: str) -> None:
+    given = {"output_dir": str(tmp_path / "out"), **FEW, "objective": "stapo", "selection": "old"}
+    given |= {"record": str(tmp_path / "mine"), "advantages": "objective"}
+    if source == "yaml":
+        lines = [f"{name}: {value}" for name, value in given.items()]
+        (tmp_path / "run.yaml").write_text("\n".join([*lines, "output: {tables_every: 1}"]))
+        words = ["--config", str(tmp_path / "run.yaml")]
+    else:
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        words += ["--output", '{"tables_every": 1}']
+    [args] = TrlParser((ObjectiveConfig,)).parse_args_and_config(words)
+    one = trainer(ObjectiveTrainer, args)
+    assert one.objective.drop_rule is not None
+    assert (one._selection, one._own_advantages) == ("old", True)
+    one.train()
+    assert (tmp_path / "mine" / "config.resolved.yaml").exists()
+    assert list((tmp_path / "mine" / "tables").iterdir())
+    other = trainer(ObjectiveTrainer, args, objective="dapo-loss", record=False)
+    assert other.objective.drop_rule is None  # arguments replace the options
+    assert other._recorder is None
+
+
+def test_a_record_is_turned_off_in_the_configuration(tmp_path: Path) -> None:
+    args = ObjectiveConfig(str(tmp_path), **FEW, objective="stapo", record="false")
+    assert trainer(ObjectiveTrainer, args)._recorder is None
+
+
+@pytest.mark.parametrize("objective", ["dapo-loss", "gspo", "cispo"])
+def test_trls_own_metrics_stay(tmp_path: Path, objective: str) -> None:
+    """With bounds of the objective; a surrogate that clips in another way has no clip_ratio."""
+    level = {"importance_sampling_level": "sequence"} if objective == "gspo" else {}
+    usual = trainer(ObjectiveTrainer, config(tmp_path), objective=objective, record=False)
+    surrogate = usual.objective.surrogate
+    args = {"beta": 0.04, "num_iterations": 2, "learning_rate": 1e-3, **level}
+    if objective != "cispo":
+        args |= {"epsilon": surrogate.low, "epsilon_high": surrogate.high}
+    bare = {"objective": objective, "advantages": "trl", "record": False}
+    lines = []
+    for kind, named in ((GRPOTrainer, {}), (ObjectiveTrainer, bare)):
+        one = trainer(kind, config(tmp_path, **args), **named)
+        one.train()
+        lines.append(one.state.log_history[1 if objective == "dapo-loss" else 0])
+    expected, found = lines
+    names = [n for n in expected if n in ("entropy", "kl") or n.startswith("clip_ratio/")]
+    assert len(names) == 7
+    names = names if objective != "cispo" else ["entropy", "kl"]
+    assert {n: found[n] for n in names} == pytest.approx({n: expected[n] for n in names}, rel=1e-3)
+    assert not {"policy_loss", "entropy_coef"} & {*found}
+    clipped = [name for name in found if name.startswith("clip_ratio/")]
+    assert bool(clipped) == (objective != "cispo")
+
+
+def test_a_pass_of_the_rules_logs_nothing(tmp_path: Path) -> None:
+    """Micro-batches are logged once: the mean is that over their losses."""
+    one, _ = train(tmp_path, "20-entropy", max_steps=1, per_device_train_batch_size=8)
+    line = one.state.log_history[0]
+    assert line["entropy"] == pytest.approx(line["rlobj/policy/entropy"], rel=0.1)
+
+
+def test_an_input_of_the_model_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    class Positions(GRPOTrainer):
+        """Adds position ids, which TRL's forward pass does not know."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            mine = torch.zeros_like(output["completion_ids"])
+            return {**output, "position_ids": mine, "of_mine": mine}
+
+    ours = type("Ours", (ObjectiveMixin, Positions), {})
+    with pytest.raises(RunError, match="a rollout has position_ids, which the model reads"):
+        trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
