@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -97,7 +98,7 @@ def test_every_name_has_one_check() -> None:
 
 def test_every_finding_has_its_section_on_the_page() -> None:
     page = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
-    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    titles = re.findall(r"^##+ (.+)$", page, re.MULTILINE)
     assert titles[-len(CHECKS) :] == list(CHECKS)
 
 
