@@ -277,14 +277,13 @@ def history(run):
 
 
 REWARD = """
-import threading
 
 calls = []
 
 
 def score(response, answer, **extra):
-    calls.append(threading.current_thread().name)
-    if len(calls) > 40 and calls[-1] != "MainThread":
+    calls.append(response)
+    if len(calls) > 40:
         raise ValueError("no reward today")
     return float(response == answer)
 """
@@ -292,7 +291,7 @@ def score(response, answer, **extra):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_reward_that_fails_in_its_thread_ends_the_run_on_all_ranks(policy, tmp_path, processes):
+def test_a_reward_that_fails_in_a_step_ends_the_run_on_all_ranks(policy, tmp_path, processes):
     (tmp_path / "reward.py").write_text(REWARD)
     config = tiny_config(
         policy,
