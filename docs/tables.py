@@ -511,7 +511,7 @@ def verifier_table() -> str:
         for suite, old in before.items()
     ]
     parts = [
-        "The same rows before and after the corrections:",
+        "Before and after the corrections; five forms have left the blind half since:",
         _table(["suite", *sides], counts),
         ", ".join(f"{grader}: {versions}" for grader, versions in study["settings"].items()) + ".",
         _table(
