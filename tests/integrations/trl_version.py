@@ -60,7 +60,6 @@ found = {
     "dapo, two rounds": same_to_the_bit(num_iterations=2),
     "20-entropy": difference("20-entropy"),
     "entropy bonus": difference("gdpo"),
-    "two rounds": difference("20-entropy", num_iterations=2),
     "evaluated": evaluated(),
 }
 print(json.dumps(found))
