@@ -194,6 +194,25 @@ def test_no_process_imports_what_is_not_trusted(tmp_path):
     assert not (tmp_path / "seen").exists()
 
 
+@pytest.mark.slow
+def test_a_worker_whose_parent_is_killed_during_a_call_ends_too(mine):
+    script = mine.with_name("script.py")
+    script.write_text(f"""
+from rlobj.data import Problem
+from rlobj.rewards import Custom
+grader = Custom(target={f"{mine}:regex"!r}, deadline=4).open()
+print(grader._calls._maker._worker.pid, flush=True)
+grader.score(["a" * 60 + "b"], [Problem("p", "?", "x")])
+""")
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        number = int(run.stdout.readline())
+        time.sleep(1)
+        run.kill()
+    os.kill(number, 0)
+    wait_until(lambda: not Path(f"/proc/{number}").exists(), 60)
+
+
 def test_a_script_without_a_main_guard_is_not_run_again_and_its_death_ends_the_worker(mine):
     script = mine.with_name("script.py")
     script.write_text(f"""

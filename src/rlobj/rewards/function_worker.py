@@ -10,7 +10,8 @@
          or {"result": ...}                         the method has ended
 
 The parent kills the process at a deadline with SIGABRT, on which `faulthandler` writes the lines
-where its threads stand to stderr, also if a call never releases Python's own lock.
+where its threads stand to stderr, also if a call never releases Python's own lock. If the parent
+itself was killed, `faulthandler` ends the process a little later.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,6 +51,8 @@ _KEYS = ("reward", "correct")
 MAPPING = '{"reward": 0.2, "correct": False}'
 """What a function returns to say whether a response is right, as an example in messages."""
 NUMBER_FORM, MAPPING_FORM = "number", "mapping"
+_ALONE = 10.0
+"""Seconds after a deadline at which the process ends by itself: nobody has killed it."""
 WRONG = "wrong"
 """The reason of a call that returned something that is no reward."""
 BEGUN = "begun"
@@ -372,7 +376,17 @@ def main() -> None:
     except ConfigError as error:
         tell({"error": str(error)})
         return
-    asked = Function(function, target, **settings)
+    asked, begun = Function(function, target, **settings), 0.0
+
+    def watched(outcome: Outcome | None = None) -> None:
+        """Tell an outcome. The parent may be gone, so begin to wait for the next one."""
+        nonlocal begun
+        if outcome is not None:
+            tell(outcome)
+        if time.monotonic() > begun + 1.0:  # to start the timer takes as long as some calls
+            faulthandler.dump_traceback_later(asked.deadline + _ALONE, file=2, exit=True)
+            begun = time.monotonic()
+
     tell({"error": None, "place": asked.place, "is_async": asked.is_async})
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -381,7 +395,10 @@ def main() -> None:
             result = None
             if method == "make":
                 calls, form, allowed = arguments
-                asked.make(map(copy.deepcopy, calls), form, allowed, tell)
+                watched()
+                asked.make(map(copy.deepcopy, calls), form, allowed, watched)
+                faulthandler.cancel_dump_traceback_later()
+                begun = 0.0
             else:
                 result = asked.refusal(*arguments)
             if os.getpid() != process:
