@@ -75,6 +75,7 @@ def unobserved() -> Iterator[None]:
     loop = "rlobj.training.loop"
     with (
         mock.patch(f"{loop}.learner._ALL", {"entropy": True}),
+        mock.patch(f"{loop}.learner._CURRENT", ("logprobs", "entropy")),
         mock.patch(f"{loop}.metrics.POLICY", ("logprobs",)),
         mock.patch(f"{loop}.step.observe", return_value=None),
         mock.patch(f"{loop}.step.token_metrics", return_value={}),

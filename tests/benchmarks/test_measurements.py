@@ -176,8 +176,9 @@ def test_the_policys_probability_to_end_at_each_length_is_the_lognormal_one(tmp_
 
 
 @pytest.mark.slow
-def test_records_times_runs_that_make_the_same_steps() -> None:
-    [found] = ask("benchmarks.records", {"case": "large policy, stapo", "groups": 1, "steps": 2})
+@pytest.mark.parametrize("case", ["large policy, stapo", "default task, stapo"])
+def test_records_times_runs_that_make_the_same_steps(case):
+    [found] = ask("benchmarks.records", {"case": case, "groups": 1, "steps": 2})
     assert {len(seconds) for seconds in found.values()} == {2}
     assert all(each > 0 for seconds in found.values() for each in seconds)
 
