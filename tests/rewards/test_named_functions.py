@@ -53,6 +53,29 @@ def prints(response, answer):
 def draws(response, answer):
     return random.random() + numpy.random.random()
 
+def terminates(response, answer):
+    import multiprocessing, subprocess
+    child = subprocess.Popen(["sleep", "1000"])
+    child.terminate()
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+    fork.start()
+    fork.terminate()
+    fork.join()
+    return child.wait() + fork.exitcode
+
+def leaves(response, answer):
+    import subprocess
+    return subprocess.Popen(["sleep", "1000"]).pid
+
+def returns_twice(response, answer):
+    child = os.fork()
+    return child or 77
+
+def dies_later(response, answer):
+    import threading
+    threading.Timer(0.2, os._exit, [5]).start()
+    return 1
+
 def greedy(response, answer):
     return len(bytearray(4 * 2**30)) if response == "large" else 1
 
@@ -114,6 +137,38 @@ def test_a_function_that_ends_or_forks_its_process_hits_only_its_own_call(mine, 
         graded(mine, "ends", "segfault", max_failures=0)
 
 
+def gone(number: float) -> bool:
+    try:
+        return Path(f"/proc/{int(number)}/stat").read_text().split()[2] == "Z"
+    except OSError:
+        return True
+
+
+def test_children_can_be_ended_and_end_with_the_process(mine):
+    assert [each.reward for each in graded(mine, "terminates", "a")] == [-30]
+    for name in ("leaves", "returns_twice"):
+        [grade] = graded(mine, name, "a")
+        wait_until(lambda number=grade.reward: gone(number), 20)
+
+
+def test_a_process_that_ends_between_the_calls_is_replaced(mine):
+    with Custom(target=f"{mine}:dies_later").open() as grader:
+        for _ in range(2):
+            assert reasons(grader.score(["a"], problems("x"))) == ["custom"]
+            time.sleep(1)
+
+
+def test_the_line_is_that_of_the_call_and_not_of_another_thread(tmp_path, caplog):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import re, threading, time\ndef idle():\n    while True: time.sleep(0.01)\n"
+        "threading.Thread(target=idle, daemon=True).start()\n"
+        "def score(response, answer):\n    return re.match('(a+)+$', 'a' * 60 + 'b')\n"
+    )
+    graded(file, "score", "a", deadline=0.5)
+    assert "mine.py, line 6: return re.match" in caplog.text
+
+
 def test_a_function_gets_a_copy_of_the_data_with_all_its_types(mine):
     asked = [*problems("x", box=[1])] * 2
     with Custom(target=f"{mine}:writes").open() as grader:
@@ -152,13 +207,13 @@ def test_async_calls_run_at_the_same_time_and_hang_alone(mine, caplog):
     grades = graded(mine, "waits", *"ab", "hang", *"cdef", deadline=1.5)
     assert time.monotonic() - start < 10
     assert reasons(grades) == [*["custom"] * 2, "timeout", *["custom"] * 4]
-    assert "line 47: await asyncio.Event().wait()  # here" in caplog.text
+    assert "line 70: await asyncio.Event().wait()  # here" in caplog.text
     caplog.clear()
     assert reasons(graded(mine, "waits", "block", "a", deadline=0.7, concurrency=1)) == [
         "timeout",
         "custom",
     ]
-    assert "line 49: time.sleep(1000)  # blocks" in caplog.text
+    assert "line 72: time.sleep(1000)  # blocks" in caplog.text
 
 
 def test_one_process_makes_all_calls_and_ends_with_the_grader(mine):

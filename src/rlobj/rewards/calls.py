@@ -89,6 +89,8 @@ class Calls:
         left = list(range(len(calls)))
         try:
             while left:
+                if self._maker is not None and self._maker.ended():
+                    self.close()
                 maker = self._maker = self._maker or self._opened()
                 asked = tuple(left)
                 maker.ask([calls[i] for i in asked], self.form, allowed)
@@ -131,6 +133,10 @@ class InThread:
         self._told: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         self._watched = 0.0
         self.thread: threading.Thread | None = None
+
+    def ended(self) -> bool:
+        """A thread does not end by itself."""
+        return False
 
     def ask(self, calls: Sequence[Call], form: str | None, allowed: int) -> None:
         """Begin to make calls; see `Function.make`."""
@@ -225,6 +231,10 @@ class InProcess:
         self._send("refusal", columns)
         return self._message(float("inf"))["result"]
 
+    def ended(self) -> bool:
+        """Whether the process has ended by itself, after the last call."""
+        return self._worker.process is None or self._worker.process.poll() is not None
+
     def ask(self, calls: Sequence[Call], form: str | None, allowed: int) -> None:
         """Begin to make calls; see `Function.make`."""
         self._send("make", calls, form, allowed)
@@ -247,7 +257,8 @@ class InProcess:
             process.send_signal(signal.SIGABRT)  # to a process that has ended it does nothing
             process.wait(2)
         self._errors.seek(0)
-        text = self._errors.read().decode(errors="replace")
+        text = self._errors.read().decode(errors="replace").rpartition("Fatal Python error")[2]
+        text = text.partition("Current thread")[2].partition("\n\n")[0] or text
         file = re.sub(r"^\n  at (.*), line \d+$", r"\1", getattr(self, "definition", ""))
         lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', text) if file else []
         self._stop()
@@ -266,6 +277,9 @@ class InProcess:
         self._stop()
 
     def _stop(self) -> None:
+        if self._worker.process is not None:
+            with suppress(ProcessLookupError):  # with its children
+                os.killpg(self._worker.process.pid, signal.SIGKILL)
         self._worker.stop()
         self._errors.close()
 
@@ -293,7 +307,7 @@ class InProcess:
             printed = next(iter(message)) if isinstance(message, dict) else ""
             if printed not in ("stdout", "stderr"):
                 return message
-            getattr(sys, printed).write(message[printed])
+            getattr(sys, printed).write(message[printed].encode(errors="replace").decode())
 
     def _read(self, end: float) -> None:
         """Read what the process has written, or wait for it for a while."""

@@ -27,7 +27,6 @@ import math
 import os
 import random
 import resource
-import signal
 import sys
 import threading
 import time
@@ -330,6 +329,12 @@ class _Printed(io.TextIOBase):
     def __init__(self, name: str, tell: Callable[[Any], None]) -> None:
         self._name, self._tell = name, tell
 
+    encoding = "utf-8"
+
+    def fileno(self) -> int:
+        """Of the stream of the process, whose output is not shown."""
+        return 1 if self._name == "stdout" else 2
+
     def write(self, text: str) -> int:
         self._tell({self._name: text})
         return len(text)
@@ -357,8 +362,7 @@ def main() -> None:
                 lines.flush()
 
     faulthandler.enable()
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
-        signal.signal(number, signal.SIG_IGN)
+    os.setsid()  # Ctrl-C reaches the parent alone, and this process is killed with its children
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if limit := int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -381,6 +385,8 @@ def main() -> None:
     def watched(outcome: Outcome | None = None) -> None:
         """Tell an outcome. The parent may be gone, so begin to wait for the next one."""
         nonlocal begun
+        if os.getpid() != process:  # a fork of the user's has returned from the function
+            os._exit(0)
         if outcome is not None:
             tell(outcome)
         if time.monotonic() > begun + 1.0:  # to start the timer takes as long as some calls
@@ -401,8 +407,6 @@ def main() -> None:
                 begun = 0.0
             else:
                 result = asked.refusal(*arguments)
-            if os.getpid() != process:
-                os._exit(0)
             tell({"result": result})
     asked.close()
 
