@@ -6,20 +6,19 @@ replaces both with Markdown. `python docs/tables.py NAME` prints a table.
 
 from __future__ import annotations
 
-import ast
 import inspect
-import json
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import markdown_tables as md
 import yaml
+from studies import STUDIES
 
-from rlobj.base.errors import counted
 from rlobj.base.primitive import Primitive
 from rlobj.base.validation import Model
 from rlobj.config.layers import flattened
@@ -62,26 +61,6 @@ def fill(text: str) -> str:
     return _MARKER.sub(lambda match: TABLES[match[1]](), text)
 
 
-# Markdown.
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _code(text: str) -> str:
-    return f"`{_cell(text)}`"
-
-
-def _block(language: str, text: str) -> str:
-    return f"```{language}\n{text.rstrip()}\n```"
-
-
 def _setting(value: Any) -> str:
     """Format a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
@@ -100,8 +79,8 @@ def _cited(paper: str) -> str:
 def presets_table() -> str:
     """List every preset with its paper and summary."""
     presets = [load_preset(name) for name in preset_names()]
-    rows = [(f"`{p.name}`", _cited(_cell(p.paper)), _cell(p.summary)) for p in presets]
-    return _table(("preset", "paper", "what it does"), rows)
+    rows = [(f"`{p.name}`", _cited(md.cell(p.paper)), md.cell(p.summary)) for p in presets]
+    return md.table(("preset", "paper", "what it does"), rows)
 
 
 def presets_summary() -> str:
@@ -110,10 +89,10 @@ def presets_summary() -> str:
     numbers = [re.search(r"arXiv:(\d{4}\.\d{4,5})", preset.paper) for preset in presets]
     links = [f"(https://arxiv.org/abs/{number[1]})" if number else "" for number in numbers]
     rows = [
-        (f"[`{preset.name}`]{link}", _cell(preset.summary))
+        (f"[`{preset.name}`]{link}", md.cell(preset.summary))
         for preset, link in zip(presets, links, strict=True)
     ]
-    return _table(("preset", "what it does"), rows)
+    return md.table(("preset", "what it does"), rows)
 
 
 RECIPE = ("data", "sampling", "rewards", "training")
@@ -174,7 +153,7 @@ def recipes_table() -> str:
         settings = recipe(preset.config)
         cells = [str(settings.get(path, "")) for path in columns.values()]
         rows.append((f"[{preset.name}](#{preset.name})", *cells))
-    return _table(("preset", *columns), rows)
+    return md.table(("preset", *columns), rows)
 
 
 def preset_sections() -> str:
@@ -188,14 +167,14 @@ def _preset_section(preset: Preset) -> str:
     parts = [
         f"## {preset.name}",
         f"{preset.summary[0].upper()}{preset.summary[1:]}. {_cited(preset.paper)}.",
-        _block("yaml", preset.text),
+        md.block("yaml", preset.text),
         "Formula:",
-        _block("text", str(preset.objective.explain(updates or None))),
+        md.block("text", str(preset.objective.explain(updates or None))),
         "Recipe:",
         recipe_table(preset),
     ]
     if rows := departures(preset.name):
-        parts += ["Departures from the source:", _table(("in the source", "here"), rows)]
+        parts += ["Departures from the source:", md.table(("in the source", "here"), rows)]
     other = preset.bases[0] if preset.bases else "grpo"
     if other != preset.name:
         parts += [f"Changes to [{other}](#{other}):", _changes(load_preset(other), preset)]
@@ -203,38 +182,38 @@ def _preset_section(preset: Preset) -> str:
 
 
 @cache
-def _departures() -> list[dict[str, Any]]:
-    file = Path(__file__).with_name("departures.yaml")
-    return yaml.safe_load(file.read_text(encoding="utf-8"))
+def _written(name: str) -> Any:
+    """What a YAML file beside this one has."""
+    return yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def departures(name: str) -> list[tuple[str, str]]:
     """What the source of a preset does, and what the preset does instead."""
-    rows = [row for row in _departures() if name in row["presets"]]
-    return [(_cell(row["source"]), _cell(row["here"])) for row in rows]
+    rows = [row for row in _written("departures.yaml") if name in row["presets"]]
+    return [(md.cell(row["source"]), md.cell(row["here"])) for row in rows]
 
 
 def recipe_table(preset: Preset) -> str:
     sources = sources_of(preset)
     rows = [
-        (f"`{path}`", _code(_setting(value)), _cited(_cell(sources[path])))
+        (f"`{path}`", md.code(_setting(value)), _cited(md.cell(sources[path])))
         for path, value in recipe(preset.config).items()
     ]
-    return _table(("setting", "value", "source"), rows)
+    return md.table(("setting", "value", "source"), rows)
 
 
 def _changes(below: Preset, preset: Preset) -> str:
     """List all changes to a base, or only the changes of the objective to another preset."""
 
     def shown(value: Any) -> str:
-        return "–" if value is None else _code(_setting(value))
+        return "–" if value is None else md.code(_setting(value))
 
     rows = [
         (f"`{path}`", shown(old), shown(new))
         for path, old, new in difference(below.config, preset.config)
         if preset.bases or path.startswith("objective.")
     ]
-    return _table(("setting", below.name, preset.name), rows)
+    return md.table(("setting", below.name, preset.name), rows)
 
 
 # Evaluation.
@@ -258,13 +237,15 @@ def _protocol(protocol: Protocol) -> str:
             str(settings.temperature),
             str(settings.top_p),
             f"{settings.max_tokens:,}",
-            _code(_setting(settings.template)),
+            md.code(_setting(settings.template)),
         )
         for settings, names in groups.items()
     ]
     header = ("benchmarks", "responses", "temperature", "top-p", "tokens", "template")
     notes = "\n".join(f"- {note}" for note in protocol.notes)
-    return f"### {protocol.name}\n\n{_cited(protocol.source)}.\n\n{_table(header, rows)}\n\n{notes}"
+    return (
+        f"### {protocol.name}\n\n{_cited(protocol.source)}.\n\n{md.table(header, rows)}\n\n{notes}"
+    )
 
 
 # The language of rules.
@@ -275,13 +256,13 @@ def columns_table() -> str:
     rows = [
         (
             f"`{name}`",
-            _cell(meaning),
+            md.cell(meaning),
             "response" if name in BY_RESPONSE else "token",
             ", ".join(f"`{column}`" for column in reads) or "none",
         )
         for name, (meaning, reads) in COLUMNS.items()
     ]
-    return _table(("column", "meaning", "level", "needs in the TokenBatch"), rows)
+    return md.table(("column", "meaning", "level", "needs in the TokenBatch"), rows)
 
 
 def methods_of_numbers() -> str:
@@ -308,18 +289,18 @@ def _methods(kind: type[Number | Rule], example: Number | Rule, owner: str) -> s
         gives += f" per {'`by`' if by else made.level.name.lower()}"
         about = inspect.cleandoc(method.__doc__ or "").split("\n\n")[0]
         about = re.sub(r"; the arguments are those of .*", ".", " ".join(about.split()))
-        rows.append((f"`{owner}.{name}({', '.join(shown)})`", _cell(about), gives))
-    return _table(("method", "meaning", "gives"), rows)
+        rows.append((f"`{owner}.{name}({', '.join(shown)})`", md.cell(about), gives))
+    return md.table(("method", "meaning", "gives"), rows)
 
 
 def functions() -> str:
     """List the functions of the language."""
-    rows = [("`abs(number)`", _cell("|x|."))]
+    rows = [("`abs(number)`", md.cell("|x|."))]
     for name, arguments in FUNCTIONS.items():
         if name != "abs":
             about = inspect.cleandoc(getattr(operators, name).__doc__).split("\n\n")[0]
-            rows.append((f"`{name}({', '.join(arguments)})`", _cell(about)))
-    return _table(("function", "meaning"), rows)
+            rows.append((f"`{name}({', '.join(arguments)})`", md.cell(about)))
+    return md.table(("function", "meaning"), rows)
 
 
 # Settings.
@@ -348,7 +329,7 @@ def primitives() -> str:
         if shared:
             parts += ["Settings of every kind:", _settings(family, only=shared)]
         for kind, member in family.registry.items():
-            parts += [f"#### {kind}", _block("text", inspect.cleandoc(member.__doc__ or ""))]
+            parts += [f"#### {kind}", md.block("text", inspect.cleandoc(member.__doc__ or ""))]
             own = [key for key in member.model_fields if key not in shared]
             if own:
                 parts.append(_settings(member, only=own))
@@ -358,7 +339,7 @@ def primitives() -> str:
 def _settings(model: type[Model], only: Sequence[str] | None = None) -> str:
     names = model.model_fields if only is None else only
     rows = [row for name in names for row in _rows(model, name, "")]
-    return _table(("key", "type", "default", "meaning"), rows)
+    return md.table(("key", "type", "default", "meaning"), rows)
 
 
 def _rows(model: type[Model], name: str, prefix: str) -> list[tuple[str, str, str, str]]:
@@ -371,24 +352,24 @@ def _rows(model: type[Model], name: str, prefix: str) -> list[tuple[str, str, st
         if isinstance(part, type) and issubclass(part, Model)
     ]
     plain = [part for part in inner if not issubclass(part, Primitive)]
-    default = "required" if field.is_required() else _code(_default(field.get_default()))
+    default = "required" if field.is_required() else md.code(_default(field.get_default()))
     if plain and field.get_default() is not None:
         default = "–"
     elif field.default_factory is not None:
-        default = _code("{}") if field.default_factory is dict else "computed"
+        default = md.code("{}") if field.default_factory is dict else "computed"
     meaning = model.meanings()[field.alias or name]
     bounds = bounds_of(field)
     kind = _type(field.annotation)
     if bounds is not None:
         kind = f"{bounds} or an expression{' or null' if bounds.optional else ''}"
-    row = (f"`{key}`", _cell(kind), default, _meaning(meaning))
+    row = (f"`{key}`", md.cell(kind), default, _meaning(meaning))
     nested = [r for part in plain for n in part.model_fields for r in _rows(part, n, f"{key}.")]
     return [row, *nested]
 
 
 def _meaning(text: str) -> str:
     """Escape a description, so that Markdown shows it as it is."""
-    return _cell(text).replace("<", "\\<").replace("_", "\\_").replace("*", "\\*")
+    return md.cell(text).replace("<", "\\<").replace("_", "\\_").replace("*", "\\*")
 
 
 def _default(value: Any) -> str:
@@ -428,181 +409,34 @@ def _first_paragraph(model: type) -> str:
     return inspect.cleandoc(model.__doc__ or "").split("\n\n")[0]
 
 
-def diagnosis_table() -> str:
-    """The study of the diagnosis: what was found in sick runs, and in which healthy ones."""
-    file = Path(__file__).parents[1] / "benchmarks" / "results" / "diagnosis.json"
-    study = json.loads(file.read_text(encoding="utf-8"))
-    healthy = [row for row in study["rows"] if row["kind"] == "healthy"]
-    presets, seeds = ({row[key] for row in healthy} for key in ("name", "seed"))
-    header = ("sick run", "must begin by step", "found, since step", "right")
-    rows = [
-        [row["name"], row["expected"], row["found"], row["right"]]
-        for row in study["rows"]
-        if row["kind"] == "sick" or row["findings"]
-    ]
-    about = (
-        f"{counted(len(presets), 'preset')}, {counted(len(seeds), 'seed')} each. {study['reading']}"
-    )
-    return f"{about}\n\n{_table(header, [[_cell(cell) for cell in row] for row in rows])}"
-
-
-def sampler_checks_table() -> str:
-    """Steps until a fault in the engine stopped the run, in each configuration."""
-    file = Path(__file__).parents[1] / "benchmarks" / "results" / "sampler-checks.json"
-    study = json.loads(file.read_text(encoding="utf-8"))
-    cases: dict[str, dict[str, str]] = {}
-    for row in study["rows"]:
-        before = f"{row['before']} → " if row["before"] else ""
-        cases.setdefault(row["case"], {})[f"{row['engine']}, {row['dtype']}"] = (
-            before + row["found"]
-        )
-    places = list(dict.fromkeys(place for found in cases.values() for place in found))
-    rows = [[case, *(found.get(place, "–") for place in places)] for case, found in cases.items()]
-    return _table(["fault", *places], rows)
-
-
-def collapse_table() -> str:
-    """The runs of the page about a collapse: one row for each, with all seeds."""
-    file = Path(__file__).parents[1] / "benchmarks" / "results" / "collapse.json"
-    titles = {
-        "sick": "with the weight",
-        "cured": "the same, with `drop: (advantage > 0) & (prob < 0.1)`",
-        "stapo": "the same, with STAPO's rule",
-        "grpo": "GRPO without the weight",
-    }
-    study, rows = json.loads(file.read_text(encoding="utf-8"))["rows"], []
-    for name, title in titles.items():
-        seeds = [row for row in study if row["run"] == name]
-        dropped, judged, tokens, caught, spurious = (
-            sum(row[key] for row in seeds)
-            for key in ("dropped", "judged", "tokens", "caught", "spurious_tokens")
-        )
-        rows.append(
-            [
-                title,
-                *(", ".join(f"{row[key]:.3f}" for row in seeds) for key in ("before", "after")),
-                ", ".join(f"{row['entropy']:.2f}" for row in seeds),
-                ", ".join(f"{row['spurious']:.1%}" for row in seeds),
-                f"{dropped / tokens:.2%}" if dropped else "0",
-                f"{caught / judged:.1%}, {caught / spurious:.0%}" if judged else "–",
-                "<br>".join(dict.fromkeys(found for row in seeds for found in row["findings"]))
-                or "–",
-            ]
-        )
-    header = (
-        *("run", "held-out accuracy before", "after", "entropy, nats", "spurious tokens"),
-        *("dropped tokens", "precision, recall", "findings"),
-    )
-    return _table(header, rows)
-
-
-def verifier_table() -> str:
-    """The errors of the verifier and of other graders on the blind half."""
-    file = Path(__file__).parents[1] / "benchmarks" / "results" / "verifier.json"
-    study = json.loads(file.read_text(encoding="utf-8"))
-    rows, sides = study["rows"], ("false positives", "false negatives")
-    keys = ("suite", "grader", *sides, "undecided", "differs", "rlobj right")
-    titles = [study["columns"][key][0].replace(" (", "<br>(") for key in keys]
-    before = json.loads(file.with_name("verifier-blind.json").read_text(encoding="utf-8"))["before"]
-    now = {row["suite"]: row for row in rows if row["grader"] == "rlobj"}
-    pairs = (("fp", sides[0]), ("fn", sides[1]))
-    counts = [
-        [suite, *(f"{old[key]} → {now[suite][side].partition(', ')[0]}" for key, side in pairs)]
-        for suite, old in before.items()
-    ]
-    parts = [
-        "Before and after the corrections; five forms have left the blind half since:",
-        _table(["suite", *sides], counts),
-        ", ".join(f"{grader}: {versions}" for grader, versions in study["settings"].items()) + ".",
-        _table(
-            titles, [[_cell(f"{row[key]}").replace(", ", "<br>") for key in keys] for row in rows]
-        ),
-        "False negatives of all suites, by kind of gold answer:",
-    ]
-    whole = [row for row in rows if row["suite"] == "all"]
-    kinds = [row["false negatives by gold"] for row in whole]
-    shares = [
-        [kind, *(f"{each[kind][0]:,} of {each[kind][1]:,}" for each in kinds)] for kind in kinds[0]
-    ]
-    parts.append(_table(["gold answer", *(row["grader"] for row in whole)], shares))
-    for side in sides:
-        forms = sorted(whole[0][f"{side} by form"].items(), key=lambda each: -each[1][0])
-        listed = ", ".join(f"`{name}` {errors} of {most}" for name, (errors, most) in forms)
-        parts.append(f"Forms in which rlobj has {side}: {listed or 'none'}.")
-    return "\n\n".join(parts)
-
-
 def verifier_policy() -> str:
     """The verifier's decisions where fair judges could differ, with examples."""
-    file = Path(__file__).with_name("verifier-policy.yaml")
     rows = [
-        [row["question"], *(", ".join(map(_code, texts)) for texts in ([row["gold"]], *both))]
-        for row in yaml.safe_load(file.read_text(encoding="utf-8"))
+        [row["question"], *(", ".join(map(md.code, texts)) for texts in ([row["gold"]], *both))]
+        for row in _written("verifier-policy.yaml")
         for both in [(row["right"], row["wrong"])]
     ]
-    return _table(("question", "gold", "right", "wrong"), rows)
+    return md.table(("question", "gold", "right", "wrong"), rows)
 
 
 def ablations(group: str) -> str:
     """The variants of a preset, with the settings that change it."""
-    rows = yaml.safe_load(Path(__file__).with_name("ablations.yaml").read_text(encoding="utf-8"))
-    return _table(
+    return md.table(
         ("variant", "what changes", "settings"),
         [
-            (f"`{row['name']}`", _cell(row["change"]), " ".join(map(_code, row["settings"])))
-            for row in rows[group]
+            (f"`{row['name']}`", md.cell(row["change"]), " ".join(map(md.code, row["settings"])))
+            for row in _written("ablations.yaml")[group]
         ],
     )
-
-
-STABILITY = Path(__file__).parents[1] / "benchmarks" / "stability"
-
-
-def stability_plan() -> str:
-    """The analysis of the stability study, as its code states it."""
-    return _stated(STABILITY / "__init__.py", "The analysis, ")
-
-
-def stability_rule() -> str:
-    """The rule that chooses the settings of the stability study, as its code states it."""
-    return _stated(STABILITY / "regimes.py", "The rule was ")
-
-
-STABILITY_PARTS = (
-    *("state", "conditions", "found", "search", "map", "power", "beyond", "by flag", "claims"),
-    "made",
-    *(f"edge {what}" for what in ("accuracy", "differences", "entropy", "tokens", "shares")),
-)
-STABLE_PARTS = ("stable accuracy", "stable differences", "stable entropy", "stable tokens")
-MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
-
-
-def stability_part(title: str, report: str = "stability") -> str:
-    """A part of a report of the stability study, by its heading.
-
-    Raises:
-        KeyError: the report has no such part.
-    """
-    file = STABILITY.parent / "results" / f"{report}.md"
-    _, found, rest = file.read_text(encoding="utf-8").partition(f"## {title}\n\n")
-    if not found:
-        raise KeyError(title)
-    return rest.partition("\n## ")[0].rstrip()
-
-
-def _stated(file: Path, start: str) -> str:
-    """A module's docstring from some words on."""
-    about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    return start + about.partition(start)[2]
 
 
 def records_table() -> str:
     """List the columns of records/."""
     rows = [
-        [_code(name), _cell(column.type), _cell(column.unit), _cell(column.meaning)]
+        [md.code(name), md.cell(column.type), md.cell(column.unit), md.cell(column.meaning)]
         for name, column in RECORDED.items()
     ]
-    return _table(["column", "type", "unit", "meaning"], rows)
+    return md.table(["column", "type", "unit", "meaning"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -619,27 +453,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods-of-rules": methods_of_rules,
     "functions": functions,
     "configuration": configuration,
-    "collapse": collapse_table,
-    "diagnosis": diagnosis_table,
     "primitives": primitives,
     "records": records_table,
-    "sampler-checks": sampler_checks_table,
-    "verifier": verifier_table,
     "verifier-policy": verifier_policy,
-    "stability-plan": stability_plan,
-    "stability-rule": stability_rule,
-    **{
-        f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
-        for title in STABILITY_PARTS
-    },
-    "stability-stable": lambda: "\n\n".join(
-        f"{title.partition(' ')[2].capitalize()}:\n\n{stability_part(title)}"
-        for title in STABLE_PARTS
-    ),
-    **{
-        f"mechanism-{title}": partial(stability_part, title, "mechanism")
-        for title in MECHANISM_PARTS
-    },
+    **STUDIES,
 }
 
 

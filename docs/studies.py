@@ -1,0 +1,183 @@
+"""Tables of the documentation that show results of the benchmarks."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import markdown_tables as md
+
+from rlobj.base.errors import counted
+
+__all__ = ["STUDIES"]
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def _results(name: str) -> Any:
+    """The numbers that a benchmark has written."""
+    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def diagnosis_table() -> str:
+    """The study of the diagnosis: what was found in sick runs, and in which healthy ones."""
+    study = _results("diagnosis")
+    healthy = [row for row in study["rows"] if row["kind"] == "healthy"]
+    presets, seeds = ({row[key] for row in healthy} for key in ("name", "seed"))
+    header = ("sick run", "must begin by step", "found, since step", "right")
+    rows = [
+        [row["name"], row["expected"], row["found"], row["right"]]
+        for row in study["rows"]
+        if row["kind"] == "sick" or row["findings"]
+    ]
+    about = (
+        f"{counted(len(presets), 'preset')}, {counted(len(seeds), 'seed')} each. {study['reading']}"
+    )
+    return f"{about}\n\n{md.table(header, [[md.cell(cell) for cell in row] for row in rows])}"
+
+
+def sampler_checks_table() -> str:
+    """Steps until a fault in the engine stopped the run, in each configuration."""
+    study = _results("sampler-checks")
+    cases: dict[str, dict[str, str]] = {}
+    for row in study["rows"]:
+        before = f"{row['before']} → " if row["before"] else ""
+        cases.setdefault(row["case"], {})[f"{row['engine']}, {row['dtype']}"] = (
+            before + row["found"]
+        )
+    places = list(dict.fromkeys(place for found in cases.values() for place in found))
+    rows = [[case, *(found.get(place, "–") for place in places)] for case, found in cases.items()]
+    return md.table(["fault", *places], rows)
+
+
+def collapse_table() -> str:
+    """The runs of the page about a collapse: one row for each, with all seeds."""
+    titles = {
+        "sick": "with the weight",
+        "cured": "the same, with `drop: (advantage > 0) & (prob < 0.1)`",
+        "stapo": "the same, with STAPO's rule",
+        "grpo": "GRPO without the weight",
+    }
+    study, rows = _results("collapse")["rows"], []
+    for name, title in titles.items():
+        seeds = [row for row in study if row["run"] == name]
+        dropped, judged, tokens, caught, spurious = (
+            sum(row[key] for row in seeds)
+            for key in ("dropped", "judged", "tokens", "caught", "spurious_tokens")
+        )
+        rows.append(
+            [
+                title,
+                *(", ".join(f"{row[key]:.3f}" for row in seeds) for key in ("before", "after")),
+                ", ".join(f"{row['entropy']:.2f}" for row in seeds),
+                ", ".join(f"{row['spurious']:.1%}" for row in seeds),
+                f"{dropped / tokens:.2%}" if dropped else "0",
+                f"{caught / judged:.1%}, {caught / spurious:.0%}" if judged else "–",
+                "<br>".join(dict.fromkeys(found for row in seeds for found in row["findings"]))
+                or "–",
+            ]
+        )
+    header = (
+        *("run", "held-out accuracy before", "after", "entropy, nats", "spurious tokens"),
+        *("dropped tokens", "precision, recall", "findings"),
+    )
+    return md.table(header, rows)
+
+
+def verifier_table() -> str:
+    """The errors of the verifier and of other graders on the blind half."""
+    study = _results("verifier")
+    rows, sides = study["rows"], ("false positives", "false negatives")
+    keys = ("suite", "grader", *sides, "undecided", "differs", "rlobj right")
+    titles = [study["columns"][key][0].replace(" (", "<br>(") for key in keys]
+    before = _results("verifier-blind")["before"]
+    now = {row["suite"]: row for row in rows if row["grader"] == "rlobj"}
+    pairs = (("fp", sides[0]), ("fn", sides[1]))
+    counts = [
+        [suite, *(f"{old[key]} → {now[suite][side].partition(', ')[0]}" for key, side in pairs)]
+        for suite, old in before.items()
+    ]
+    parts = [
+        "Before and after the corrections; five forms have left the blind half since:",
+        md.table(["suite", *sides], counts),
+        ", ".join(f"{grader}: {versions}" for grader, versions in study["settings"].items()) + ".",
+        md.table(
+            titles, [[md.cell(f"{row[key]}").replace(", ", "<br>") for key in keys] for row in rows]
+        ),
+        "False negatives of all suites, by kind of gold answer:",
+    ]
+    whole = [row for row in rows if row["suite"] == "all"]
+    kinds = [row["false negatives by gold"] for row in whole]
+    shares = [
+        [kind, *(f"{each[kind][0]:,} of {each[kind][1]:,}" for each in kinds)] for kind in kinds[0]
+    ]
+    parts.append(md.table(["gold answer", *(row["grader"] for row in whole)], shares))
+    for side in sides:
+        forms = sorted(whole[0][f"{side} by form"].items(), key=lambda each: -each[1][0])
+        listed = ", ".join(f"`{name}` {errors} of {most}" for name, (errors, most) in forms)
+        parts.append(f"Forms in which rlobj has {side}: {listed or 'none'}.")
+    return "\n\n".join(parts)
+
+
+def stability_plan() -> str:
+    """The analysis of the stability study, as its code states it."""
+    return _stated(BENCHMARKS / "stability" / "__init__.py", "The analysis, ")
+
+
+def stability_rule() -> str:
+    """The rule that chooses the settings of the stability study, as its code states it."""
+    return _stated(BENCHMARKS / "stability" / "regimes.py", "The rule was ")
+
+
+STABILITY_PARTS = (
+    *("state", "conditions", "found", "search", "map", "power", "beyond", "by flag", "claims"),
+    "made",
+    *(f"edge {what}" for what in ("accuracy", "differences", "entropy", "tokens", "shares")),
+)
+STABLE_PARTS = ("stable accuracy", "stable differences", "stable entropy", "stable tokens")
+MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
+
+
+def stability_part(title: str, report: str = "stability") -> str:
+    """A part of a report of the stability study, by its heading.
+
+    Raises:
+        KeyError: the report has no such part.
+    """
+    file = BENCHMARKS / "results" / f"{report}.md"
+    _, found, rest = file.read_text(encoding="utf-8").partition(f"## {title}\n\n")
+    if not found:
+        raise KeyError(title)
+    return rest.partition("\n## ")[0].rstrip()
+
+
+def _stated(file: Path, start: str) -> str:
+    """A module's docstring from some words on."""
+    about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return start + about.partition(start)[2]
+
+
+STUDIES: dict[str, Callable[[], str]] = {
+    "collapse": collapse_table,
+    "diagnosis": diagnosis_table,
+    "sampler-checks": sampler_checks_table,
+    "verifier": verifier_table,
+    "stability-plan": stability_plan,
+    "stability-rule": stability_rule,
+    **{
+        f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
+        for title in STABILITY_PARTS
+    },
+    "stability-stable": lambda: "\n\n".join(
+        f"{title.partition(' ')[2].capitalize()}:\n\n{stability_part(title)}"
+        for title in STABLE_PARTS
+    ),
+    **{
+        f"mechanism-{title}": partial(stability_part, title, "mechanism")
+        for title in MECHANISM_PARTS
+    },
+}
