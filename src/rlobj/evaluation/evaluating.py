@@ -170,9 +170,7 @@ def _run(
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for each in sets:
-        with contextlib.ExitStack() as checked:
-            grader = each.open_grader()
-            checked.push(grader)
+        with contextlib.closing(each.open_grader()) as grader:
             grader.check(each.problems)
     model = source.locate(callback.warm_starting)
     if isinstance(model, str) and Path.cwd() != home:

@@ -55,21 +55,19 @@ class Calls:
         self._opened, self._deadline = opened, deadline
         self._lock = threading.Lock()
         self._maker: InThread | InProcess | None = opened()
-        self.definition = self._maker.definition
         self.form: str | None = None
 
     def refusal(self, columns: Sequence[Sequence[str]]) -> str | None:
         """Why the function cannot be called with these columns; None if it can."""
         with self._lock:
-            self._maker = self._maker or self._opened()
-            return self._maker.refusal(columns)
+            return self._ready().refusal(columns)
 
     def outcomes(self, calls: Sequence[Call], allowed: int) -> Generator[Outcome]:
         """Make the calls; what became of each, in their order. Close this generator.
 
         Args:
             calls: what is graded.
-            allowed: failures after which it is not worth while to make the next call.
+            allowed: failures after which no further call is made.
         """
         found, turn = dict[int, Outcome](), 0
         with self._lock, closing(self._unordered(calls, allowed)) as outcomes:
@@ -85,14 +83,18 @@ class Calls:
             self._maker.close()
         self._maker = None
 
+    def _ready(self) -> InThread | InProcess:
+        """What makes the calls: a new one if there is none, or if its process has ended."""
+        if self._maker is not None and self._maker.ended():
+            self.close()
+        self._maker = self._maker or self._opened()
+        return self._maker
+
     def _unordered(self, calls: Sequence[Call], allowed: int) -> Generator[Outcome]:
         left = list(range(len(calls)))
         try:
             while left:
-                if self._maker is not None and self._maker.ended():
-                    self.close()
-                maker = self._maker = self._maker or self._opened()
-                asked = tuple(left)
+                maker, asked = self._ready(), tuple(left)
                 maker.ask([calls[i] for i in asked], self.form, allowed)
                 # Calls of an async function keep their deadlines themselves, unless one blocks all.
                 patience = self._deadline * 1.25 + 0.1 if maker.is_async else self._deadline
@@ -127,7 +129,7 @@ class InThread:
 
     def __init__(self, function: Callable[..., Any], *settings: Any) -> None:
         self._user, self._function = function, Function(function, *settings)
-        self.is_async, self.definition = self._function.is_async, self._function.place
+        self.is_async = self._function.is_async
         self.refusal = self._function.refusal
         self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
@@ -215,6 +217,7 @@ class InProcess:
         file = function_worker.__file__
         self._worker = WorkerProcess(0, memory, 0, file, [text], self._errors)
         self._lines, self._begun = deque[bytes](), b""
+        self._definition = ""
         self._worker.start()
         try:
             ready = self._message(float("inf"))
@@ -224,7 +227,7 @@ class InProcess:
         if ready["error"]:
             self._stop()
             raise ConfigError(ready["error"])
-        self.is_async, self.definition = ready["is_async"], ready["place"]
+        self.is_async, self._definition = ready["is_async"], ready["place"]
 
     def refusal(self, columns: Sequence[Sequence[str]]) -> str | None:
         """Why the function cannot be called with these columns; None if it can."""
@@ -259,14 +262,14 @@ class InProcess:
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace").rpartition("Fatal Python error")[2]
         text = text.partition("Current thread")[2].partition("\n\n")[0] or text
-        file = re.sub(r"^\n  at (.*), line \d+$", r"\1", getattr(self, "definition", ""))
+        file = self._definition.removeprefix("\n  at ").rpartition(", line ")[0]
         lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', text) if file else []
         self._stop()
         code = process.returncode
         ended = f"ended with exit status {code}"
         if code < 0:
             ended = f"was ended by the signal {signal.Signals(-code).name}"
-        return ended, place_at(file, int(lines[0])) if lines else getattr(self, "definition", "")
+        return ended, place_at(file, int(lines[0])) if lines else self._definition
 
     def close(self) -> None:
         """Let the process end."""

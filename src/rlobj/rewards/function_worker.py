@@ -326,10 +326,10 @@ def _awaiting(coroutine: Coroutine[Any, Any, Any]) -> Iterator[tuple[FrameType, 
 class _Printed(io.TextIOBase):
     """A stream whose text the parent prints."""
 
+    encoding = "utf-8"
+
     def __init__(self, name: str, tell: Callable[[Any], None]) -> None:
         self._name, self._tell = name, tell
-
-    encoding = "utf-8"
 
     def fileno(self) -> int:
         """Of the stream of the process, whose output is not shown."""

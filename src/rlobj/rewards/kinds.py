@@ -168,6 +168,10 @@ class Grader:
     def __exit__(self, *_: object) -> None:
         """End what was started, also by `check` and without `__enter__`."""
 
+    def close(self) -> None:
+        """End what was started."""
+        self.__exit__(None, None, None)
+
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; `responses[i]` is an answer to `problems[i]`."""
         raise NotImplementedError

@@ -99,7 +99,7 @@ class _SeveralGrader(Grader):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as stack:
+        with ExitStack() as stack:  # ends all of them, also if one raises
             for grader in self._graders:
                 stack.push(grader)
 

@@ -13,7 +13,7 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -273,9 +273,7 @@ def check_functions(config: RunConfig) -> None:
         DataError: the problems cannot be read.
     """
     if any(hasattr(each, "target") for each in getattr(config.rewards, "of", [config.rewards])):
-        with ExitStack() as stack:
-            grader = config.rewards.open()
-            stack.push(grader)
+        with closing(config.rewards.open()) as grader:
             grader.check(load_problems(config.data, "train"))
             refuse_unknown_accuracy(config, grader.says_right)
 
