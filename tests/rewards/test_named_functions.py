@@ -216,7 +216,8 @@ def test_async_calls_run_at_the_same_time_and_hang_alone(mine, caplog):
     assert "line 72: time.sleep(1000)  # blocks" in caplog.text
 
 
-def test_one_process_makes_all_calls_and_ends_with_the_grader(mine):
+def test_one_process_makes_all_calls_and_ends_with_the_grader(mine, monkeypatch):
+    monkeypatch.delitem(sys.modules, "_rlobj_target_mine", raising=False)
     with Custom(target=f"{mine}:pid").open() as grader:
         numbers = {each.reward for _ in range(2) for each in grader.score("ab", problems(*"xx"))}
         [number] = map(int, numbers)
