@@ -15,7 +15,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import Level, Number, NumberField, batch_columns, nodes
+from rlobj.objectives.rules import Level, Number, NumberField, nodes
 
 __all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
 
@@ -43,7 +43,7 @@ class Controller(Primitive):
         """TokenBatch columns that `observe` reads."""
         if self.of is None:
             return ("old_entropy",)
-        return ("advantages", *batch_columns(self.of))
+        return ("advantages", *self.of.batch_columns())
 
     @property
     def measured(self) -> str:

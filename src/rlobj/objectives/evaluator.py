@@ -25,7 +25,7 @@ import torch
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
-from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
+from rlobj.objectives.rules import CustomRule, Expr, Level, Number, Rule, nodes
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
@@ -75,7 +75,7 @@ _COMPARE: dict[str, Callable[..., Tensor]] = {
 }
 _POPULATIONS = (
     *(nodes.Aggregate, nodes.Quantified, nodes.Cut, nodes.Quantile, nodes.Rank, nodes.Sample),
-    *(nodes.Scan, nodes.CustomRule),
+    *(nodes.Scan, CustomRule),
 )
 """Nodes that are evaluated once per update, wherever they occur."""
 
@@ -241,7 +241,7 @@ class Evaluator:
         if not isinstance(node, _POPULATIONS):
             return getattr(self, f"_evaluate_{type(node).__name__}")(node)
         if node not in self._populations:
-            name = "CustomRule" if isinstance(node, nodes.CustomRule) else type(node).__name__
+            name = "CustomRule" if isinstance(node, CustomRule) else type(node).__name__
             self._populations[node] = getattr(self, f"_evaluate_{name}")(node)
         return self._populations[node]
 

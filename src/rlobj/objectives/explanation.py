@@ -12,7 +12,7 @@ from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.needs import expressions_of
 from rlobj.objectives.penalties import KL, Penalty
-from rlobj.objectives.rules import Expr, Level, nodes
+from rlobj.objectives.rules import CustomRule, Expr, Level, nodes
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
 
@@ -156,7 +156,7 @@ def _meaning(node: Expr) -> str:
             span = "response's start to the token" if start else "token to the response's end"
             decay = f", times {node.decay} per token of distance" if node.decay != 1 else ""
             return f"{node}: the sum of {node.value} from the {span}{decay}"
-        case nodes.CustomRule():
+        case CustomRule():
             return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
     return ""
 

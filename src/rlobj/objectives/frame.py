@@ -21,7 +21,7 @@ from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.joining import ids_of
-from rlobj.objectives.rules import COLUMNS, Expr, Level, Rule, nodes
+from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
@@ -319,7 +319,7 @@ class Frame(Evaluator):
         self._note(node, selected, candidates)
         return Values(selected)
 
-    def _evaluate_CustomRule(self, node: nodes.CustomRule) -> Values:
+    def _evaluate_CustomRule(self, node: CustomRule) -> Values:
         selected = node.select(self)
         dtype, shape = getattr(selected, "dtype", type(selected)), getattr(selected, "shape", ())
         if dtype != torch.bool or shape != self.decided.shape:

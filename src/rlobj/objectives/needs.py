@@ -8,7 +8,7 @@ from typing import Any
 
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
-from rlobj.objectives.rules import Expr, batch_columns
+from rlobj.objectives.rules import Expr
 from rlobj.objectives.settings import expressions
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
@@ -63,7 +63,7 @@ def rule_columns(
     """
     found = {"advantages": "the surrogate"}
     for field, expression in expressions:
-        for column in batch_columns(expression):
+        for column in expression.batch_columns():
             found.setdefault(column, f"{field} '{expression}'")
     if mismatch is not None:
         for column in ("old_logprobs", "sampler_logprobs"):

@@ -11,10 +11,11 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchem
 
 from rlobj.base.errors import ConfigError
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
+from rlobj.objectives.rules.custom import CustomRule, custom_rule
 from rlobj.objectives.rules.expression import Expr, Level
-from rlobj.objectives.rules.nodes import Column, Constant, CustomRule
-from rlobj.objectives.rules.operators import Number, Rule, as_number, outside, when
-from rlobj.objectives.rules.parsing import custom_rule, parse
+from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number
+from rlobj.objectives.rules.operators import outside, when
+from rlobj.objectives.rules.parsing import parse
 
 __all__ = [
     "COLUMNS",
@@ -28,7 +29,6 @@ __all__ = [
     "RuleField",
     "RuleList",
     "as_number",
-    "batch_columns",
     "declared",
     "outside",
     "parse",
@@ -39,12 +39,6 @@ __all__ = [
 
 NAMES = (*COLUMNS, *FUNCTIONS)
 """Names that a column of one's own cannot have."""
-
-
-def batch_columns(expression: Expr) -> list[str]:
-    """The TokenBatch columns that an expression reads, besides advantages."""
-    names = [node.name for node in expression.walk() if isinstance(node, Column)]
-    return [column for name in names for column in COLUMNS.get(name, ("", (name,)))[1]]
 
 
 def read_rule(value: Any) -> Rule:

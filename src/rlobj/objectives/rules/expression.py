@@ -1,19 +1,25 @@
-"""Expr, the base of all expressions: its level, its parts and its text.
+"""Expr, the base of all expressions: its level, its parts, and how its text is put together.
 
 `str(e)` has the fewest parentheses that keep `parse(str(e)) == e`.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
 from typing import Any, ClassVar
 
-COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(8)
-"""How strongly an expression binds its parts, as in Python."""
-
-_STRENGTH = {"|": OR, "&": AND, "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "**": POWER}
+COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, NUMBER, ATOM = range(9)
+"""How strongly an expression binds its parts, as in Python; `0.mean()` cannot be read."""
+_BINDING = {
+    **dict.fromkeys(("<", "<=", ">", ">="), (COMPARE, OR, OR)),
+    **{"|": (OR, OR, AND), "&": (AND, AND, SUM)},
+    **dict.fromkeys("+-", (SUM, SUM, PRODUCT)),
+    **dict.fromkeys("*/", (PRODUCT, PRODUCT, UNARY)),
+    "**": (POWER, NUMBER, UNARY),  # groups to the right
+}
+"""How strongly an operator binds, and how strongly its left and right side must bind."""
 
 
 class Level(IntEnum):
@@ -32,19 +38,14 @@ class Expr:
     """
 
     is_rule: ClassVar[bool]
-    _nodes: ClassVar[dict[str, type[Any]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        Expr._nodes.setdefault(cls.__name__, cls)
+    from_text: ClassVar[Callable[[str], Expr]]  # `parsing` sets it
+    _strength: ClassVar[int] = ATOM
 
     def __bool__(self) -> bool:
         raise TypeError(
             f"'{self}' is a rule over tokens, not True or False. Write (0 < prob) & (prob < 1) "
             "instead of 0 < prob < 1, and &, |, ~ instead of and, or, not."
         )
-
-    def __str__(self) -> str:
-        return _text(self)
 
     @property
     def level(self) -> Level:
@@ -53,100 +54,55 @@ class Expr:
 
     def children(self) -> tuple[Expr, ...]:
         """The expressions that this one is built from."""
-        found: list[Expr] = []
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            values = value if isinstance(value, tuple) else (value,)
-            found += [part for part in values if isinstance(part, Expr)]
-        return tuple(found)
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+        parts = [part for x in values for part in (x if isinstance(x, tuple) else (x,))]
+        return tuple(part for part in parts if isinstance(part, Expr))
 
     def walk(self) -> tuple[Expr, ...]:
         """This expression and all expressions inside it."""
         return (self, *(node for child in self.children() for node in child.walk()))
 
-
-def make(node: str, *values: Any) -> Any:
-    """The node of this class name: operators build nodes that are defined after them."""
-    return Expr._nodes[node](*values)
-
-
-def _text(node: Any) -> str:
-    match type(node).__name__:
-        case "Column" | "Controlled":
-            return node.name
-        case "Constant":
-            return repr(node.value)
-        case "NamedReward":
-            return f"reward({node.name!r})"
-        case "Arithmetic" if node.operator == "**":  # groups to the right
-            return f"{_within(node.left, ATOM)} ** {_within(node.right, UNARY)}"
-        case "Arithmetic" | "Logic":  # equal operators group to the left
-            strength = _strength(node)
-            left, right = _within(node.left, strength), _within(node.right, strength + 1)
-            return f"{left} {node.operator} {right}"
-        case "Compare":
-            return f"{_within(node.left, OR)} {node.operator} {_within(node.right, OR)}"
-        case "Negative" if type(node.operand).__name__ == "Constant":
-            return f"-({node.operand})"  # -0.5 is a constant
-        case "Negative":
-            return f"-{_within(node.operand, UNARY)}"
-        case "Not":
-            return f"~{_within(node.operand, UNARY)}"
-        case "Function":
-            return f"{node.name}({', '.join(map(str, node.arguments))})"
-        case "When":
-            return f"when({node.rule}, {node.then}, {node.otherwise})"
-        case "Cut":
-            return _method(node, node.value, node.side, "fraction", skip=("side", "value"))
-        case "Quantile":
-            return _method(node, node.value, "quantile", "q", skip=("value",))
-        case "Sample":
-            return _method(node, node.rule, "sample", "amount", skip=("rule",))
-        case "Aggregate" | "Quantified" | "Rank":
-            return _method(node, node.of, node.statistic, skip=("of", "statistic"))
-        case "Scan":
-            return _method(node, node.value, f"{node.side}_sum", skip=("value", "side"))
-    if hasattr(node, "target"):
-        return f"custom({', '.join([repr(node.target), *_settings(node)])})"
-    raise AssertionError(f"{type(node).__name__} has no text")
+    def batch_columns(self) -> list[str]:
+        """The TokenBatch columns that it reads, besides advantages."""
+        return [column for child in self.children() for column in child.batch_columns()]
 
 
-def _strength(node: Any) -> int:
-    match type(node).__name__:
-        case "Arithmetic" | "Logic":
-            return _STRENGTH[node.operator]
-        case "Compare":
-            return COMPARE
-        case "Negative" | "Not":
-            return UNARY
-        case "Constant" if math.copysign(1, node.value) < 0:
-            return UNARY
-    return ATOM
+@dataclass(frozen=True)
+class Binary:
+    """left operator right."""
+
+    operator: str
+    left: Any
+    right: Any
+
+    @property
+    def _strength(self) -> int:
+        return _BINDING[self.operator][0]
+
+    def __str__(self) -> str:
+        _, left, right = _BINDING[self.operator]
+        return f"{inside(self.left, left)} {self.operator} {inside(self.right, right)}"
 
 
-def _within(child: Expr, strength: int) -> str:
+def inside(child: Expr, strength: int) -> str:
     """The text of a child, in parentheses if it binds more weakly than `strength`."""
-    return str(child) if _strength(child) >= strength else f"({child})"
+    return str(child) if child._strength >= strength else f"({child})"
 
 
-def _method(node: Any, owner: Expr, name: str, first: str = "", skip: tuple[str, ...] = ()) -> str:
-    """`owner.name(first, other=...)`, without arguments at their defaults."""
-    arguments = [_value(getattr(node, first))] if first else []
-    arguments += _settings(node, (*skip, first))
-    constant = type(owner).__name__ == "Constant"  # "0.prefix_sum()" cannot be read
-    text = f"({owner})" if constant else _within(owner, ATOM)
-    return f"{text}.{name}({', '.join(arguments)})"
+def call(node: Any, owner: Expr, method: str, *first: Any) -> str:
+    """`owner.method(first, other=...)`, without arguments at their defaults."""
+    return f"{inside(owner, ATOM)}.{method}({', '.join([*map(_shown, first), *settings(node)])})"
 
 
-def _settings(node: Any, skip: tuple[str, ...] = ()) -> list[str]:
-    """`name=value` of each field that is not at its default."""
-    values = {field: getattr(node, field.name) for field in fields(node)}
+def settings(node: Any, required: bool = False) -> list[str]:
+    """`name=value` of each field that is not at its default; of those without one if `required`."""
     return [
-        f"{field.name}={_value(value)}"
-        for field, value in values.items()
-        if field.name not in skip and value != field.default
+        f"{field.name}={_shown(value)}"
+        for field in fields(node)
+        if (value := getattr(node, field.name)) != field.default
+        and (required or field.default is not MISSING)
     ]
 
 
-def _value(value: Any) -> str:
+def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Expr) else repr(value)

@@ -1,19 +1,265 @@
-"""The nodes of expressions: one small frozen class each, built by the operators of `operators`.
+"""Numbers and rules with their operators and methods, and the nodes that these build.
 
 This module only describes expressions; `rlobj.objectives.evaluator` evaluates them.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.rules import checks
+from rlobj.objectives.rules.checks import Rounding
 from rlobj.objectives.rules.columns import BY_RESPONSE, COLUMNS, declared_columns
-from rlobj.objectives.rules.expression import Expr, Level
-from rlobj.objectives.rules.operators import By, Number, Rule
+from rlobj.objectives.rules.expression import (
+    NUMBER,
+    UNARY,
+    Binary,
+    Expr,
+    Level,
+    call,
+    inside,
+)
+
+By = Literal["update", "group", "position", "response"]
+
+
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _arithmetic(operator: str) -> tuple[Callable[[Any, Any], Number], Callable[[Any, Any], Number]]:
+    """`number operator other` and `other operator number`."""
+    return (
+        lambda self, other: Arithmetic(operator, self, as_number(other)),
+        lambda self, other: Arithmetic(operator, as_number(other), self),
+    )
+
+
+def _comparison(operator: str) -> Callable[[Any, Any], Rule]:
+    """`number operator other`, with constants on the right: 0 < prob builds prob > 0."""
+
+    def compare(self: Number, other: Any) -> Rule:
+        right = as_number(other)
+        if isinstance(self, Constant) and not isinstance(right, Constant):
+            return Compare(_FLIPPED[operator], right, self)
+        return Compare(operator, self, right)
+
+    return compare
+
+
+class Number(Expr):
+    """One number per token, per response or for the update."""
+
+    is_rule: ClassVar[bool] = False
+
+    __add__, __radd__ = _arithmetic("+")
+    __sub__, __rsub__ = _arithmetic("-")
+    __mul__, __rmul__ = _arithmetic("*")
+    __truediv__, __rtruediv__ = _arithmetic("/")
+    __pow__, __rpow__ = _arithmetic("**")
+    __lt__, __le__, __gt__, __ge__ = map(_comparison, ("<", "<=", ">", ">="))
+
+    def __neg__(self) -> Number:
+        return Negative(self)
+
+    def __abs__(self) -> Number:
+        return Function("abs", (self,))
+
+    def __and__(self, other: Any) -> Rule:
+        raise ConfigError(
+            f"'&' joins rules, got the number '{self}'. "
+            "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)"
+        )
+
+    __rand__ = __or__ = __ror__ = __and__
+
+    def __invert__(self) -> Rule:
+        raise ConfigError(f"~ takes a rule, got the number '{self}'; compare it first")
+
+    def top(
+        self,
+        fraction: float,
+        within: Rule | str | None = None,
+        round: Rounding = "ceil",
+        at_least: int = 0,
+        none_below: int = 0,
+        by: By = "update",
+    ) -> Rule:
+        """The k = round(fraction·n) largest of the population's n tokens; ties are all kept.
+
+        Args:
+            fraction: share of the population, in [0, 1].
+            within: the population; None = all tokens.
+            round: "ceil" or "floor" of fraction·n (exact: 0.07·100 is 7); "linear":
+                floor(fraction·(n − 1)) + 1, as many as lie up to `torch.quantile`.
+            at_least: k is raised to this (and lowered to n).
+            none_below: nothing is selected if k is below this.
+            by: one population for the update, or one for each group or response.
+        """
+        return Cut("top", self, fraction, _rule_or_none(within), round, at_least, none_below, by)
+
+    def bottom(
+        self,
+        fraction: float,
+        within: Rule | str | None = None,
+        round: Rounding = "ceil",
+        at_least: int = 0,
+        none_below: int = 0,
+        by: By = "update",
+    ) -> Rule:
+        """The k smallest of the population's n tokens; the arguments are those of `top`."""
+        return Cut("bottom", self, fraction, _rule_or_none(within), round, at_least, none_below, by)
+
+    def quantile(self, q: float, within: Rule | str | None = None, by: By = "update") -> Number:
+        """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`."""
+        return Quantile(self, q, _rule_or_none(within), by)
+
+    def rank(self, within: Rule | str | None = None, by: By = "update") -> Number:
+        """(rank − 1)/(n − 1) among the population's n values: 0 = smallest, 1 = largest.
+
+        Equal values have the mean of their ranks, and the only value of a population has 0.5. The
+        population is one of responses if the number is theirs, as for `mean`.
+
+        Args:
+            within: the population; all others are undefined. None = all.
+            by: one population for the update, or one for each group, position or response.
+        """
+        return Rank(self, "rank", by, _rule_or_none(within))
+
+    def mean(self, by: By = "update", within: Rule | str | None = None) -> Number:
+        """The mean over a population's tokens, or over its responses if the number is theirs.
+
+        Args:
+            by: one population for the update, or one for each group, position or response.
+            within: the population; a response belongs to it if the rule holds for the response, or
+                for one of its tokens if the rule is one of tokens.
+        """
+        return Aggregate(self, "mean", by, _rule_or_none(within))
+
+    def sum(self, by: By = "update", within: Rule | str | None = None) -> Number:
+        """The sum over a population, 0 if it is empty; the arguments are those of `mean`."""
+        return Aggregate(self, "sum", by, _rule_or_none(within))
+
+    def min(self, by: By = "update", within: Rule | str | None = None) -> Number:
+        """The smallest value of a population; the arguments are those of `mean`."""
+        return Aggregate(self, "min", by, _rule_or_none(within))
+
+    def max(self, by: By = "update", within: Rule | str | None = None) -> Number:
+        """The largest value of a population; the arguments are those of `mean`."""
+        return Aggregate(self, "max", by, _rule_or_none(within))
+
+    def prefix_sum(self, decay: float = 1.0) -> Number:
+        """y_t = x_t + decay·y_{t−1} from the start of the response, decay in (0, 1]."""
+        return Scan(self, "prefix", decay)
+
+    def suffix_sum(self, decay: float = 1.0) -> Number:
+        """y_t = x_t + decay·y_{t+1} to the end of the response, decay in (0, 1]."""
+        return Scan(self, "suffix", decay)
+
+
+class Rule(Expr):
+    """True or false per token, per response or for the update."""
+
+    is_rule: ClassVar[bool] = True
+
+    def __and__(self, other: Any) -> Rule:
+        return Logic("&", self, as_rule(other, "&"))
+
+    def __or__(self, other: Any) -> Rule:
+        return Logic("|", self, as_rule(other, "|"))
+
+    def __invert__(self) -> Rule:
+        return Not(self)
+
+    def __lt__(self, other: Any) -> Rule:
+        raise ConfigError(
+            f"'{self}' is a rule and cannot be compared with '{other}'. Comparisons do not chain: "
+            "write (0 < prob) & (prob < 1)"
+        )
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+    def __add__(self, other: Any) -> Number:
+        raise ConfigError(
+            f"'{self}' is a rule, not a number; use when({self}, 1, 0) to do arithmetic with it"
+        )
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+    __pow__ = __rpow__ = __add__
+
+    def sample(
+        self,
+        size: float | Number | str,
+        seed: int = 0,
+        of: Literal["rule", "all"] = "rule",
+        round: Literal["ceil", "floor"] = "ceil",
+        at_least: int = 0,
+    ) -> Rule:
+        """A random subset of the rule's tokens, the same for any split of the update.
+
+        Args:
+            size: a number of tokens (int), a fraction in [0, 1] (float), or an expression with one
+                value for the update: a number of tokens, such as `(prob < 0.002).count()`.
+            seed: tokens are ranked by hash(seed, update, response id, position).
+            of: the fraction is of the rule's tokens, or of all tokens of the update.
+            round: "ceil" or "floor" of fraction·n, or of the expression.
+            at_least: the number of tokens is raised to this, if the rule has that many.
+        """
+        size = as_number(size) if isinstance(size, str) else size
+        return Sample(self, size, seed, of, round, at_least)
+
+    def any(self, by: By = "update", within: Rule | str | None = None) -> Rule:
+        """Whether the rule holds somewhere in the population; false if it is empty.
+
+        The arguments are those of `Number.mean`.
+        """
+        return Quantified(self, "any", by, _rule_or_none(within))
+
+    def all(self, by: By = "update", within: Rule | str | None = None) -> Rule:
+        """Whether the rule holds everywhere in the population; true if it is empty."""
+        return Quantified(self, "all", by, _rule_or_none(within))
+
+    def count(self, by: By = "update", within: Rule | str | None = None) -> Number:
+        """The number of tokens, or responses, of the population on which the rule holds."""
+        return Aggregate(self, "count", by, _rule_or_none(within))
+
+    def share(self, by: By = "update", within: Rule | str | None = None) -> Number:
+        """`count` divided by the size of the population."""
+        return Aggregate(self, "share", by, _rule_or_none(within))
+
+
+def as_number(value: Any) -> Number:
+    """A Number from an expression, a number or text.
+
+    Raises:
+        ConfigError: something else.
+    """
+    value = Expr.from_text(value) if isinstance(value, str) else value
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        kind = "a rule" if isinstance(value, Rule) else f"{type(value).__name__}"
+        raise ConfigError(f"expected a number, got {kind} '{value}'")
+    return Constant(value)
+
+
+def as_rule(value: Any, where: str) -> Rule:
+    """A Rule from an expression or text; `where` is what takes it, for the error message."""
+    value = Expr.from_text(value) if isinstance(value, str) else value
+    if isinstance(value, Rule):
+        return value
+    raise ConfigError(
+        f"{where} takes a rule such as prob < 0.002, got '{value}'. "
+        "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)"
+    )
+
+
+def _rule_or_none(value: Any) -> Rule | None:
+    return None if value is None else as_rule(value, "within")
 
 
 @dataclass(frozen=True)
@@ -26,9 +272,15 @@ class Column(Number):
         if self.name not in COLUMNS and self.name not in declared_columns():
             raise ConfigError(f"unknown column '{self.name}'.{nearest(self.name, COLUMNS)}")
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def level(self) -> Level:
         return Level.RESPONSE if self.name in BY_RESPONSE else Level.TOKEN
+
+    def batch_columns(self) -> list[str]:
+        return [*COLUMNS.get(self.name, ("", (self.name,)))[1]]
 
     def __call__(self, name: str) -> Number:
         """`reward("format")`: one of several rewards, by its name."""
@@ -44,6 +296,9 @@ class NamedReward(Number):
     name: str
     level: ClassVar[Level] = Level.RESPONSE
 
+    def __str__(self) -> str:
+        return f"reward({self.name!r})"
+
 
 @dataclass(frozen=True)
 class Constant(Number):
@@ -55,6 +310,13 @@ class Constant(Number):
         if not abs(self.value) <= sys.float_info.max:
             raise ConfigError(f"a number in a rule must be finite, got {self.value}")
         object.__setattr__(self, "value", checks.plain(self.value))
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+    @property
+    def _strength(self) -> int:
+        return UNARY if math.copysign(1, self.value) < 0 else NUMBER
 
 
 @dataclass(frozen=True)
@@ -71,14 +333,12 @@ class Controlled(Number):
                 "column of your own is declared in 'columns'."
             )
 
+    def __str__(self) -> str:
+        return self.name
 
-@dataclass(frozen=True)
-class Arithmetic(Number):
+
+class Arithmetic(Binary, Number):
     """left (+ − * / **) right."""
-
-    operator: str
-    left: Number
-    right: Number
 
 
 @dataclass(frozen=True)
@@ -86,6 +346,11 @@ class Negative(Number):
     """−x."""
 
     operand: Number
+    _strength: ClassVar[int] = UNARY
+
+    def __str__(self) -> str:
+        constant = isinstance(self.operand, Constant)  # -0.5 is a constant
+        return f"-({self.operand})" if constant else f"-{inside(self.operand, UNARY)}"
 
 
 @dataclass(frozen=True)
@@ -94,6 +359,9 @@ class Function(Number):
 
     name: str
     arguments: tuple[Number, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.arguments))})"
 
 
 @dataclass(frozen=True)
@@ -104,23 +372,16 @@ class When(Number):
     then: Number
     otherwise: Number
 
+    def __str__(self) -> str:
+        return f"when({self.rule}, {self.then}, {self.otherwise})"
 
-@dataclass(frozen=True)
-class Compare(Rule):
+
+class Compare(Binary, Rule):
     """left (< <= > >=) right."""
 
-    operator: str
-    left: Number
-    right: Number
 
-
-@dataclass(frozen=True)
-class Logic(Rule):
+class Logic(Binary, Rule):
     """left (& |) right."""
-
-    operator: str
-    left: Rule
-    right: Rule
 
 
 @dataclass(frozen=True)
@@ -128,6 +389,10 @@ class Not(Rule):
     """~rule."""
 
     operand: Rule
+    _strength: ClassVar[int] = UNARY
+
+    def __str__(self) -> str:
+        return f"~{inside(self.operand, UNARY)}"
 
 
 @dataclass(frozen=True)
@@ -138,7 +403,7 @@ class Cut(Rule):
     value: Number
     fraction: float
     within: Rule | None = None
-    round: checks.Rounding = "ceil"
+    round: Rounding = "ceil"
     at_least: int = 0
     none_below: int = 0
     by: By = "update"
@@ -147,9 +412,12 @@ class Cut(Rule):
     def __post_init__(self) -> None:
         _check_ranked(self.side, self.value, self.fraction, self.by)
         object.__setattr__(self, "fraction", checks.plain(self.fraction))
-        checks.check_choice("round", self.round, get_args(checks.Rounding))
+        checks.check_choice("round", self.round, get_args(Rounding))
         checks.check_size(f"{self.side}(at_least=...)", self.at_least)
         checks.check_size(f"{self.side}(none_below=...)", self.none_below)
+
+    def __str__(self) -> str:
+        return call(self, self.value, self.side, self.fraction)
 
     def size(self, population: int) -> int:
         """k, the number of tokens to select from a population, without ties."""
@@ -169,6 +437,9 @@ class Quantile(Number):
     def __post_init__(self) -> None:
         _check_ranked("quantile", self.value, self.q, self.by)
         object.__setattr__(self, "q", checks.plain(self.q))
+
+    def __str__(self) -> str:
+        return call(self, self.value, "quantile", self.q)
 
     @property
     def level(self) -> Level:
@@ -208,6 +479,9 @@ class Sample(Rule):
         if not isinstance(amount, Number):
             object.__setattr__(self, "amount", checks.plain(amount))
 
+    def __str__(self) -> str:
+        return call(self, self.rule, "sample", self.amount)
+
     def size(self, amount: float, rule: int, population: int) -> int:
         """The number of tokens to select, if `rule` of `population` tokens are the rule's.
 
@@ -241,6 +515,9 @@ class _OfPopulation:
                 "update"
             )
 
+    def __str__(self) -> str:
+        return call(self, self.of, self.statistic)
+
     @property
     def level(self) -> Level:
         return _level(self.by)
@@ -248,15 +525,13 @@ class _OfPopulation:
     @property
     def counted(self) -> Level:
         """The unit of the population: tokens or responses."""
-        return _counted(self.by, self.of)
+        return Level.TOKEN if Level.TOKEN in (_level(self.by), self.of.level) else Level.RESPONSE
 
 
-@dataclass(frozen=True)
 class Aggregate(_OfPopulation, Number):
     """The mean, sum, min or max of a number, or the count or share of a rule."""
 
 
-@dataclass(frozen=True)
 class Rank(_OfPopulation, Number):
     """The place of each value in its population, from 0 to 1; see `Number.rank`."""
 
@@ -265,7 +540,6 @@ class Rank(_OfPopulation, Number):
         return self.counted
 
 
-@dataclass(frozen=True)
 class Quantified(_OfPopulation, Rule):
     """Whether a rule holds somewhere (any) or everywhere (all) in a population."""
 
@@ -283,58 +557,8 @@ class Scan(Number):
         checks.check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
         object.__setattr__(self, "decay", checks.plain(self.decay))
 
-
-class CustomRule(Rule):
-    """Base class of rules written in Python; subclasses are frozen dataclasses.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> from rlobj import CustomRule, prob
-        >>> @dataclass(frozen=True)
-        ... class Isolated(CustomRule):
-        ...     threshold: float = 0.002
-        ...     def reads(self):
-        ...         return (prob,)
-        ...     def select(self, frame):
-        ...         rare = frame.number(prob) < self.threshold
-        ...         alone = frame.table.sum_by_response(rare.double()) == 1
-        ...         return rare & frame.table.spread(alone)
-    """
-
-    origin: ClassVar[str] = ""
-    level: ClassVar[Level] = Level.TOKEN  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @property
-    def target(self) -> str:
-        """The import path, as text has it: custom("my_pkg.rules:Isolated", threshold=0.002)."""
-        return self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
-
-    def reads(self) -> tuple[Expr, ...]:
-        """The expressions that `select` asks the frame for; the objective needs their columns."""
-        return ()
-
-    def children(self) -> tuple[Expr, ...]:
-        reads = self.reads()
-        if not is_dataclass(self) or type(self).__hash__ is None or not isinstance(reads, tuple):
-            raise ConfigError(
-                f"{self.target}: write @dataclass(frozen=True) above the class, and return a tuple "
-                "of expressions from reads"
-            )
-        return (*super().children(), *reads)
-
-    def select(self, frame: Any) -> Any:
-        """The rule's tokens, bool [N].
-
-        `plan` calls this once per update on every rank, with all tokens of this rank. The result
-        must not depend on how the update is split into tables or ranks: tokens of other ranks may
-        only be read through `frame.comm.sum`, which every rank must call equally often. The
-        functions of `rlobj.objectives.statistics` are exact and take `frame.comm`.
-
-        Args:
-            frame: `number(expression)` [N], `rule(expression)` bool [N], `decided` bool [N],
-                `table` (the TokenBatch of this rank's tokens), `comm` and `state`.
-        """
-        raise NotImplementedError
+    def __str__(self) -> str:
+        return call(self, self.value, f"{self.side}_sum")
 
 
 def _check_ranked(name: str, value: Number, fraction: float, by: By) -> None:
@@ -347,7 +571,3 @@ def _check_ranked(name: str, value: Number, fraction: float, by: By) -> None:
 
 def _level(by: By) -> Level:
     return {"update": Level.UPDATE, "position": Level.TOKEN}.get(by, Level.RESPONSE)
-
-
-def _counted(by: By, of: Expr) -> Level:
-    return Level.TOKEN if Level.TOKEN in (_level(by), of.level) else Level.RESPONSE

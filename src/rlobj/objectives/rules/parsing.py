@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.targets import import_target
+from rlobj.objectives.rules import nodes
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
-from rlobj.objectives.rules.expression import Expr, make
+from rlobj.objectives.rules.custom import custom_rule
+from rlobj.objectives.rules.expression import Expr
 
 MAX_DEPTH = 100
 """The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
@@ -66,28 +67,7 @@ def parse(text: str) -> Expr:
     return Parser(text).expression()
 
 
-def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
-    """A rule written in Python: an instance of a subclass of `CustomRule`.
-
-    Args:
-        target: "package.module:Class" or "path/to/file.py:Class".
-        settings: the fields of the class.
-
-    Raises:
-        ConfigError: there is no such class, or it has no such fields.
-    """
-    member = import_target(target)
-    if not (isinstance(member, type) and issubclass(member, Expr) and hasattr(member, "reads")):
-        raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
-    names = tuple(inspect.signature(member).parameters)
-    for name in settings:
-        if name not in names:
-            raise ConfigError(f"{target} has no setting '{name}'.{nearest(name, names)}")
-    member.origin = target  # type: ignore[attr-defined]
-    try:
-        return member(**settings)
-    except TypeError as error:  # a setting without default is absent
-        raise ConfigError(f"{target}: {error}") from None
+Expr.from_text = staticmethod(parse)  # numbers and rules may be given as text
 
 
 class Parser:
@@ -152,7 +132,7 @@ class Parser:
     def missing(self, message: str, at: ast.AST, last: str = "") -> Expr:
         """Note an unknown name, and go on with a column in its place to find the others."""
         self.unknown[self._place(at, last)] = message
-        return make("Column", "prob")
+        return nodes.Column("prob")
 
     def build(self, node: ast.AST) -> Any:
         builder = getattr(self, f"build_{type(node).__name__}", None)
@@ -167,11 +147,11 @@ class Parser:
 
     def build_Name(self, node: ast.Name) -> Expr:
         if node.id in COLUMNS or node.id in declared_columns():
-            return make("Column", node.id)
+            return nodes.Column(node.id)
         if node.id in (*FUNCTIONS, *_METHODS):
             self.fail(f"'{node.id}' must be called with arguments in parentheses", node)
         try:
-            return make("Controlled", node.id)
+            return nodes.Controlled(node.id)
         except ConfigError as error:
             return self.missing(str(error), node)
 
@@ -179,7 +159,7 @@ class Parser:
         if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
             advice = "; write it without quotes" if isinstance(node.value, str) else ""
             self.fail(f"expected a number, got {node.value!r}{advice}", node)
-        return make("Constant", node.value)
+        return nodes.Constant(node.value)
 
     def build_BinOp(self, node: ast.BinOp) -> Expr:
         if type(node.op) not in _BINARY:
@@ -198,7 +178,7 @@ class Parser:
             operand = self.build(node.operand)
             # -0.5 is a constant; -(0.5) is the negative of one
             between = self.text.encode()[node.col_offset + 1 : node.operand.col_offset]
-            return -operand if b"(" in between else make("Constant", -operand.value)
+            return -operand if b"(" in between else nodes.Constant(-operand.value)
         operand = self.build(node.operand)
         if isinstance(node.op, (ast.Not, ast.Invert)):
             return ~operand
@@ -264,7 +244,7 @@ class Parser:
                 given = "the rule" if value.is_rule else "the number"
                 wanted = "a rule" if kind == "rule" else "a number"
                 self.fail(f"{name} takes {wanted}, got {given} '{value}'", argument)
-        return make("When", *values) if name == "when" else make("Function", name, tuple(values))
+        return nodes.When(*values) if name == "when" else nodes.Function(name, tuple(values))
 
     def call_named(self, node: ast.Call, name: str) -> Expr:
         """reward("name") or custom("module:Class", setting=value)."""
@@ -273,7 +253,7 @@ class Parser:
         if len(node.args) != 1 or not isinstance(text, str) or (name == "reward" and node.keywords):
             self.fail(f"write {usage}", node)
         if name == "reward":
-            return make("NamedReward", text)
+            return nodes.NamedReward(text)
         given = {str(k.arg): self.argument(str(k.arg), k.value, True) for k in node.keywords}
         return custom_rule(text, given)
 
