@@ -79,6 +79,15 @@ def test_every_token_may_have_a_gradient_under_a_custom_primitive():
         assert bool(found.all()) == (objective.surrogate.kind == "custom")
 
 
+def test_tokens_with_gradient_are_found_for_each_table_of_a_split():
+    batch, objective = awkward_batch(0), Objective()
+    parts = batch.split(2)
+    found = [objective.tokens_with_gradient(part, objective.plan(parts)) for part in parts]
+    assert torch.equal(
+        torch.cat(found), objective.tokens_with_gradient(batch, objective.plan([batch]))
+    )
+
+
 def test_responses_are_cut_after_their_last_token_with_gradient():
     batch = TokenBatch(lengths=[3, 0, 2, 4], groups=[0] * 4, logprobs=-torch.ones(9))
     rows = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1]).bool()

@@ -11,58 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from rlobj.objectives import planning
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.plan import Clauses
 from rlobj.objectives.rules import Number, Rule
-from rlobj.objectives.rules.nodes import Arithmetic, Column, Logic, When
-from rlobj.objectives.settings import bind
+from rlobj.objectives.rules.nodes import Arithmetic, Logic, When
 from rlobj.objectives.surrogates import Surrogate, Switch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def find_clauses(frame: Frame, objective: Any, factor: Tensor) -> Clauses:
-    """The clauses of an update, after its plan was made on the same frame.
-
-    The plan has evaluated all populations, so that nothing is exchanged between ranks.
-
-    Args:
-        frame: the tokens of the update.
-        objective: the Objective.
-        factor: m·ω, [N].
-    """
-    nothing = torch.full(frame.decided.shape, -1, dtype=torch.int16, device=frame.device)
-    found = Clauses(factor, frame.rule(objective.phase), nothing)
-    for rule in flat(objective.drop_rule, Logic, "|"):
-        found.mark("dropped", rule, frame.holds(rule))
-    for rule in flat(objective.keep_rule, Logic, "&"):
-        found.mark("dropped", ~rule, ~frame.holds(rule))
-    weights = [
-        (text, where, frame.number(number))
-        for part in flat(objective.weight, Arithmetic, "*")
-        for text, where, number in _cases(frame, part, frame.decided)
-    ]
-    for text, where, values in weights:
-        found.mark("dropped", text, where & (values == 0))
-    mismatch = objective.mismatch
-    if mismatch is not None:
-        mismatch = bind(mismatch, planning.fixed_values(frame, {"mismatch": mismatch}))
-        gap = frame.number(Column("sampler_gap"))
-        for effect, text, where in mismatch.clauses(gap, frame.table, objective.mismatch):
-            found.mark(effect, text, where)
-    for text, where, values in weights:
-        found.mark("reweighted", text, where & (values != 1))
-    for rule, where in _switches(frame, objective.surrogate, frame.decided):
-        found.mark("switched", rule, where)
-    for penalty in objective.penalties:
-        if penalty.where is not None:
-            acts = frame.number(penalty.coefficient) != 0
-            found.mark("penalised", penalty.where, frame.rule(penalty.where) & acts)
-    return found
 
 
 def flat(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list[Any]:
@@ -76,7 +31,7 @@ def flat(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list
     return [] if expression is None else [expression]
 
 
-def _cases(
+def cases(
     frame: Frame, number: Number, where: Tensor, path: Rule | None = None
 ) -> Iterator[tuple[str, Tensor, Number]]:
     """The cases of a chain of `when`: the condition, its tokens, and the number they get.
@@ -87,7 +42,7 @@ def _cases(
     while isinstance(number, When):
         held = frame.holds(number.rule)
         condition = number.rule if path is None else path & number.rule
-        yield from _cases(frame, number.then, where & held, condition)
+        yield from cases(frame, number.then, where & held, condition)
         where = where & ~held
         passed = number.rule if passed is None else passed | number.rule
         number = number.otherwise
@@ -96,10 +51,10 @@ def _cases(
     yield str(number if path is None else path), where, number
 
 
-def _switches(frame: Frame, surrogate: Surrogate, where: Tensor) -> Iterator[tuple[Rule, Tensor]]:
+def switches(frame: Frame, surrogate: Surrogate, where: Tensor) -> Iterator[tuple[Rule, Tensor]]:
     """The rule of a Switch and of those inside it, each with its tokens."""
     if isinstance(surrogate, Switch):
         held = frame.rule(surrogate.rule)
         yield surrogate.rule, where & held
-        yield from _switches(frame, surrogate.then, where & held)
-        yield from _switches(frame, surrogate.otherwise, where & ~held)
+        yield from switches(frame, surrogate.then, where & held)
+        yield from switches(frame, surrogate.otherwise, where & ~held)

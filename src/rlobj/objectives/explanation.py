@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlobj.base.primitive import Primitive
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
-from rlobj.objectives.needs import expressions_of
+from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty
 from rlobj.objectives.rules import CustomRule, Expr, Level, nodes
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
@@ -43,18 +42,22 @@ class Explanation:
 Terms = Sequence[tuple[str, Primitive]]
 
 
-def explain(objective: Any, updates: int = 0) -> Explanation:
+def explain(
+    terms: Terms,
+    expressions: Sequence[tuple[str, Expr]],
+    needs: Needs,
+    reward_kl: float,
+    updates: int = 0,
+) -> Explanation:
     """Explain an Objective; `Objective.explain` calls this.
 
     Args:
-        objective: the Objective.
+        terms: its primitives by their symbols.
+        expressions: its rules and numbers, each with the field that holds it.
+        needs: the columns that it reads.
+        reward_kl: β.
         updates: optimizer updates per rollout, over all phases; 0 = unknown.
     """
-    terms = {"A": objective.advantage, "S": objective.surrogate, "Z": objective.divisor}
-    terms |= {"mismatch": objective.mismatch} if objective.mismatch else {}
-    terms |= {f"P_{i}": penalty for i, penalty in enumerate(objective.penalties, 1)}
-    given = [*terms.items(), *objective.controllers.items()]  # one may be called A
-    expressions, needs = expressions_of(objective), objective.needs
     rules = [
         (field, str(expression), "; ".join(_meanings(expression)) or "token by token")
         for field, expression in expressions
@@ -62,12 +65,12 @@ def explain(objective: Any, updates: int = 0) -> Explanation:
     ]
     stages = {"observe": needs.observe, "plan": needs.plan, "loss": needs.loss}
     return Explanation(
-        formula=_formula(given, [field for field, _ in expressions], objective.reward_kl),
+        formula=_formula(terms, [field for field, _ in expressions], reward_kl),
         rules=tuple(rules),
         needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
         ),
-        inert=(*_inert_terms(given, updates), *_inert_rules(given, expressions)),
+        inert=(*_inert_terms(terms, updates), *_inert_rules(terms, expressions)),
     )
 
 

@@ -24,20 +24,27 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
 from rlobj.objectives import planning, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
-from rlobj.objectives.clauses import find_clauses
+from rlobj.objectives.clauses import cases, flat, switches
 from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divisors import DivisorField, TokenMean
 from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.needs import Needs, columns_by_stage, expressions_of, present, terms_of_loss
-from rlobj.objectives.penalties import PenaltyField, ProxyKL
-from rlobj.objectives.plan import LossOutput, Plan, loss_metrics, token_shares, weighted_sum
+from rlobj.objectives.needs import Needs, present, rule_columns
+from rlobj.objectives.penalties import Penalty, PenaltyField, ProxyKL
+from rlobj.objectives.plan import (
+    Clauses,
+    LossOutput,
+    Plan,
+    loss_metrics,
+    token_shares,
+    weighted_sum,
+)
 from rlobj.objectives.planning import rollout_advantages
-from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
-from rlobj.objectives.settings import bind
+from rlobj.objectives.rules.nodes import Arithmetic, Column, Controlled, Logic, NamedReward
+from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
-from rlobj.objectives.surrogates import Clip, SurrogateField
+from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 if TYPE_CHECKING:
@@ -118,14 +125,14 @@ class Objective(Model):
         for rule in self.split_rules:
             if self.split_rules.count(rule) > 1:
                 yield f"split: '{rule}' is given twice, and its second phase would have no token"
-        read = {str(node) for _, expression in expressions_of(self) for node in expression.walk()}
+        read = {str(node) for _, expression in self._expressions for node in expression.walk()}
         for name in () if self.phase is not None or _UNFINISHED.get() else self.controllers:
             if name not in read:
                 use = f"reweight: when(prob < 0.1, {name}, 1)"
                 advice = f"read it, as in {use}, or remove it: controllers: {{{name}: null}}"
                 yield f"controller '{name}': no rule or number reads it; {advice}"
         known = [*self.controllers, *rules.COLUMNS, *self.columns]
-        for who, expression in expressions_of(self):
+        for who, expression in self._expressions:
             for node in expression.walk():
                 if isinstance(node, (Controlled, Column)) and node.name not in known:
                     advice = f"{nearest(node.name, known)} Or declare it in columns or controllers."
@@ -273,14 +280,14 @@ class Objective(Model):
         ]
         shape = Column("advantage") if self.shape is None else self.shape
         advantages = frame.number(shape, "shape")
-        values = planning.fixed_values(frame, terms_of_loss(self), self.surrogate.rules())
+        values = planning.fixed_values(frame, self._terms, self.surrogate.rules())
         frame.check()
         plan = Plan.freeze(
             frame, tables, kept, weights, penalties, advantages, values, self.controllers
         )
         if not clauses:
             return plan
-        return replace(plan, clauses=find_clauses(frame, self, omega.masked_fill(~in_phase, 0)))
+        return replace(plan, clauses=self._clauses(frame, omega.masked_fill(~in_phase, 0)))
 
     def loss(
         self, table: TokenBatch, plan: Plan, index: int | None = None, *, check: bool = True
@@ -321,14 +328,54 @@ class Objective(Model):
     def responses_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
-        """Responses in which the loss may have a gradient, whatever their log-probs, bool [B]."""
-        return planning.responses_with_gradient(self, table, plan.of(table, index))
+        """Responses in which the loss may have a gradient, whatever their log-probs, bool [B].
+
+        The other responses can be left out of the forward and the backward pass; the plan's
+        divisors count them already. A response has no gradient if both hold:
+
+        - on each of its tokens m·ω is 0, or on each of its tokens A is 0;
+        - on each of its tokens c_k is 0, for every penalty.
+
+        If a term is not skippable, all responses count as having one.
+        """
+        plan = plan.of(table, index)
+        if not self._skippable:
+            return torch.ones_like(table.lengths, dtype=torch.bool)
+        found = table.any_by_response(plan.weights[0] != 0)
+        found = found & table.any_by_response(plan.advantages[0] != 0)
+        for share in plan.penalties[0]:
+            found = found | table.any_by_response(share != 0)
+        return found
 
     def tokens_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
     ) -> Tensor:
-        """Tokens in which the loss has a gradient at the table's log-probs, bool [N]."""
-        return planning.tokens_with_gradient(self, table, plan.of(table, index))
+        """Tokens in which the loss has a gradient at the table's log-probs and entropies, bool [N].
+
+        These are fewer than the tokens of `responses_with_gradient`: tokens that a rule drops, that
+        the surrogate clips or that are at the minimum of a penalty have no gradient. If a term is
+        not skippable, all tokens count as having one.
+        """
+        plan = plan.of(table, index)
+        if not self._skippable:
+            return torch.ones_like(table.logprobs, dtype=torch.bool)
+        leaves = {"logprobs": table.logprobs.detach().requires_grad_()}
+        if table.entropy is not None:
+            leaves["entropy"] = table.entropy.detach().requires_grad_()
+        with torch.enable_grad():
+            value = self.loss(table.replace(**leaves), plan, 0, check=False).loss
+        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        return torch.stack([gradient != 0 for gradient in found if gradient is not None]).any(0)
+
+    @property
+    def _skippable(self) -> bool:
+        """Whether all terms are skippable. A custom class says it in its own body: it has another
+        equation than its base."""
+        terms = (*self.surrogate.parts(), *self.penalties)
+        return all(
+            vars(type(term)).get("skippable", term.skippable and term.kind != "custom")
+            for term in terms
+        )
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
         """The loss of one table that is a whole update: `observe`, `plan` and `loss`."""
@@ -341,7 +388,7 @@ class Objective(Model):
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
         gates = [(name, gate.of) for name, gate in self.controllers.items() if gate.of is not None]
-        parts = [(who, part) for who, e in [*expressions_of(self), *gates] for part in e.walk()]
+        parts = [(who, part) for who, e in [*self._expressions, *gates] for part in e.walk()]
         return Needs(
             observe=frozenset(set(self._columns["observe"]) - {"advantages"}),
             plan=frozenset(rewards | set(self._columns["plan"]) - {"advantages"}),
@@ -365,9 +412,94 @@ class Objective(Model):
         Args:
             updates_per_step: optimizer updates per rollout, of each phase; None = unknown.
         """
-        return explain(self, (updates_per_step or 0) * len(self.phases))
+        terms = {"A": self.advantage, "S": self.surrogate, "Z": self.divisor}
+        terms |= {"mismatch": self.mismatch} if self.mismatch else {}
+        terms |= {f"P_{i}": penalty for i, penalty in enumerate(self.penalties, 1)}
+        given = [*terms.items(), *self.controllers.items()]  # one may be called A
+        updates = (updates_per_step or 0) * len(self.phases)
+        return explain(given, self._expressions, self.needs, self.reward_kl, updates)
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:
-        """Stage -> TokenBatch column -> what reads it."""
-        return columns_by_stage(self)
+        """Stage -> TokenBatch column -> what reads it, in one order on all ranks.
+
+        `plan` reads rewards besides these columns, and `loss` reads logprobs.
+        """
+        return {
+            "observe": {
+                column: f"the controller {name}"
+                for name, controller in self.controllers.items()
+                for column in controller.needs()
+            },
+            "plan": rule_columns(self._expressions, self.mismatch),
+            "loss": {
+                column: type(term).__name__
+                for term in self._terms.values()
+                for column in term.needs()
+            },
+        }
+
+    @property
+    def _expressions(self) -> list[tuple[str, rules.Expr]]:
+        """Every rule and number, with the field that holds it."""
+        owners = (*self._terms.items(), ("mismatch", self.mismatch))
+        fields: list[tuple[str, rules.Expr | None]] = [
+            ("drop", self.drop_rule),
+            ("keep", self.keep_rule),
+            ("reweight", self.weight),
+            ("shape", self.shape),
+            *(("split", rule) for rule in self.split_rules),
+            ("phase", self.phase),
+            *(("surrogate", rule) for rule in self.surrogate.rules()),
+            *((penalty.kind, penalty.where) for penalty in self.penalties),
+            *((penalty.kind, penalty.coefficient) for penalty in self.penalties),
+            *(
+                (f"{who}.{path}", expression)
+                for who, primitive in owners
+                for path, expression, _ in (() if primitive is None else expressions(primitive))
+            ),
+        ]
+        return [(who, expression) for who, expression in fields if expression is not None]
+
+    @property
+    def _terms(self) -> dict[str, Surrogate | Penalty]:
+        """The surrogate and the penalties, by their place in the configuration."""
+        penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
+        return {"surrogate": self.surrogate, **penalties}
+
+    def _clauses(self, frame: Frame, factor: Tensor) -> Clauses:
+        """The clauses of an update, after its plan was made on the same frame.
+
+        The plan has evaluated all populations, so that nothing is exchanged between ranks.
+
+        Args:
+            frame: the tokens of the update.
+            factor: m·ω, [N].
+        """
+        nothing = torch.full(frame.decided.shape, -1, dtype=torch.int16, device=frame.device)
+        found = Clauses(factor, frame.rule(self.phase), nothing)
+        for rule in flat(self.drop_rule, Logic, "|"):
+            found.mark("dropped", rule, frame.holds(rule))
+        for rule in flat(self.keep_rule, Logic, "&"):
+            found.mark("dropped", ~rule, ~frame.holds(rule))
+        weights = [
+            (text, where, frame.number(number))
+            for part in flat(self.weight, Arithmetic, "*")
+            for text, where, number in cases(frame, part, frame.decided)
+        ]
+        for text, where, values in weights:
+            found.mark("dropped", text, where & (values == 0))
+        if self.mismatch is not None:
+            mismatch = planning.bound(frame, self.mismatch)
+            gap = frame.number(Column("sampler_gap"))
+            for effect, text, where in mismatch.clauses(gap, frame.table, self.mismatch):
+                found.mark(effect, text, where)
+        for text, where, values in weights:
+            found.mark("reweighted", text, where & (values != 1))
+        for rule, where in switches(frame, self.surrogate, frame.decided):
+            found.mark("switched", rule, where)
+        for penalty in self.penalties:
+            if penalty.where is not None:
+                acts = frame.number(penalty.coefficient) != 0
+                found.mark("penalised", penalty.where, frame.rule(penalty.where) & acts)
+        return found

@@ -1,16 +1,9 @@
-"""The parts of the stages of an objective, and which tokens of an update have a gradient.
-
-Two words say what matters to an objective, and are used everywhere:
-
-- `needs`: the TokenBatch columns that a term or a stage reads;
-- "with gradient": the tokens or responses in which the loss may have a gradient. Responses without
-  one can be left out of an update if all terms are `skippable`.
-"""
+"""The parts of the stages of an objective."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -110,9 +103,14 @@ def omega(frame: Frame, weight: Number | None, mismatch: Mismatch | None, where:
     if weight is not None:
         omega = omega * frame.number(weight, "reweight", where)
     if mismatch is not None:
-        mismatch = bind(mismatch, fixed_values(frame, {"mismatch": mismatch}))
-        omega = omega * mismatch(frame.number(Column("sampler_gap")), frame.table)
+        gap = frame.number(Column("sampler_gap"))
+        omega = omega * bound(frame, mismatch)(gap, frame.table)
     return omega
+
+
+def bound(frame: Frame, mismatch: Mismatch) -> Mismatch:
+    """The correction with the values of its expressions."""
+    return bind(mismatch, fixed_values(frame, {"mismatch": mismatch}))
 
 
 def penalty_weights(
@@ -184,51 +182,3 @@ def check_finite(table: TokenBatch, loss: Tensor) -> None:
         f"the loss is {loss.item()}, although all log-probs are finite. The surrogate or a penalty "
         "is infinite at some token; see max_log_ratio and max_gap"
     )
-
-
-def _skippable(objective: Any) -> bool:
-    """Whether all terms are skippable. A custom class says it in its own body: it has another
-    equation than its base."""
-    terms = (*objective.surrogate.parts(), *objective.penalties)
-    return all(
-        vars(type(term)).get("skippable", term.skippable and term.kind != "custom")
-        for term in terms
-    )
-
-
-def responses_with_gradient(objective: Any, table: TokenBatch, plan: Plan) -> Tensor:
-    """Responses in which the loss may have a gradient, whatever their log-probs, bool [B].
-
-    `plan` is the plan of this one table. The other responses can be left out of the forward and the
-    backward pass; the plan's divisors count them already. A response has no gradient if both hold:
-
-    - on each of its tokens m·ω is 0, or on each of its tokens A is 0;
-    - on each of its tokens c_k is 0, for every penalty.
-
-    If a term is not skippable, all responses count as having one.
-    """
-    if not _skippable(objective):
-        return torch.ones_like(table.lengths, dtype=torch.bool)
-    found = table.any_by_response(plan.weights[0] != 0)
-    found = found & table.any_by_response(plan.advantages[0] != 0)
-    for share in plan.penalties[0]:
-        found = found | table.any_by_response(share != 0)
-    return found
-
-
-def tokens_with_gradient(objective: Any, table: TokenBatch, plan: Plan) -> Tensor:
-    """Tokens in which the loss has a gradient at the table's log-probs and entropies, bool [N].
-
-    These are fewer than the tokens of `responses_with_gradient`: tokens that a rule drops, that the
-    surrogate clips or that are at the minimum of a penalty have no gradient. If a term is not
-    skippable, all tokens count as having one.
-    """
-    if not _skippable(objective):
-        return torch.ones_like(table.logprobs, dtype=torch.bool)
-    leaves = {"logprobs": table.logprobs.detach().requires_grad_()}
-    if table.entropy is not None:
-        leaves["entropy"] = table.entropy.detach().requires_grad_()
-    with torch.enable_grad():
-        value = objective.loss(table.replace(**leaves), plan, check=False).loss
-    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-    return torch.stack([gradient != 0 for gradient in found if gradient is not None]).any(0)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import BatchError
+from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import LOGPROBS, PER_TOKEN, TokenBatch
 
 _GROUPS, _LENGTHS, _REWARDS = (0, 0, 0, 0, 1, 1, 1, 1), (3, 1, 2, 5, 2, 4, 3, 1), (1, 0, 0, 1) * 2
@@ -25,7 +26,7 @@ TABLES: dict[str, dict[str, Any]] = {
 """Each with what differs from the first one."""
 
 
-def problems(objective: Any) -> Iterator[str]:
+def problems(objective: Objective) -> Iterator[str]:
     """The name and the error, with its row, of each of `TABLES` on which an objective fails.
 
     Advantages, plan, loss and gradient are computed. Code of your own is not run: an objective with
@@ -40,7 +41,7 @@ def problems(objective: Any) -> Iterator[str]:
             yield f"{name}: {error}"
 
 
-def _try(objective: Any, table: TokenBatch) -> None:
+def _try(objective: Objective, table: TokenBatch) -> None:
     state = objective.observe([table])
     for phase in objective.phases:
         plan = phase.plan([table], state)
@@ -51,7 +52,7 @@ def _try(objective: Any, table: TokenBatch) -> None:
 
 
 def _table(
-    objective: Any,
+    objective: Objective,
     groups: tuple[int, ...] = _GROUPS,
     lengths: tuple[int, ...] = _LENGTHS,
     rewards: tuple[int, ...] = _REWARDS,
