@@ -151,7 +151,7 @@ class _Rows(Evaluator):
         self.table = TokenBatch(lengths=ones, groups=ones, logprobs=-ones.float())
         self.decided = self.decided_responses = ones.bool()
 
-    def _evaluate_Column(self, node: Any) -> Values:
+    def read(self, node: Any) -> Values:
         name, change = _DERIVED.get(node.name, (node.name, None))
         kind = pyarrow.float64() if self.dtype == torch.float64 else pyarrow.float32()
         column = self.rows[name].cast(kind)

@@ -19,13 +19,12 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from rlobj.base.errors import BatchError
-from rlobj.objectives import statistics
-from rlobj.objectives.rules import CustomRule, Expr, Level, Number, Rule, nodes
+from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
@@ -73,11 +72,6 @@ _COMPARE: dict[str, Callable[..., Tensor]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_POPULATIONS = (
-    *(nodes.Aggregate, nodes.Quantified, nodes.Cut, nodes.Quantile, nodes.Rank, nodes.Sample),
-    *(nodes.Scan, CustomRule),
-)
-"""Nodes that are evaluated once per update, wherever they occur."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +111,11 @@ class Evaluator:
         decided_responses: bool [B].
         selections: for each evaluated cut, by its text: selected tokens and population.
         functions: the operators and functions of numbers, by their names in text.
+        populations: how nodes are evaluated that read other tokens, once per update.
     """
 
     functions: Mapping[str, Callable[..., Tensor]] = ARITHMETIC
+    populations: ClassVar[Mapping[type[Expr], Callable[[Any, Any], Values]]] = {}
 
     table: TokenBatch
     comm: Comm
@@ -238,23 +234,50 @@ class Evaluator:
 
     def evaluate(self, node: Expr) -> Values:
         """The values of an expression: [N], [B] or 0-d by its level."""
-        if not isinstance(node, _POPULATIONS):
-            return getattr(self, f"_evaluate_{type(node).__name__}")(node)
-        if node not in self._populations:
-            name = "CustomRule" if isinstance(node, CustomRule) else type(node).__name__
-            self._populations[node] = getattr(self, f"_evaluate_{name}")(node)
-        return self._populations[node]
+        for kind, values_of in self.populations.items():
+            if isinstance(node, kind):
+                if node not in self._populations:
+                    self._populations[node] = values_of(self, node)
+                return self._populations[node]
+        return self._by_itself(node)
 
-    def _evaluate_Column(self, node: nodes.Column | nodes.NamedReward) -> Values:
+    def _by_itself(self, node: Expr) -> Values:
+        """The values of a node that reads nothing but its parts."""
+        match node:
+            case nodes.Column() | nodes.NamedReward():
+                return self.read(node)
+            case nodes.Constant():
+                return self._constant(node.value)
+            case nodes.Controlled():
+                return self._constant(nodes.Constant(self.state[node.name]["value"]).value)
+            case nodes.Arithmetic():
+                function = self.functions[node.operator]
+                return self._finite(node, self._combine(node, function, node.left, node.right))
+            case nodes.Function():
+                function = self.functions[node.name]
+                return self._finite(node, self._combine(node, function, *node.arguments))
+            case nodes.Negative():
+                return self._combine(node, torch.neg, node.operand)
+            case nodes.Compare():
+                found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
+                undefined = found.undefined
+                data = found.data if undefined is None else found.data & ~undefined
+                return Values(data, undefined, found.wrong)
+            case nodes.Logic():
+                left, right = self._at(node.left, node.level), self._at(node.right, node.level)
+                return left | right if node.operator == "|" else ~(~left | ~right)
+            case nodes.Not():
+                return ~self.evaluate(node.operand)
+            case nodes.When():
+                return self._when(node)
+        raise NotImplementedError(f"'{node}' is not evaluated here")
+
+    def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
+        """The values of a column."""
         return Values(self.column(node))
 
-    _evaluate_NamedReward = _evaluate_Column
-
-    def _evaluate_Constant(self, node: nodes.Constant) -> Values:
-        return Values(torch.tensor(node.value, dtype=self.dtype, device=self.decided.device))
-
-    def _evaluate_Controlled(self, node: nodes.Controlled) -> Values:
-        return self._evaluate_Constant(nodes.Constant(self.state[node.name]["value"]))
+    def _constant(self, value: float) -> Values:
+        return Values(torch.tensor(value, dtype=self.dtype, device=self.decided.device))
 
     def _combine(self, node: Expr, function: Callable[..., Tensor], *parts: Expr) -> Values:
         """A function of the values of some parts, undefined where one of them is."""
@@ -277,30 +300,7 @@ class Evaluator:
         self._not_finite[node] = wrong
         return Values(values.data, _joined(values.undefined, wrong), _joined(values.wrong, wrong))
 
-    def _evaluate_Arithmetic(self, node: nodes.Arithmetic) -> Values:
-        function = self.functions[node.operator]
-        return self._finite(node, self._combine(node, function, node.left, node.right))
-
-    def _evaluate_Function(self, node: nodes.Function) -> Values:
-        return self._finite(node, self._combine(node, self.functions[node.name], *node.arguments))
-
-    def _evaluate_Negative(self, node: nodes.Negative) -> Values:
-        return self._combine(node, torch.neg, node.operand)
-
-    def _evaluate_Compare(self, node: nodes.Compare) -> Values:
-        found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
-        if found.undefined is None:
-            return found
-        return Values(found.data & ~found.undefined, found.undefined, found.wrong)
-
-    def _evaluate_Logic(self, node: nodes.Logic) -> Values:
-        left, right = self._at(node.left, node.level), self._at(node.right, node.level)
-        return left | right if node.operator == "|" else ~(~left | ~right)
-
-    def _evaluate_Not(self, node: nodes.Not) -> Values:
-        return ~self.evaluate(node.operand)
-
-    def _evaluate_When(self, node: nodes.When) -> Values:
+    def _when(self, node: nodes.When) -> Values:
         rule, then, other = (
             self._at(x, node.level) for x in (node.rule, node.then, node.otherwise)
         )
@@ -314,26 +314,6 @@ class Evaluator:
         wrong = _joined(rule.wrong, chosen(then.wrong, other.wrong))
         undefined = _joined(wrong, chosen(then.undefined, other.undefined))
         return Values(torch.where(rule.data, then.data, other.data), undefined, wrong)
-
-    def _evaluate_Scan(self, node: nodes.Scan) -> Values:
-        values = self._at(node.value, Level.TOKEN)
-        table, undefined = self.table, values.undefined
-        self._check_finite(node.value, values.wrong, self.decided)
-        positions = table.positions
-        if node.side == "suffix":
-            positions = (table.spread(table.lengths) - 1 - positions).flip(0)
-        longest = int(table.lengths.max()) if len(table.lengths) else 0
-
-        def along(data: Tensor, decay: float) -> Tensor:
-            data = data.expand(len(table))
-            if node.side == "prefix":
-                return statistics.scan(data, positions, decay, longest)
-            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
-
-        if undefined is None:
-            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
-        data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
-        return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
 
 
 def _joined(*masks: Tensor | None) -> Tensor | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -223,7 +223,7 @@ class Frame(Evaluator):
         cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node.by).comm)
         return keys, cuts, places
 
-    def _evaluate_Cut(self, node: nodes.Cut) -> Values:
+    def _cut(self, node: nodes.Cut) -> Values:
         def place(n: int) -> int:
             k = node.size(n)
             return n - k + 1 if k and node.side == "top" else k
@@ -240,13 +240,13 @@ class Frame(Evaluator):
             return Values(selected)
         return Values(selected, values.undefined & self.rule(node.within))
 
-    def _evaluate_Quantile(self, node: nodes.Quantile) -> Values:
+    def _quantile(self, node: nodes.Quantile) -> Values:
         ranked = self._population(node.value, node.within, Level.TOKEN)
         keys, cuts, places = self._kth(node, *ranked, lambda n: node.size(n) if n else 0)
         data = statistics.from_keys(cuts.to(keys.dtype))
         return self._per_response(node.by, data, places == 0)
 
-    def _evaluate_Rank(self, node: nodes.Rank) -> Values:
+    def _rank(self, node: nodes.Rank) -> Values:
         values, population = self._population(node.of, node.within, node.level)
         unit, units = self._unit(node.by, node.level)[population], self._units(node.by)
         keys = statistics.order_keys(values.data)[population].long()
@@ -255,7 +255,7 @@ class Frame(Evaluator):
         data[population] = shares.to(self.dtype)
         return Values(data, ~population)
 
-    def _evaluate_Aggregate(self, node: nodes.Aggregate) -> Values:
+    def _aggregate(self, node: nodes.Aggregate) -> Values:
         level = node.counted
         values, population = self._population(node.of, node.within, level)
         sizes = self._count(population, node.by, level)
@@ -283,7 +283,7 @@ class Frame(Evaluator):
         largest = node.statistic == "max"
         return statistics.extreme_by(data, unit, units.count, largest, units.comm)
 
-    def _evaluate_Quantified(self, node: nodes.Quantified) -> Values:
+    def _quantified(self, node: nodes.Quantified) -> Values:
         level = node.counted
         values, population = self._population(node.of, node.within, level)
         wanted = values.data if node.statistic == "any" else ~values.data
@@ -299,7 +299,7 @@ class Frame(Evaluator):
         member = self._units(by).member
         return Values(found[member], None if undefined is None else undefined[member])
 
-    def _evaluate_Sample(self, node: nodes.Sample) -> Values:
+    def _sample(self, node: nodes.Sample) -> Values:
         candidates = self.rule(node.rule)
         n = statistics.count(candidates, self.comm)
         k = node.size(self.amount(node), n, statistics.count(self.decided, self.comm))
@@ -319,7 +319,7 @@ class Frame(Evaluator):
         self._note(node, selected, candidates)
         return Values(selected)
 
-    def _evaluate_CustomRule(self, node: CustomRule) -> Values:
+    def _custom_rule(self, node: CustomRule) -> Values:
         selected = node.select(self)
         dtype, shape = getattr(selected, "dtype", type(selected)), getattr(selected, "shape", ())
         if dtype != torch.bool or shape != self.decided.shape:
@@ -330,10 +330,41 @@ class Frame(Evaluator):
         self._note(node, selected & self.decided, self.decided)
         return Values(selected)
 
+    def _scan(self, node: nodes.Scan) -> Values:
+        values = self._at(node.value, Level.TOKEN)
+        table, undefined = self.table, values.undefined
+        self._check_finite(node.value, values.wrong, self.decided)
+        positions = table.positions
+        if node.side == "suffix":
+            positions = (table.spread(table.lengths) - 1 - positions).flip(0)
+        longest = int(table.lengths.max()) if len(table.lengths) else 0
+
+        def along(data: Tensor, decay: float) -> Tensor:
+            data = data.expand(len(table))
+            if node.side == "prefix":
+                return statistics.scan(data, positions, decay, longest)
+            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
+
+        if undefined is None:
+            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
+        data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
+        return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
+
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
         """Remember how many tokens a cut selects, over all ranks."""
         numbers = self.comm.sum(torch.stack([selected.sum(), population.sum()]))
         self.selections[str(node)] = (int(numbers[0]), int(numbers[1]))
+
+    populations: ClassVar = {
+        nodes.Aggregate: _aggregate,
+        nodes.Quantified: _quantified,
+        nodes.Cut: _cut,
+        nodes.Quantile: _quantile,
+        nodes.Rank: _rank,
+        nodes.Sample: _sample,
+        nodes.Scan: _scan,
+        CustomRule: _custom_rule,
+    }
 
 
 def _covariance(frame: Frame) -> Tensor:

@@ -215,8 +215,8 @@ class _Recorded(Frame):
     def _read(self, name: str, who: str) -> Tensor:
         return self.table.column(name, who).detach()
 
-    def _evaluate_Column(self, node: Column | NamedReward) -> Values:
-        return self._finite(node, super()._evaluate_Column(node))
+    def read(self, node: Column | NamedReward) -> Values:
+        return self._finite(node, super().read(node))
 
 
 def _select(rule: Rule, frame: Frame, first: UpdateTable) -> Tensor:
