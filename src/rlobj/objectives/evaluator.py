@@ -25,6 +25,7 @@ import torch
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
+from rlobj.objectives.rules.columns import FUNCTIONS
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
@@ -57,16 +58,7 @@ ARITHMETIC: dict[str, Callable[..., Tensor]] = {
     "*": operator.mul,
     "/": operator.truediv,
     "**": power,
-    "abs": lambda x: x.abs(),
-    "exp": lambda x: x.exp(),
-    "log": lambda x: x.log(),
-    "sqrt": lambda x: x.sqrt(),
-    "sign": lambda x: x.sign(),
-    "minimum": lambda x, y: x.minimum(y),
-    "maximum": lambda x, y: x.maximum(y),
-    "clip": lambda x, low, high: x.clamp(low, high),
-}
-_COMPARE: dict[str, Callable[..., Tensor]] = {
+    **{name: getattr(torch, name) for name in FUNCTIONS if name != "when"},
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -259,7 +251,7 @@ class Evaluator:
             case nodes.Negative():
                 return self._combine(node, torch.neg, node.operand)
             case nodes.Compare():
-                found = self._combine(node, _COMPARE[node.operator], node.left, node.right)
+                found = self._combine(node, self.functions[node.operator], node.left, node.right)
                 undefined = found.undefined
                 data = found.data if undefined is None else found.data & ~undefined
                 return Values(data, undefined, found.wrong)

@@ -11,6 +11,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, nearest
@@ -22,7 +23,7 @@ from rlobj.objectives.rules.expression import Expr
 MAX_DEPTH = 100
 """The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
 
-_BINARY: dict[type, Callable[[Any, Any], Expr]] = {
+_OPERATORS: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -30,8 +31,6 @@ _BINARY: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Pow: operator.pow,
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
-}
-_COMPARE: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -162,16 +161,13 @@ class Parser:
         return nodes.Constant(node.value)
 
     def build_BinOp(self, node: ast.BinOp) -> Expr:
-        if type(node.op) not in _BINARY:
+        if type(node.op) not in _OPERATORS:
             self.fail(f"operator {type(node.op).__name__} is not allowed; use + - * / ** & |", node)
-        return _BINARY[type(node.op)](self.build(node.left), self.build(node.right))
+        return _OPERATORS[type(node.op)](self.build(node.left), self.build(node.right))
 
     def build_BoolOp(self, node: ast.BoolOp) -> Expr:
-        join = _BINARY[ast.BitAnd if isinstance(node.op, ast.And) else ast.BitOr]
-        whole = self.build(node.values[0])
-        for value in node.values[1:]:
-            whole = join(whole, self.build(value))
-        return whole
+        join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
+        return reduce(join, map(self.build, node.values))
 
     def build_UnaryOp(self, node: ast.UnaryOp) -> Expr:
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
@@ -203,9 +199,9 @@ class Parser:
                 node.comparators[1],
             )
         kind = type(node.ops[0])
-        if kind not in _COMPARE:
+        if kind not in _OPERATORS:
             self.fail("use <, <=, > or >= (equality of floats is never exact)", node)
-        return _COMPARE[kind](self.build(node.left), self.build(node.comparators[0]))
+        return _OPERATORS[kind](self.build(node.left), self.build(node.comparators[0]))
 
     def build_Call(self, node: ast.Call) -> Expr:
         if isinstance(node.func, ast.Name):
