@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.evaluator import ARITHMETIC, EXACT_POWERS, Evaluator, Values, power
+from rlobj.objectives.evaluator import EXACT_POWERS, OPERATIONS, Evaluator, Values, power
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
@@ -39,7 +39,7 @@ def _power(base: Tensor, exponent: Tensor) -> Tensor:
 
 
 FUNCTIONS_OF_PAGES = {
-    **ARITHMETIC,
+    **OPERATIONS,
     "exp": _portable(torch.exp),
     "log": _portable(torch.log),
     "**": _power,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from rlobj.reporting import visible
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""
+_key = operator.itemgetter(*KEYS)
 MEANS = ("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "spurious")
 """Columns whose mean a group has; `spurious` is then a share."""
 _PLACE = ("step", "update", "response", "position")
@@ -128,10 +130,6 @@ class Inspection:
                 line += f", {percent(row['spurious'])} of the judged ones spurious"
             found.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
         return found
-
-
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in KEYS)
 
 
 def without_nan(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def power(base: Tensor, exponent: Tensor) -> Tensor:
     return torch.where(base < 0, negative, size)
 
 
-ARITHMETIC: dict[str, Callable[..., Tensor]] = {
+OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -106,7 +106,7 @@ class Evaluator:
         populations: how nodes are evaluated that read other tokens, once per update.
     """
 
-    functions: Mapping[str, Callable[..., Tensor]] = ARITHMETIC
+    functions: Mapping[str, Callable[..., Tensor]] = OPERATIONS
     populations: ClassVar[Mapping[type[Expr], Callable[[Any, Any], Values]]] = {}
 
     table: TokenBatch
@@ -122,8 +122,8 @@ class Evaluator:
         self._populations: dict[Expr, Values] = {}
         self._not_finite: dict[Expr, Tensor] = {}
 
-    def column(self, node: nodes.Column | nodes.NamedReward) -> Tensor:
-        """The value of a column of rules on each row, [N], or on each response, [B]."""
+    def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
+        """The values of a column on each row, [N], or on each response, [B]."""
         raise NotImplementedError
 
     def number(self, expression: Number, who: str = "", where: Tensor | None = None) -> Tensor:
@@ -263,10 +263,6 @@ class Evaluator:
             case nodes.When():
                 return self._when(node)
         raise NotImplementedError(f"'{node}' is not evaluated here")
-
-    def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
-        """The values of a column."""
-        return Values(self.column(node))
 
     def _constant(self, value: float) -> Values:
         return Values(torch.tensor(value, dtype=self.dtype, device=self.decided.device))

@@ -121,7 +121,7 @@ class Frame(Evaluator):
         values = self._batch[name].to(self.dtype)
         return values if self._all_decided else values.masked_fill(~self.decided, 0)
 
-    def column(self, node: nodes.Column | nodes.NamedReward) -> Tensor:
+    def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
         name = str(node)
         if name not in self._columns:
             if isinstance(node, nodes.NamedReward):
@@ -129,7 +129,7 @@ class Frame(Evaluator):
             else:
                 values = _VALUES[name](self) if name in _VALUES else self.batch(name)
             self._columns[name] = values.to(self.dtype)
-        return self._columns[name]
+        return Values(self._columns[name])
 
     def _named_reward(self, name: str) -> Tensor:
         try:

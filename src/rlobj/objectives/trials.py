@@ -11,7 +11,6 @@ from rlobj.base.errors import BatchError
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import LOGPROBS, PER_TOKEN, TokenBatch
 
-_GROUPS, _LENGTHS, _REWARDS = (0, 0, 0, 0, 1, 1, 1, 1), (3, 1, 2, 5, 2, 4, 3, 1), (1, 0, 0, 1) * 2
 TABLES: dict[str, dict[str, Any]] = {
     "rewards and lengths that differ": {},
     "equal rewards": {"rewards": (1,) * 8},
@@ -53,9 +52,9 @@ def _try(objective: Objective, table: TokenBatch) -> None:
 
 def _table(
     objective: Objective,
-    groups: tuple[int, ...] = _GROUPS,
-    lengths: tuple[int, ...] = _LENGTHS,
-    rewards: tuple[int, ...] = _REWARDS,
+    groups: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 1, 1),
+    lengths: tuple[int, ...] = (3, 1, 2, 5, 2, 4, 3, 1),
+    rewards: tuple[int, ...] = (1, 0, 0, 1, 1, 0, 0, 1),
     certain: int = 0,
 ) -> TokenBatch:
     """A table with all columns; every `certain`-th token has probability 1, 0 = none."""

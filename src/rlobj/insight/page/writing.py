@@ -132,17 +132,13 @@ def _parts(expression: Expr) -> list[dict[str, Any]]:
 
 def _bounds(rule: Expr | None) -> Iterator[dict[str, Any]]:
     """The bounds of a rule on single columns; that of a cut has no number yet."""
-    if isinstance(rule, Compare) and isinstance(rule.left, Column):
-        if isinstance(rule.right, Constant):
-            below = rule.operator.startswith("<")
-            yield _bound(rule, rule.left.name, rule.right.value, below)
-    elif isinstance(rule, Cut) and isinstance(rule.value, Column):
-        yield _bound(rule, rule.value.name, None, rule.side == "bottom")
-        yield from _bounds(rule.within)
-
-
-def _bound(rule: Expr, column: str, value: float | None, below: bool) -> dict[str, Any]:
-    return {"text": str(rule), "column": column, "value": value, "below": below}
+    match rule:
+        case Compare(operator, Column(name), Constant(value)):
+            below = operator.startswith("<")
+            yield {"text": str(rule), "column": name, "value": value, "below": below}
+        case Cut(side, Column(name)):
+            yield {"text": str(rule), "column": name, "value": None, "below": side == "bottom"}
+            yield from _bounds(rule.within)
 
 
 def _examples(page: PageRows, rules: Iterable[Expr]) -> list[str]:

@@ -68,8 +68,15 @@ def replay(
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
-    if path:
-        _require_tables(path)
+    if (
+        path
+        and path.is_dir()
+        and not any((*path.glob("tables/*.parquet"), *path.glob("*.parquet")))
+    ):
+        raise ConfigError(
+            f"{path} has no full tables, and a replay reads all tokens of whole updates: train "
+            "with --set output.tables_every=10, which writes them in every 10th and the last step"
+        )
     updates: Any = read_tables(path, steps, trust=trust) if path else tables
     updates = (update for update in updates if step in (None, update.step))
     count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
@@ -79,19 +86,6 @@ def replay(
             found.rollout(batches)
             progress(done, max(done, count))
     return found.result(str(path or "the updates"))
-
-
-def _require_tables(path: Path) -> None:
-    """Check that a folder, if it exists, has full tables.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    if path.is_dir() and not any((*path.glob("tables/*.parquet"), *path.glob("*.parquet"))):
-        raise ConfigError(
-            f"{path} has no full tables, and a replay reads all tokens of whole updates: train "
-            "with --set output.tables_every=10, which writes them in every 10th and the last step"
-        )
 
 
 class _Replay:

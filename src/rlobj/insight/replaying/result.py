@@ -13,12 +13,13 @@ from rlobj.base.errors import ConfigError, counted
 from rlobj.reporting import visible
 from rlobj.reporting.figures import Figure, Line
 
-_SHARES = {
-    "share": "share of the tokens",
-    "precision": "precision",
-    "recall": "recall",
-    "carried": "share of the gradient",
+SHARES = {
+    "share": ("share of the tokens", "touched", "tokens"),
+    "precision": ("precision", "caught", "judged"),
+    "recall": ("recall", "caught", "spurious"),
+    "carried": ("share of the gradient", "carried", "free"),
 }
+"""The title of each share, and the two sums that it divides."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +106,7 @@ class Replay:
         lines = []
         for number, rule in enumerate(rules):
             chosen = [row for row in rows if row["name"] == rule]
-            for column, title in _SHARES.items():
+            for column, (title, *_) in SHARES.items():
                 y = np.array([row[column] for row in chosen], float)  # None is NaN
                 text, run = (f"{title}: {rule}", number) if len(rules) > 1 else (title, None)
                 lines.append(Line(text, [row["value"] for row in chosen], [*y], run=run))

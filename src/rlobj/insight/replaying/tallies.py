@@ -13,39 +13,25 @@ from torch import Tensor
 
 from rlobj.insight.replaying.candidates import RECORDED
 from rlobj.insight.replaying.planned import EFFECTS, Planned
+from rlobj.insight.replaying.result import SHARES
 
 TOP = 0.01
 """The share of the tokens whose part of the gradient is measured."""
-_SHARES = {
-    "share": ("touched", "tokens"),
-    "precision": ("caught", "judged"),
-    "recall": ("caught", "spurious"),
-    "carried": ("carried", "free"),
-}
+_SIMILAR = ("weights", "gradients")
 _PARTS = ("gradient_up", "gradient_top", "gradient_spurious")
 
 
-class Tally(defaultdict[str, float]):
-    """Sums over tokens, by their name."""
+class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
+    """Sums over tokens by their name, of objectives (name, None), of rules (name, swept value) and
+    of pairs (name, name)."""
 
     def __init__(self) -> None:
-        super().__init__(float)
+        super().__init__(lambda: defaultdict(float))
 
-    def add(self, columns: Mapping[str, Tensor]) -> None:
+    def add(self, key: tuple[Any, ...], columns: Mapping[str, Tensor]) -> None:
         """Add columns [N] of tokens."""
         for name, column in columns.items():
-            self[name] += float(column.double().sum())
-
-    def share(self, part: str, whole: str) -> float:
-        """Σ part / Σ whole; nan if the whole is 0."""
-        return self[part] / self[whole] if self[whole] else math.nan
-
-
-class Tallies(defaultdict[tuple[Any, ...], Tally]):
-    """Tallies of objectives (name,), of rules (name, swept value) and of pairs (name, name)."""
-
-    def __init__(self) -> None:
-        super().__init__(Tally)
+            self[key][name] += float(column.double().sum())
 
     def forget(self, name: str) -> None:
         """Remove an objective or a rule that cannot be replayed to the end."""
@@ -72,7 +58,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             "free": gradient,
             "carried": torch.where(touched, gradient, 0.0),
         }
-        self[key].add(columns)
+        self.add(key, columns)
 
     def add_planned(self, name: str, planned: Planned, spurious: Tensor) -> None:
         """Add what an objective does to tokens."""
@@ -87,7 +73,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             "gradient_top": norms.topk(math.ceil(TOP * len(norms))).values,
             "gradient_spurious": torch.where(spurious == 1, norms, 0.0),
         }
-        self[name, None].add(columns)
+        self.add((name, None), columns)
 
     def add_pairs(self, touched: Mapping[str, Tensor], planned: Mapping[str, Planned]) -> None:
         """Add what each two have in common.
@@ -102,12 +88,13 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         }
         for a, b in combinations(touched, 2):
             both, either = touched[a] & touched[b], touched[a] | touched[b]
-            self[a, b].add({"both": both, "either": either})
-            for what in ("weights", "gradients") if {a, b} <= planned.keys() else ():
+            self.add((a, b), {"both": both, "either": either})
+            for what in _SIMILAR if {a, b} <= planned.keys() else ():
                 x, y = vectors[a][what], vectors[b][what]
                 size = (x @ x * (y @ y)).sqrt()
                 if size != 0:  # also NaN
-                    self[a, b].add({what: x @ y / size, f"updates {what}": torch.ones(())})
+                    cosine = {what: x @ y / size, f"updates {what}": torch.ones(())}
+                    self.add((a, b), cosine)
 
     # Rows of the results.
 
@@ -119,12 +106,12 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
                 continue
             row = {"name": name, "value": value} if swept else {"name": name}
             row |= {"touched": tally["touched"]}
-            row |= {column: tally.share(*sums) for column, sums in _SHARES.items()}
+            row |= {name: _share(tally, *sums) for name, (_, *sums) in SHARES.items()}
             if not swept:
                 row |= {each: tally.get(each, math.nan) for each in ("kept", *EFFECTS)}
                 base = self[RECORDED, None].get("gradient") or math.nan
                 row["gradient"] = tally.get("gradient", math.nan) / base
-                row |= {part: tally.share(part, "gradient") for part in _PARTS}
+                row |= {part: _share(tally, part, "gradient") for part in _PARTS}
                 if not tally["spurious"]:  # nobody judged, or there is none
                     row["gradient_spurious"] = math.nan
             rows.append(row)
@@ -135,12 +122,15 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         rows = []
         for (a, b), tally in self.items():
             if isinstance(b, str):
-                row: dict[str, Any] = {"first": a, "second": b}
-                row["overlap"] = tally.share("both", "either")
-                for what in ("weights", "gradients"):
-                    row[what] = tally.share(what, f"updates {what}")
-                rows.append(row)
+                row = {"first": a, "second": b, "overlap": _share(tally, "both", "either")}
+                means = {what: _share(tally, what, f"updates {what}") for what in _SIMILAR}
+                rows.append(row | means)
         return rows
+
+
+def _share(tally: Mapping[str, float], part: str, whole: str) -> float:
+    """Σ part / Σ whole; nan if the whole is 0."""
+    return tally[part] / tally[whole] if tally[whole] else math.nan
 
 
 def _centred(weights: Tensor) -> Tensor:
