@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
@@ -24,9 +25,6 @@ from rlobj.objectives.joining import ids_of
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

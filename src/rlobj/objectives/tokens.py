@@ -10,15 +10,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import joining, rewards
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
