@@ -35,7 +35,7 @@ from rlobj.insight.filtering import matching, read_filter
 from rlobj.insight.page.store import PageRows, read_rows
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.rules import Rule, nodes, parse
+from rlobj.objectives.rules import CustomRule, Rule, nodes, parse
 from rlobj.objectives.rules.columns import declared
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.tables import read_tables
@@ -178,7 +178,7 @@ def accepted(text: str, names: set[str]) -> bool:
             rule = parse(text)
     except ConfigError:
         return False
-    refused = (nodes.Controlled, nodes.NamedReward, nodes.Sample, nodes.CustomRule)
+    refused = (nodes.Controlled, nodes.NamedReward, nodes.Sample, CustomRule)
     parts = rule.walk()
     known = all(part.name in names for part in parts if isinstance(part, nodes.Column))
     return known and not any(isinstance(part, refused) for part in parts)
