@@ -27,7 +27,6 @@ from rlobj.objectives.rules.checks import share
 __all__ = [
     "AccurateGroupCentered",
     "Advantage",
-    "AdvantageField",
     "BatchWhitened",
     "Decoupled",
     "GroupCentered",

@@ -17,7 +17,7 @@ from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import Level, Number, NumberField, nodes
 
-__all__ = ["AdaptiveGate", "Controller", "ControllerField", "Gate"]
+__all__ = ["AdaptiveGate", "Controller", "Gate"]
 
 
 class Controller(Primitive):

@@ -19,15 +19,7 @@ from rlobj.objectives import statistics
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = [
-    "Divisor",
-    "DivisorField",
-    "FixedLength",
-    "PromptMean",
-    "SequenceMean",
-    "SequenceSum",
-    "TokenMean",
-]
+__all__ = ["Divisor", "FixedLength", "PromptMean", "SequenceMean", "SequenceSum", "TokenMean"]
 
 
 class Divisor(Primitive):

@@ -21,7 +21,7 @@ from rlobj.objectives.functional import MAX_LOG_RATIO
 from rlobj.objectives.settings import NonNegative, Positive
 from rlobj.objectives.tokens import TokenBatch
 
-__all__ = ["Mask", "Mismatch", "MismatchField", "Truncate"]
+__all__ = ["Mask", "Mismatch", "Truncate"]
 
 
 class Mismatch(Primitive):

@@ -21,7 +21,7 @@ from rlobj.objectives.rules.nodes import Constant
 from rlobj.objectives.settings import OptionalPositive
 from rlobj.objectives.surrogates import Terms
 
-__all__ = ["KL", "EntropyBonus", "NegativeLogLikelihood", "Penalty", "PenaltyField", "ProxyKL"]
+__all__ = ["KL", "EntropyBonus", "NegativeLogLikelihood", "Penalty", "ProxyKL"]
 
 _ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": functional.k2}
 

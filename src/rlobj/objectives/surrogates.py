@@ -35,7 +35,6 @@ __all__ = [
     "Reinforce",
     "SoftGate",
     "Surrogate",
-    "SurrogateField",
     "Switch",
     "Terms",
     "Unclipped",
