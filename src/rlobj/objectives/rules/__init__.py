@@ -14,7 +14,7 @@ from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.rules.custom import CustomRule, custom_rule
 from rlobj.objectives.rules.expression import Expr, Level
 from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number
-from rlobj.objectives.rules.operators import outside, when
+from rlobj.objectives.rules.operators import outside
 from rlobj.objectives.rules.parsing import parse
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "outside",
     "parse",
     "read_rule",
-    "when",
 ]
 
 
