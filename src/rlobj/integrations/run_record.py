@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import is_run
+from rlobj.config.run_folder import RunFolder, is_run
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
@@ -24,13 +24,10 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.ranks import together
+from rlobj.records.metrics import average, sampler_gap, token_metrics
 from rlobj.records.observed import POLICY, Observed
-from rlobj.records.token_metrics import token_metrics
-from rlobj.training.loop.metrics import average
-from rlobj.training.parallel.agreement import together
-from rlobj.training.rollouts.sample_checks import sampler_gap
-from rlobj.training.storage.recording import Recording
-from rlobj.training.storage.run_directory import RunDirectory
+from rlobj.records.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +64,15 @@ class RunRecord:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.steps = 0
-        self._run, self._comm = RunDirectory(folder, foreign=True), comm
+        self._run, self._comm = RunFolder(folder, foreign=True), comm
         self._watch = Watch(config, foreign=True)
         self.folder = self._run.path
-        self._recording = Recording(self.folder, config, tokenizer, comm)
+        self._recorder = Recorder(self.folder, config, tokenizer, comm)
         self._updates: list[tuple[Observed, Mapping[str, float]]] = []
         self._stack = ExitStack()
         if state is not None:
             self.steps = state["step"]
-            self._recording.restore(state["records"])
+            self._recorder.state = dict(state["records"])
         with together(comm, "preparing the run's folder"):
             if comm.rank == 0:
                 self._prepare(config, new=state is None)
@@ -132,8 +129,8 @@ class RunRecord:
         updates, self._updates = self._updates, []
         self.steps += 1
         for index, (observed, _) in enumerate(updates):
-            self._recording.update(self.steps, index, observed)
-        self._recording.end_step(self.steps)
+            self._recorder.update(self.steps, index, observed)
+        self._recorder.end_step(self.steps)
         rollout = _rollout_metrics([observed for observed, _ in updates], self._comm)
         line = {"step": self.steps, **rollout, **average([found for _, found in updates])}
         line |= metrics or {}
@@ -147,12 +144,12 @@ class RunRecord:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; updates of an unfinished step are not in it."""
-        self._recording.close_file()  # a resumed run deletes the files of later steps
-        return {"step": self.steps, "records": self._recording.state()}
+        self._recorder.close_file()  # a resumed run deletes the files of later steps
+        return {"step": self.steps, "records": dict(self._recorder.state)}
 
     def close(self) -> None:
         """Write what is not written yet, also after an error, and unlock the folder."""
-        self._recording.close()
+        self._recorder.close()
         self._stack.close()
 
 

@@ -25,9 +25,8 @@ from rlobj.integrations.trl.rollout import ENTROPY, Rollouts, unlike, unread
 from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.loop.metrics import Measured, combine
-from rlobj.training.parallel.agreement import agree
-from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.ranks import ProcessGroup, agree
+from rlobj.records.metrics import Measured, combine
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 
