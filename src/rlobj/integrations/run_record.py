@@ -49,6 +49,7 @@ class RunRecord:
     Attributes:
         folder: of the run.
         steps: steps done.
+        updates: of the step in progress, with their metrics.
 
     Raises:
         ConfigError: the folder already has a run and `state` is None, another process trains in
@@ -63,15 +64,14 @@ class RunRecord:
         comm: Comm,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self.steps = 0
         self._run, self._comm = RunFolder(folder, foreign=True), comm
         self._watch = Watch(config, foreign=True)
         self.folder = self._run.path
         self._recorder = Recorder(self.folder, config, tokenizer, comm)
-        self._updates: list[tuple[Observed, Mapping[str, float]]] = []
+        self.updates: list[tuple[Observed, Mapping[str, float]]] = []
         self._stack = ExitStack()
+        self.steps = 0 if state is None else state["step"]
         if state is not None:
-            self.steps = state["step"]
             self._recorder.state = dict(state["records"])
         with together(comm, "preparing the run's folder"):
             if comm.rank == 0:
@@ -94,13 +94,10 @@ class RunRecord:
         for line in self._run.lines():
             self._watch.add(line)
 
-    def update(
-        self, index: int, observed: Observed, metrics: Mapping[str, float] | None = None
-    ) -> dict[str, float]:
+    def update(self, observed: Observed, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record an update.
 
         Args:
-            index: the number of the update in its step, from 0.
             observed: what this rank's part of the update read and decided; see `observed_update`.
             metrics: more metrics of the update, equal on all ranks, such as "loss/total".
 
@@ -109,10 +106,10 @@ class RunRecord:
         """
         found = {**token_metrics(observed, self._comm), **observed.plan.metrics}
         sampler = observed.table.sampler_logprobs
-        if sampler is not None and not index:  # the policy has not moved since the rollout
+        if sampler is not None and not self.updates:  # the policy has not moved since the rollout
             found |= sampler_gap(observed.old_logprobs, sampler, self._comm)
-        found |= metrics or {}
-        self._updates.append((observed, found))
+        found |= metrics
+        self.updates.append((observed, found))
         return found
 
     def end_step(self, metrics: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -126,7 +123,7 @@ class RunRecord:
         Returns:
             The line: the metrics of the rollout, the averages of its updates, and those given.
         """
-        updates, self._updates = self._updates, []
+        updates, self.updates = self.updates, []
         self.steps += 1
         for index, (observed, _) in enumerate(updates):
             self._recorder.update(self.steps, index, observed)
@@ -145,7 +142,8 @@ class RunRecord:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; updates of an unfinished step are not in it."""
         self._recorder.close_file()  # a resumed run deletes the files of later steps
-        return {"step": self.steps, "records": dict(self._recorder.state)}
+        records = dict(self._recorder.state)
+        return {"step": self.steps, "records": records, "folder": self.folder.name}
 
     def close(self) -> None:
         """Write what is not written yet, also after an error, and unlock the folder."""
