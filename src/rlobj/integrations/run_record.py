@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,9 @@ class RunRecord:
         self._recorder = Recorder(self.folder, config, tokenizer, comm)
         self.updates: list[tuple[Observed, Mapping[str, float]]] = []
         self._stack = ExitStack()
-        self.steps = 0 if state is None else state["step"]
+        self.steps = 0
         if state is not None:
-            self._recorder.state = dict(state["records"])
+            self.steps, self._recorder.state = state["step"], dict(state["records"])
         with together(comm, "preparing the run's folder"):
             if comm.rank == 0:
                 self._prepare(config, new=state is None)
@@ -195,16 +195,14 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
     tables = [observed.table for observed in updates]
     ids = torch.cat([ids_of(table) for table in tables]).tolist()
     rows = list(dict(zip(ids, range(len(ids)), strict=True)).values())  # one for each response
-
-    def gathered(columns: Iterable[Tensor]) -> Tensor:
-        return statistics.gather(torch.cat([column.cpu() for column in columns])[rows], comm)[0]
-
-    groups, lengths = (
-        gathered(getattr(table, name) for table in tables) for name in ("groups", "lengths")
-    )
     known = all(table.rewards is not None for table in tables)
-    rewards = gathered(
-        table.reward().double() if known else table.lengths * torch.nan for table in tables
+    columns = (
+        [table.groups for table in tables],
+        [table.lengths for table in tables],
+        [table.reward().double() if known else table.lengths * torch.nan for table in tables],
+    )
+    groups, lengths, rewards = (
+        statistics.gather(torch.cat(column).cpu()[rows], comm)[0] for column in columns
     )
     every = [rewards[groups == group] for group in groups.unique()]
     silent = sum(len(group) > 1 and not differ(group) for group in every)
