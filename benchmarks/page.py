@@ -21,10 +21,10 @@ from benchmarks.harness import ROOT, Table, main, note, peak_mib
 from benchmarks.rollouts import lognormal_lengths
 from rlobj import TokenBatch, load_preset
 from rlobj.config.run_config import compose
+from rlobj.config.run_folder import RunFolder
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.records.observed import Observed
 from rlobj.records.tables import write_tables
-from rlobj.training import RunDirectory
 
 VOCABULARY, GROUP, LENGTH, UPDATES = 16384, 8, 250, 2
 FILTERS = {
@@ -79,7 +79,7 @@ def make_run(run: Path, tokens: int, steps: int) -> None:
     """A run's folder with full tables of all steps and a tokenizer."""
     from tokenizers import Tokenizer, models
 
-    RunDirectory(run).create(compose("stapo"))
+    RunFolder(run).create(compose("stapo"))
     each = tokens // (steps * UPDATES)
     for step in range(1, steps + 1):
         updates = []

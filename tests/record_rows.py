@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow
 
-from rlobj.records.rows import write_parquet
+from rlobj.base.arrow import write_parquet
 from rlobj.records.schema import SCHEMA
 
 DEFAULTS: dict[str, Any] = {

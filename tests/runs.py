@@ -14,11 +14,9 @@ from forked import Forked, run_ranks, wait_until
 from safetensors.torch import load_file
 
 from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import newest_checkpoint
-from rlobj.training import RunDirectory
+from rlobj.config.run_folder import RunFolder, dump_config, newest_checkpoint
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
-from rlobj.training.storage.run_directory import dump_config
 
 QUICK = {
     "training.steps": 2,
@@ -116,7 +114,7 @@ def wait_for_step(run: Path, step: int, process: Forked, log: Path) -> None:
     """Until metrics.jsonl has the step."""
 
     def done() -> bool:
-        return any(line["step"] >= step for line in RunDirectory(run).lines())
+        return any(line["step"] >= step for line in RunFolder(run).lines())
 
     wait_until(done, 180, process, log)
 
@@ -131,4 +129,4 @@ def local_reward() -> Any:
 
 
 def steps(path: Path) -> list[int]:
-    return [line["step"] for line in RunDirectory(path).lines() if "reward/mean" in line]
+    return [line["step"] for line in RunFolder(path).lines() if "reward/mean" in line]

@@ -20,12 +20,12 @@ FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
 FLOORS = (
     {"base"},
     {"answers", "installation", "objectives", "reporting"},
-    {"data", "records", "rewards", "samplers", "scoring"},
-    {"config"},
-    {"insight", "models"},
+    {"data", "rewards", "samplers", "scoring"},
+    {"config", "ranks"},
+    {"models", "records"},
+    {"insight"},
     {"evaluation"},
-    {"training"},
-    {"integrations"},
+    {"integrations", "training"},
     {"rlobj_cli"},
 )
 """Rooms from the ground up: a module or package of rlobj, or the command line. A room may use the

@@ -19,8 +19,7 @@ import psutil
 import yaml
 
 from benchmarks.faults.programs import Fault, Outcome, Place, Serving, Trainer, hit, send, until
-from rlobj.config.run_folder import checkpoints
-from rlobj.training import RunDirectory
+from rlobj.config.run_folder import RunFolder, checkpoints
 
 HUNG_LIMIT = 240
 """Seconds after which a hung rank counts as not found."""
@@ -140,7 +139,7 @@ def hung_rank(place: Place) -> Outcome:
     code = trainer.end(HUNG_LIMIT)
     seconds = time.monotonic() - began
     send(ranks, signal.SIGKILL)
-    outcome = Outcome(code, done - RunDirectory(trainer.run).steps_saved())
+    outcome = Outcome(code, done - RunFolder(trainer.run).steps_saved())
     outcome.final = f"not found in {HUNG_LIMIT} s"
     if code is not None:
         outcome.final, outcome.message = f"found after {seconds:.0f} s", trainer.message()

@@ -21,8 +21,7 @@ import psutil
 from benchmarks.harness import ROOT
 from rlobj.base.ports import free_port
 from rlobj.config.presets import merge
-from rlobj.config.run_folder import read_sessions
-from rlobj.training import RunDirectory
+from rlobj.config.run_folder import RunFolder, read_sessions
 
 os.environ["OMP_NUM_THREADS"] = "1"  # programs are forked from one that has no other threads
 sys.path.append(str(ROOT / "tests"))
@@ -49,7 +48,7 @@ class Trainer:
 
     def done(self) -> int:
         """The last step of metrics.jsonl; -1 before the first line."""
-        return max((line["step"] for line in RunDirectory(self.run).lines()), default=-1)
+        return max((line["step"] for line in RunFolder(self.run).lines()), default=-1)
 
     def wait_for_step(self, step: int) -> None:
         """Wait until metrics.jsonl has a step."""
@@ -212,7 +211,7 @@ class Place:
         """The undisturbed run; it is made once."""
         place = replace(self, name="whole-served" if self.server else "whole", waits={})
         run = place.path("run")
-        if RunDirectory(run).steps_saved() < 8:
+        if RunFolder(run).steps_saved() < 8:
             shutil.rmtree(run, ignore_errors=True)
             trainer = place.start()
             assert trainer.end() == 0, f"the undisturbed run: {trainer.message()}"
@@ -245,7 +244,7 @@ def hit(
     began = time.monotonic()
     fault(trainer)
     run, outcome = trainer.run, Outcome(trainer.end(), message=trainer.message())
-    seconds, saved = time.monotonic() - began, RunDirectory(run).steps_saved()
+    seconds, saved = time.monotonic() - began, RunFolder(run).steps_saved()
     done, starts = max(0, trainer.done()), len(read_sessions(run))
     outcome.more = {"seconds until it ended": round(seconds, 1)}
     outcome.more |= {"steps done": done, "steps saved": saved}
@@ -263,7 +262,7 @@ def hit(
 
 def compared(run: Path, whole: Path) -> str:
     """The final weights beside those of the undisturbed run, in words."""
-    step, last = (RunDirectory(each).steps_saved() for each in (run, whole))
+    step, last = (RunFolder(each).steps_saved() for each in (run, whole))
     if step != last:
         return f"not finished: saved to step {step} of {last}"
     far = runs.distance(runs.weights(run), runs.weights(whole))

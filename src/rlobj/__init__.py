@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from rlobj.objectives.rules.operators import *
     from rlobj.objectives.surrogates import *
     from rlobj.objectives.tokens import TokenBatch
+    from rlobj.ranks import ProcessGroup
     from rlobj.records.reading import read_records
     from rlobj.records.tables import UpdateTable, read_tables
     from rlobj.rewards import MathVerifier
     from rlobj.samplers import Sampler
     from rlobj.scoring import score_tokens
     from rlobj.training.loop.callbacks import Callback
-    from rlobj.training.parallel.process_group import ProcessGroup
     from rlobj.training.run import resume, train
 
 __version__ = "0.1.0"
@@ -83,13 +83,13 @@ _NAMES = {
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",
     "objectives.tokens": "TokenBatch",
+    "ranks": "ProcessGroup",
     "records.reading": "read_records",
     "records.tables": "UpdateTable read_tables",
     "rewards": "MathVerifier",
     "samplers": "Sampler",
     "scoring": "score_tokens",
     "training.loop.callbacks": "Callback",
-    "training.parallel.process_group": "ProcessGroup",
     "training.run": "resume train",
 }
 __getattr__, _public = names_of(__name__, _NAMES)

@@ -10,9 +10,8 @@ from screens import console, text_of
 from typer.testing import CliRunner
 
 from rlobj.config.run_config import compose
-from rlobj.config.run_folder import STOP_FILE
+from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight import Finding
-from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.app import app
 from rlobj_cli.train.progress import open_screen
 

@@ -20,8 +20,7 @@ from tiny import save_tiny_policy
 from typer.testing import CliRunner
 
 from rlobj.config.run_config import RunConfig, compose
-from rlobj.config.run_folder import newest_checkpoint, read_run_config
-from rlobj.training import RunDirectory
+from rlobj.config.run_folder import RunFolder, newest_checkpoint, read_run_config
 from rlobj_cli.app import app
 from rlobj_cli.train.overview import annotated_yaml
 
@@ -174,7 +173,7 @@ def test_train_writes_a_run_and_a_log_of_plain_text(
     finished: tuple[Path, str],
 ) -> None:
     folder, text = finished
-    run = RunDirectory(folder / "run")
+    run = RunFolder(folder / "run")
     assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4]
     assert not {character for character in text if ord(character) < 32} - {"\n"}
     for expected in ("STAPO, Liu et al. 2026", "step 4/4", "held-out accuracy after"):
@@ -209,7 +208,7 @@ def test_resume_extends_a_run_and_saves_the_number_of_steps(
     assert "All steps are done" in output("--resume", "run")
     done = program(["train", "--resume", "run", "--set", "training.steps=5"], folder)
     assert "from step 4 of 5\n  yours     training.steps: 5 (--set)\n" in done.stdout
-    run, config = RunDirectory(folder / "run"), read_run_config(folder / "run")
+    run, config = RunFolder(folder / "run"), read_run_config(folder / "run")
     assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4, 5]
     assert config.training.steps == 5
     refused = output("--resume", "run", "--set", "training.steps=1", code=2)
@@ -264,7 +263,7 @@ def test_a_run_with_too_few_groups_is_continued_by_a_command_that_it_prints(
 def test_ctrl_c_finishes_the_step_saves_and_shows_how_to_continue(tmp_path: Path) -> None:
     write_config(tmp_path, 10_000)
     words = ["train", "--config", "run.yaml", "--out", "run"]
-    run, log = RunDirectory(tmp_path / "run"), tmp_path / "log"
+    run, log = RunFolder(tmp_path / "run"), tmp_path / "log"
     with log.open("w") as file:
         process = Forked(["-m", "rlobj_cli", *words], file, cwd=tmp_path)
     wait_until(lambda: newest_checkpoint(run.path), 120, process, log)
@@ -286,7 +285,7 @@ def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path:
     own = ["--model", "embedded", "--data", "mine.jsonl", "--reward", "mine.py:score"]
     size = ["--set", "training.steps=1", "--set", "sampling.prompts_per_step=2"]
     done = program(["train", "--preset", "grpo", *own, *size, "--out", "run"], tmp_path)
-    assert RunDirectory(tmp_path / "run").lines()[-1]["reward/mean"] == 0.25
+    assert RunFolder(tmp_path / "run").lines()[-1]["reward/mean"] == 0.25
     assert "rlobj train --resume run --set training.steps=2 --trust" in done.stdout
     (tmp_path / "mine.jsonl").write_text('{"prompt": "What is 1+2?", "answer": "3"}\n')
     refused = program(["train", "--preset", "grpo", *own, *size, "--out", "no"], tmp_path, code=2)
@@ -340,4 +339,4 @@ def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Pat
     assert command[3] == "run"
     again = [*command[1:4], "--preset", "mended.yaml", "--out", "anew"]
     program(again, tmp_path)
-    assert RunDirectory(tmp_path / "anew").steps_saved() == 1
+    assert RunFolder(tmp_path / "anew").steps_saved() == 1

@@ -19,8 +19,7 @@ from screens import console, text_of
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked, lock_folder
 from rlobj.config.run_config import compose
-from rlobj.config.run_folder import STOP_FILE
-from rlobj.training.storage.run_directory import dump_config
+from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj_cli.train.progress import LiveScreen
 from rlobj_cli.watch import following
 

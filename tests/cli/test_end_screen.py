@@ -10,8 +10,8 @@ from record_rows import dropped, write_records
 from screens import console, text_of
 from tiny import tiny_config
 
-from rlobj.config.run_folder import read_run_config
-from rlobj.training import RunDirectory, TrainingResult
+from rlobj.config.run_folder import RunFolder, read_run_config
+from rlobj.training import TrainingResult
 from rlobj_cli.train.overview import show_history, show_results, train_on
 from rlobj_cli.train.touched import show_touched
 
@@ -20,7 +20,7 @@ RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
 
 def finished(folder: Path, preset: str = "stapo", **metrics: float) -> Path:
     """A run of ten steps without a record."""
-    run = RunDirectory(folder / preset)
+    run = RunFolder(folder / preset)
     run.create(tiny_config(folder, preset).model_copy(update={"preset": preset}))
     run.append({"step": 0, "eval/accuracy": 0.3, "eval/accuracy_se_samples": 0.01})
     for step in range(1, 11):
@@ -39,7 +39,7 @@ def shown(run: Path, width: int = 80) -> str:
 def numbers(run: Path) -> str:
     """What stands above the tokens."""
     screen = console(80)
-    show_history(screen, read_run_config(run), run, RunDirectory(run).lines())
+    show_history(screen, read_run_config(run), run, RunFolder(run).lines())
     return " ".join(text_of(screen).partition("touched tokens")[0].split())
 
 
@@ -54,7 +54,7 @@ def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(
     run = finished(tmp_path)
     write_records(run, [wrong("2", step=9, response=5, before="16;", after="6+9=25#25"), {}])
     sample = {"id": [5], "prompt": ["6+6+4+9="], "response": ["2+6=12;12+4=16;26+9=25#25"]}
-    RunDirectory(run).write_table("samples/step-000009.parquet", sample)
+    RunFolder(run).write_table("samples/step-000009.parquet", sample)
     text = shown(run, width)
     assert max(map(len, text.splitlines())) <= width
     assert "touched tokens: 1 (0.010%) of 10,000 tokens" in text
@@ -74,7 +74,7 @@ def test_precision_recall_and_the_trend_are_shown_for_a_task_with_truth(tmp_path
     assert "spurious, first/last 2 steps 0.40% → 0.40%, hardly changed" in text
     for step, (count, word) in enumerate(((0, "hardly changed"), (90, "grew")), 11):
         line = {"step": step, "reward/mean": 0.5, "tokens/step": 1000}
-        RunDirectory(run).append({**line, "spurious/tokens": float(count)})
+        RunFolder(run).append({**line, "spurious/tokens": float(count)})
         assert f"%, {word}" in numbers(run)
 
 
@@ -116,7 +116,7 @@ def test_hostile_tokens_and_prompts_reach_no_terminal(tmp_path: Path) -> None:
     run, evil = finished(tmp_path), "\x1b[2J[red]\u202e" * 2000
     write_records(run, [wrong(evil, step=9, response=5, before=evil, after=evil)])
     sample = {"id": [5], "prompt": [evil], "response": [evil * 3]}
-    RunDirectory(run).write_table("samples/step-000009.parquet", sample)
+    RunFolder(run).write_table("samples/step-000009.parquet", sample)
     text = shown(run)
     assert not {each for each in text if ord(each) < 32} - {"\n"}
     assert "\u202e" not in text
@@ -127,7 +127,7 @@ def test_hostile_tokens_and_prompts_reach_no_terminal(tmp_path: Path) -> None:
 def test_a_run_is_not_continued_while_a_finding_holds(tmp_path: Path, ill: bool) -> None:
     equal = {"groups/without_signal_share": 1.0, "reward/accuracy": 0.0}
     run = finished(tmp_path, "grpo", **(equal if ill else {}))
-    history = RunDirectory(run).lines()
+    history = RunFolder(run).lines()
     screen, config = console(80), read_run_config(run)
     show_results(screen, config, TrainingResult(run, 10, 1.0, history))
     text = text_of(screen)

@@ -12,6 +12,7 @@ from rlobj.config import manifest
 from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.layers import Layer, nested
 from rlobj.config.run_config import compose
+from rlobj.config.run_folder import RunFolder
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.engines import find_model
@@ -25,7 +26,6 @@ from rlobj.evaluation.problem_sets import (
 )
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.rewards.kinds import Exact
-from rlobj.training import RunDirectory
 
 
 def located(model: str) -> Any:
@@ -66,14 +66,14 @@ def run(tmp_path: Path, problems: Path) -> Path:
         "sampling": {"max_tokens": 7},
         "evaluation": {"temperature": 0.5, "samples": 9},
     }
-    made = RunDirectory(tmp_path / "run")
+    made = RunFolder(tmp_path / "run")
     made.create(compose("stapo", [("test", own)]))
     for step in (2, 10):
         write_checkpoint(made, step)
     return made.path
 
 
-def write_checkpoint(run: RunDirectory, step: int) -> None:
+def write_checkpoint(run: RunFolder, step: int) -> None:
     """A checkpoint whose files are empty."""
     place = run.checkpoints / f"step-{step:06d}"
     names = "state.json model/config.json model/model.safetensors optimizer/0 random/0"
@@ -150,7 +150,7 @@ def test_error_names_the_nearest_folder_if_a_path_does_not_exist(run: Path) -> N
 
 
 def test_error_says_how_a_run_gets_a_checkpoint(tmp_path: Path) -> None:
-    RunDirectory(tmp_path / "run").create(compose("stapo"))
+    RunFolder(tmp_path / "run").create(compose("stapo"))
     with pytest.raises(ConfigError, match="no checkpoint yet"):
         asked(str(tmp_path / "run"))
 
@@ -225,7 +225,7 @@ def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(
         "data": {"source": "dapo-math-17k", "test": "aime24"},
         "sampling": {"max_tokens": 7},
     }
-    made = RunDirectory(tmp_path / "run")
+    made = RunFolder(tmp_path / "run")
     made.create(compose("stapo", [("test", own)]))
     write_checkpoint(made, 2)
     [aime] = asked(str(made.path), data_dir=data_dir)

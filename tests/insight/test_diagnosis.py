@@ -20,11 +20,10 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.files import lock_folder
 from rlobj.config.findings import FindingName
 from rlobj.config.run_config import compose
-from rlobj.config.run_folder import STOP_FILE
+from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.training.rollouts.sample_checks import LIMITS
-from rlobj.training.storage.run_directory import dump_config
 
 Line = dict[str, Any]
 Change = Line | Callable[[int], Line]

@@ -9,14 +9,14 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
+from rlobj.config.run_folder import RunFolder
 from rlobj.insight import Outcome
 from rlobj.insight.outcomes import share
-from rlobj.training import RunDirectory
 
 
 def run(folder: Path, preset: str = "stapo", steps: int = 20, **metrics: float) -> Path:
     """A run whose spurious tokens fall from 10 to 1 per 1,000."""
-    directory = RunDirectory(folder / preset)
+    directory = RunFolder(folder / preset)
     directory.create(tiny_config(folder, preset).model_copy(update={"preset": preset}))
     directory.append({"step": 0, "eval/accuracy": 0.25, "eval/accuracy_se_samples": 0.01})
     for step in range(1, steps + 1):
@@ -61,7 +61,7 @@ def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
 def test_a_run_without_a_finished_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run"):
         Outcome.read(tmp_path)
-    directory = RunDirectory(tmp_path / "new")
+    directory = RunFolder(tmp_path / "new")
     directory.create(tiny_config(tmp_path, "stapo"))
     with pytest.raises(ConfigError, match="no finished step"):
         Outcome.read(directory.path)
@@ -86,7 +86,7 @@ def test_shares_have_two_digits(part: float, whole: float, text: str) -> None:
 def test_an_accuracy_that_was_not_measured_after_training_is_said_so(tmp_path: Path) -> None:
     """A run that stopped early has only the evaluation before its first step."""
     path = run(tmp_path)
-    lines = RunDirectory(path).lines()
+    lines = RunFolder(path).lines()
     stopped = Outcome(lines[:-1]).measures()
     assert stopped["held-out accuracy before"].startswith("0.250")
     assert stopped["held-out accuracy after"] == "not measured after step 0"

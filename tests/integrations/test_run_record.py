@@ -40,11 +40,11 @@ class Trainer:
 
     def step(self, record: RunRecord, number: int, **more: float) -> dict[str, float]:
         phases = [phase for phase in self.objective.phases for _ in range(self.updates)]
-        for index, phase in enumerate(phases):
-            self.update(record, phase, number, index)
+        for phase in phases:
+            self.update(record, phase, number)
         return record.end_step(more)
 
-    def update(self, record: RunRecord, phase: Objective, number: int, index: int) -> None:
+    def update(self, record: RunRecord, phase: Objective, number: int) -> None:
         whole = fitting(self.objective, awkward_batch(number, 8, torch.float32))
         ids = torch.arange(len(whole.lengths)) + 1000 * number
         whole = whole.replace(ids=ids, collision=None)
@@ -55,7 +55,7 @@ class Trainer:
         sequences = [([4, 5], [4 + t % 16 for t in range(n)]) for n in own.lengths.tolist()]
         scores = [{"logprobs": t.logprobs - 0.01, "entropy": t.entropy} for t in tables]
         observed = observed_update(phase, dict(self.state), tables, plan, sequences, scores)
-        record.update(index, observed, {"loss/total": 0.5})
+        record.update(observed, {"loss/total": 0.5})
         self.state["update"] += 1
 
 
@@ -191,7 +191,7 @@ def test_a_resumed_run_repeats_no_row(tmp_path: Path, inside: bool) -> None:
         trainer.step(record, number)
     state = dict(trainer.state)
     if inside:
-        trainer.update(record, trainer.objective, 3, 0)
+        trainer.update(record, trainer.objective, 3)
     saved = json.loads(json.dumps(record.state()))
     trainer.step(record, 3)  # after the checkpoint; lost
     record.close()

@@ -16,7 +16,7 @@ from rlobj.records import open_records, read_records, read_tables
 def run(tmp_path):
     recorder = record(tmp_path)
     for step in (1, 2, 3):
-        recorder.add(step, 1, observed_of(seed=step))
+        recorder.update(step, 0, observed_of(seed=step))
         if step == 2:
             recorder.close_file()
     recorder.close_file()

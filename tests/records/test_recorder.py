@@ -15,7 +15,9 @@ from strategies import awkward_batch, fitting
 from tiny import eight_steps, tiny_config
 
 from rlobj import load_preset
+from rlobj.config.run_config import RunConfig
 from rlobj.models.embedded import build_tokenizer
+from rlobj.objectives.statistics import SingleProcess
 from rlobj.records import read_records
 from rlobj.records.observed import Observed
 from rlobj.records.recorder import ROW_BYTES, Recorder
@@ -37,22 +39,17 @@ def observed_of(preset: str = "20-entropy", seed: int = 0, groups: int = 64) -> 
     return Observed(objective, {"update": 0}, table, plan, sequences, *columns)
 
 
-def record(folder: Path, megabytes: float = 200.0, share: float = 0.1, **settings) -> Recorder:
-    return Recorder(folder / "records", megabytes, share, 0, build_tokenizer(), **settings)
-
-
-def end_step(recorder: Recorder) -> None:
-    """As the training loop does on one rank."""
-    recorder.rows += recorder.added
-    recorder.added = 0
-    while recorder.rows > recorder.limit:
-        recorder.halve()
-        recorder.rows = recorder.thin(1)
+def record(folder: Path, megabytes: float = 200.0, share: float = 0.1, rank: int = 0) -> Recorder:
+    output = {"records_mb": megabytes, "records_share": share, "tables_every": 0}
+    config = RunConfig(output=output, training={"steps": 100})
+    comm = SingleProcess()
+    comm.rank = rank
+    return Recorder(folder, config, build_tokenizer(), comm)
 
 
 def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
     recorder, observed = record(tmp_path), observed_of()
-    recorder.add(3, 2, observed)
+    recorder.update(3, 1, observed)
     recorder.close_file()
     rows = read_records(tmp_path)
     clauses = observed.plan.clauses
@@ -89,7 +86,7 @@ def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
 @pytest.mark.parametrize("preset", ["stapo", "topr"])  # topr shapes the advantage
 def test_the_gradient_norm_belongs_to_the_advantage_beside_it(tmp_path, preset):
     recorder, observed = record(tmp_path, share=1.0), observed_of(preset)
-    recorder.add(1, 1, observed)
+    recorder.update(1, 0, observed)
     recorder.close_file()
     starts, found = observed.table.starts.tolist(), read_records(tmp_path).to_pylist()
     for row in found:
@@ -105,7 +102,7 @@ def test_tokens_that_were_not_scored_and_not_judged_are_null(tmp_path):
     columns = dict.fromkeys(("logprobs", "entropy", "collision", "entropy_sensitivity"), unknown)
     table = observed.table.replace(sampler_logprobs=unknown)
     recorder = record(tmp_path)
-    recorder.add(1, 1, replace(observed, table=table, **columns))
+    recorder.update(1, 0, replace(observed, table=table, **columns))
     recorder.close_file()
     rows = read_records(tmp_path)
     for name in ("prob", "ratio", "entropy", "gradient_norm", "sampler_gap", "spurious"):
@@ -116,9 +113,9 @@ def test_tokens_that_were_not_scored_and_not_judged_are_null(tmp_path):
 def test_tokens_of_another_phase_and_of_undecided_responses_are_no_rows(tmp_path):
     whole = observed_of("ar-lopti")
     recorder = record(tmp_path, share=1.0)
-    for number, phase in enumerate(whole.objective.phases, 1):
+    for index, phase in enumerate(whole.objective.phases):
         plan = phase.plan([whole.table], {"update": 0}, clauses=True)
-        recorder.add(1, number, replace(whole, objective=phase, plan=plan))
+        recorder.update(1, index, replace(whole, objective=phase, plan=plan))
     recorder.close_file()
     rows = read_records(tmp_path)
     assert len(rows) == int(whole.table.decided.sum())
@@ -131,7 +128,7 @@ def test_tokens_of_another_phase_and_of_undecided_responses_are_no_rows(tmp_path
 def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, order):
     observed = observed_of()
     recorder = record(tmp_path / "one")
-    recorder.add(1, 1, observed)
+    recorder.update(1, 0, observed)
     recorder.close_file()
     whole = read_records(tmp_path / "one")
     half = len(observed.table.lengths) // 2
@@ -146,7 +143,7 @@ def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, 
         values = {name: getattr(observed, name)[rows] for name in ("logprobs", "entropy")}
         values |= {"collision": table.collision, "entropy_sensitivity": values["logprobs"]}
         other = record(tmp_path / "two", rank=rank)
-        other.add(1, 1, replace(observed, table=table, plan=plan, sequences=sequences, **values))
+        other.update(1, 0, replace(observed, table=table, plan=plan, sequences=sequences, **values))
         other.close_file()
     found = read_records(tmp_path / "two")
     order_by = [(key, "ascending") for key in KEYS]
@@ -163,24 +160,24 @@ def test_inclusion_probabilities_are_right_after_any_number_of_halvings(tmp_path
             clauses = observed.plan.clauses
             totals[True].append(int((clauses.codes >= 0).sum()))
             totals[False].append(int(((clauses.codes < 0) & clauses.in_phase).sum()))
-            recorder.add(step, 1, observed)
-            end_step(recorder)
-            assert recorder.rows <= recorder.limit
+            recorder.update(step, 0, observed)
+            recorder.end_step(step)
+            assert recorder.state["rows"] <= recorder.limit
     recorder.close_file()
     rows = read_records(tmp_path)
-    assert len(rows) == recorder.rows
-    assert recorder.halvings >= 3
+    assert len(rows) == recorder.state["rows"]
+    assert recorder.state["halvings"] >= 3
     touched = rows["effect"].is_valid().to_numpy()
     probability = rows["inclusion_probability"].to_numpy().astype(float)
     for kind, base in ((True, 1.0), (False, 0.1)):
         own = probability[touched == kind]
-        assert np.allclose(own, base * 0.5**recorder.halvings)
+        assert np.allclose(own, base * 0.5 ** recorder.state["halvings"])
         count = sum(totals[kind])
         error = np.sqrt(count * (1 - own[0]) / own[0])
         assert abs((1 / own).sum() - count) < 4 * error
     steps = rows["step"].to_numpy()[touched]
     for step, count in enumerate(totals[True], 1):
-        p = 0.5**recorder.halvings
+        p = 0.5 ** recorder.state["halvings"]
         assert abs((steps == step).sum() / p - count) < 5 * np.sqrt(count * (1 - p) / p)
     assert [r.message.count("half as probably") for r in caplog.records] == [1]
 
@@ -188,8 +185,8 @@ def test_inclusion_probabilities_are_right_after_any_number_of_halvings(tmp_path
 def test_the_record_stays_below_its_size_on_disk(tmp_path):
     recorder = record(tmp_path, megabytes=0.2, share=0.5)
     for step in range(1, 9):
-        recorder.add(step, 1, observed_of(seed=step))
-        end_step(recorder)
+        recorder.update(step, 0, observed_of(seed=step))
+        recorder.end_step(step)
         recorder.close_file()
     size = sum(file.stat().st_size for file in (tmp_path / "records").iterdir())
     footers = 8 * 10_000  # a file of no rows

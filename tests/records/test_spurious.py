@@ -11,12 +11,12 @@ from tiny import tiny_config
 
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import build_tokenizer
+from rlobj.ranks import ProcessGroup
 from rlobj.records import read_records
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training.loop import setup
 from rlobj.training.loop.given import Given
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.sharding import shard
 
@@ -67,7 +67,7 @@ def test_the_record_has_the_judgement(tmp_path):
     marks[observed.table.responses == 1] = math.nan
     table = observed.table.replace(columns={"spurious": marks})
     recorder = record(tmp_path, share=1.0)
-    recorder.add(1, 1, replace(observed, table=table))
+    recorder.update(1, 0, replace(observed, table=table))
     recorder.close_file()
     starts = table.starts.tolist()
     for row in read_records(tmp_path).to_pylist():
@@ -80,12 +80,12 @@ def test_every_spurious_token_is_recorded(tmp_path):
     marks = torch.where(torch.arange(len(observed.logprobs)) % 3 == 0, 1.0, 0.0)
     table = observed.table.replace(columns={"spurious": marks})
     recorder = record(tmp_path, share=0.0)
-    recorder.add(1, 1, replace(observed, table=table))
+    recorder.update(1, 0, replace(observed, table=table))
     recorder.close_file()
     rows = read_records(tmp_path)
     assert len(rows) == int((marks[observed.plan.clauses.in_phase] == 1).sum()) > 0
     assert set(rows["inclusion_probability"].to_pylist()) == {1.0}
-    recorder.halve()
-    left = recorder.thin(1)
-    assert 0 < left < len(rows)
+    recorder.limit = len(rows) - 1
+    recorder.end_step(1)
+    assert 0 < recorder.state["rows"] < len(rows)
     assert set(read_records(tmp_path)["inclusion_probability"].to_pylist()) == {0.5}

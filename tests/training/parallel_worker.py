@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 import rlobj
+from rlobj.ranks import ProcessGroup
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import Parallel, build_parallel, open_processes
-from rlobj.training.parallel.process_group import ProcessGroup
 
 VOCABULARY = 48
 GROUP = 4

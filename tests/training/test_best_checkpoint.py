@@ -8,9 +8,9 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import checkpoints
+from rlobj.config.run_folder import RunFolder, checkpoints
 from rlobj.evaluation.engines import find_model
-from rlobj.training import RunDirectory, run_training
+from rlobj.training import run_training
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
 from rlobj.training.result import TrainingResult
@@ -151,10 +151,10 @@ def test_a_checkpoint_whose_line_is_damaged_is_never_removed(
     file = run / "metrics.jsonl"
     damaged = "\n".join(DAMAGE[name](file.read_text().splitlines()))
     file.write_text(damaged)
-    before = {line["step"] for line in RunDirectory(run).lines()}
+    before = {line["step"] for line in RunFolder(run).lines()}
     trained(policy, run, steps=6, resume=True)
     assert 2 in saved(run)
-    assert {line["step"] for line in RunDirectory(run).lines()} == {*before, 5, 6} - {9}
+    assert {line["step"] for line in RunFolder(run).lines()} == {*before, 5, 6} - {9}
     assert f"{file} has lines of {len(before - {9})} of 4 steps" in caplog.text
     if name not in ("an empty file", "no line"):
         assert "metrics.jsonl: line " in caplog.text

@@ -16,11 +16,11 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import checkpoints, read_settings
+from rlobj.config.run_folder import RunFolder, checkpoints, read_settings
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
-from rlobj.training import RunDirectory, run_training
-from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.ranks import ProcessGroup
+from rlobj.training import run_training
 from rlobj.training.rollouts.journal import Journal
 from rlobj.training.storage import checkpoint
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(run, name, caplog):
     MOMENTS[name](newest)
     with pytest.raises(ConfigError, match=r"manifest\.json lists no"):
         checkpoint.require_sound(newest)
-    assert checkpoint.newest_sound(RunDirectory(run), set_aside=True) == before
+    assert checkpoint.newest_sound(RunFolder(run), set_aside=True) == before
     assert f"{newest} is damaged (manifest.json lists no" in caplog.text
 
 
@@ -126,7 +126,7 @@ def test_a_rollout_of_more_ranks_than_there_are_files_is_no_rollout(tmp_path, na
     folder.mkdir(parents=True)
     (folder / name).write_text("{}")
     with within(10, 1 << 30):
-        assert Journal(RunDirectory(tmp_path), ProcessGroup()).read(3) is None
+        assert Journal(RunFolder(tmp_path), ProcessGroup()).read(3) is None
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
@@ -134,7 +134,7 @@ def test_a_rollout_that_is_no_file_is_sampled_again(tmp_path, kind, caplog):
     file = tmp_path / "rollouts" / "step-000003" / "rank-0-of-1.json"
     replaced(file, kind)
     with within(10):
-        assert Journal(RunDirectory(tmp_path), ProcessGroup()).read(3) is None
+        assert Journal(RunFolder(tmp_path), ProcessGroup()).read(3) is None
     assert "step 4 is sampled again: cannot read" in caplog.text
 
 

@@ -12,9 +12,9 @@ import pytest
 from screens import console, text_of
 
 import rlobj
-from rlobj.config.run_folder import MEASURES, best_checkpoint, held_out, measure_of
+from rlobj.config.run_folder import MEASURES, RunFolder, best_checkpoint, held_out, measure_of
 from rlobj.insight import Outcome
-from rlobj.training import RunDirectory, TrainingResult
+from rlobj.training import TrainingResult
 from rlobj_cli.train.progress import LiveScreen, PlainScreen
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
@@ -126,5 +126,5 @@ def test_undecided_responses_of_a_function_with_numbers_are_no_accuracy(tmp_path
     assert accuracies([*last]) == []
     assert last["reward/undecided_share"] == 1
     assert last["eval/reward"] is None or last["eval/reward"] != last["eval/reward"]
-    assert RunDirectory(tmp_path / "run").lines()[-1]["eval/reward"] is None
+    assert RunFolder(tmp_path / "run").lines()[-1]["eval/reward"] is None
     assert result.best_checkpoint is None

@@ -14,12 +14,11 @@ import torch
 from runs import make_steps
 from tiny import eight_steps
 
-from rlobj.config.run_folder import read_changes, read_run_config
+from rlobj.config.run_folder import RunFolder, read_changes, read_run_config
 from rlobj.data import Problem
+from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
-from rlobj.training import RunDirectory
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.journal import Journal, pack_rollout, unpack_rollout
 
@@ -77,7 +76,7 @@ class Executed:
 
 
 def journal(folder: Path) -> Journal:
-    return Journal(RunDirectory(folder), ProcessGroup(torch.device("cpu")))
+    return Journal(RunFolder(folder), ProcessGroup(torch.device("cpu")))
 
 
 def test_a_pickle_in_the_run_folder_is_not_executed(tmp_path):

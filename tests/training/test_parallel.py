@@ -17,8 +17,8 @@ from forked import run_ranks
 from parallel_worker import END, assert_alike, trainings
 
 from rlobj.base.ports import free_port
+from rlobj.ranks import ProcessGroup
 from rlobj.training.parallel import open_processes
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.parallel.replicated import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")

@@ -30,10 +30,10 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.config.run_config import compose
-from rlobj.config.run_folder import read_changes, read_run_config
+from rlobj.config.run_folder import RunFolder, read_changes, read_run_config
 from rlobj.data import load_problems
 from rlobj.samplers import TransformersSampler
-from rlobj.training import RunDirectory, run_training
+from rlobj.training import run_training
 from rlobj_cli.app import app
 
 
@@ -254,7 +254,7 @@ def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_tru
 
 
 def test_a_reward_file_that_was_edited_is_recorded(policy, tmp_path):
-    file, run = tmp_path / "mine.py", RunDirectory(tmp_path / "run")
+    file, run = tmp_path / "mine.py", RunFolder(tmp_path / "run")
 
     def steps_of(count: int) -> list[str]:
         file.write_text(f"def score(response, answer): return {count} / 8\n")

@@ -30,9 +30,9 @@ import rlobj
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.layers import nested
 from rlobj.config.run_config import compose
-from rlobj.config.run_folder import read_run_config
+from rlobj.config.run_folder import RunFolder, read_run_config
 from rlobj.samplers import TransformersSampler
-from rlobj.training import Callback, RunDirectory, run, run_training
+from rlobj.training import Callback, run, run_training
 from rlobj.training.parallel.launcher import without
 
 
@@ -81,7 +81,7 @@ def test_train_gives_the_run_of_the_same_configuration_to_the_bit(policy):
     config = compose("stapo", [("names", {**names, "rewards": {"kind": "exact"}}), *layers])
     run_training(config, "config")
     assert metrics(Path("python")) == metrics(Path("config"))
-    assert result.history == RunDirectory("python").lines()
+    assert result.history == RunFolder("python").lines()
     assert (result.path, result.steps) == (Path("python"), 2)
     saved = weights(Path("config"))
     assert same({name: result.model.state_dict()[name] for name in saved}, saved)
@@ -284,7 +284,7 @@ def test_the_program_shows_a_run_whose_reward_changes_the_folder(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Run: there/run\n" in done.stdout
     assert "rlobj train --resume there/run" in done.stdout
-    assert [line["step"] for line in RunDirectory("there/run").lines()] == [1, 2]
+    assert [line["step"] for line in RunFolder("there/run").lines()] == [1, 2]
 
 
 # Several processes.

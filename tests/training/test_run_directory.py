@@ -7,8 +7,7 @@ import json
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import read_changes, read_run_config, read_sessions
-from rlobj.training import RunDirectory
+from rlobj.config.run_folder import RunFolder, read_changes, read_run_config, read_sessions
 
 
 def test_error_names_the_path_when_it_is_not_a_run(tmp_path):
@@ -35,7 +34,7 @@ def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path):
     cut = session(3, a=[1, 2])[:-9]
     lines = [session(0), session(4, a=[1, 2]), cut, session(9, a=[2, 3]), session(9, b=[1, 2])]
     (tmp_path / "sessions.jsonl").write_text("\n".join(lines))
-    assert RunDirectory(tmp_path).id == "abc"
+    assert RunFolder(tmp_path).id == "abc"
     assert len(read_sessions(tmp_path)) == 4
     assert read_changes(tmp_path) == [(4, "a", 1, 2), (9, "b", 1, 2)]
-    assert len(RunDirectory(tmp_path / "new").id) == 16
+    assert len(RunFolder(tmp_path / "new").id) == 16

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 import rlobj
 from rlobj import Callback
-from rlobj.config.run_folder import STOP_FILE
+from rlobj.config.run_folder import STOP_FILE, RunFolder
 from rlobj.insight import Finding
-from rlobj.training import RunDirectory
 from rlobj_cli.app import app
 
 COLLAPSES = {
@@ -83,7 +82,7 @@ def test_the_live_findings_are_those_of_the_finished_run(whole):
     assert [(each.name, each.since) for each in told] == [
         (each.name, each.since) for each in rlobj.diagnose(run).findings
     ]
-    line = RunDirectory(run).lines()[-1]
+    line = RunFolder(run).lines()[-1]
     assert line["diagnosis/collapse"] == 1
     assert line["diagnosis/findings"] == len(told)
 
@@ -99,7 +98,7 @@ def test_the_program_stops_with_a_checkpoint_says_what_to_do_and_goes_on(whole, 
     assert told is not None, result.output
     done = int(told[1])
     assert done == next(each.since for each in whole[1] if each.name == "collapse") < 9
-    assert done == RunDirectory(out).lines()[-1]["step"] == RunDirectory(out).steps_saved()
+    assert done == RunFolder(out).lines()[-1]["step"] == RunFolder(out).steps_saved()
     [finding] = [f for f in rlobj.diagnose(out).findings if f.name == "collapse"]
     reason = f"the run stopped at step {done}: training.stop_on lists collapse."
     assert finding.details[-1] == reason
@@ -132,7 +131,7 @@ def test_all_processes_stop_together(tmp_path):
     assert "training.stop_on lists collapse." in text
     stopped = re.search(r"Best checkpoint before step (\d): none was saved", text)
     assert stopped is not None, text
-    assert RunDirectory(out).steps_saved() == int(stopped[1])
+    assert RunFolder(out).steps_saved() == int(stopped[1])
 
 
 def test_an_unknown_finding_is_refused_with_the_nearest_name():

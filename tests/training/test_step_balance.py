@@ -16,10 +16,10 @@ from tiny import tiny_config
 
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
+from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training import run_training
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.sharding import Share, shard, spread
 

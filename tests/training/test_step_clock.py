@@ -271,9 +271,9 @@ def test_a_run_is_the_same_whether_grading_is_hidden_or_not(policy, tmp_path, mo
 
 
 def history(run):
-    from rlobj.training import RunDirectory
+    from rlobj.config.run_folder import RunFolder
 
-    return RunDirectory(run).lines()
+    return RunFolder(run).lines()
 
 
 REWARD = """

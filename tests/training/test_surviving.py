@@ -21,10 +21,10 @@ from screens import console, shows, text_of
 from tiny import eight_steps, tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.run_folder import checkpoints, newest_checkpoint
+from rlobj.config.run_folder import RunFolder, checkpoints, newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training import RunDirectory, run_training
+from rlobj.training import run_training
 from rlobj.training.loop import stages
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
@@ -106,7 +106,7 @@ def seven(policy, tmp_path_factory):
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
     policy, whole, seven, tmp_path, how, caplog
 ):
-    run = RunDirectory(shutil.copytree(seven, tmp_path / "run"))
+    run = RunFolder(shutil.copytree(seven, tmp_path / "run"))
     assert [path.name for path in checkpoints(run.path)] == ["step-000003", "step-000006"]
     damage(run.checkpoints / "step-000006", how)
     run_training(eight_steps(policy), run.path, resume=True)
@@ -147,7 +147,7 @@ def test_a_run_with_links_to_elsewhere_is_not_resumed(policy, whole, tmp_path):
 
 
 def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
-    run = RunDirectory(tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
     run_training(eight_steps(policy, training={"steps": 1}), run.path)
     folder = run.checkpoints / "step-000001"
     written = json.loads((folder / "state.json").read_text())
@@ -171,7 +171,7 @@ def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
 def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):
     config = eight_steps(policy, training={"steps": 1})
     run_training(config, tmp_path / "run")
-    damage(RunDirectory(tmp_path / "run").checkpoints / "step-000001", "bits")
+    damage(RunFolder(tmp_path / "run").checkpoints / "step-000001", "bits")
     for _ in range(2):  # and says so again, with all that there was
         with pytest.raises(ConfigError, match=r"no checkpoint .* can be read"):
             run_training(config, tmp_path / "run", resume=True)

@@ -17,6 +17,7 @@ from tiny import eight_steps, save_tiny_policy
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.progress import ENDING
 from rlobj.config.run_folder import newest_checkpoint, read_stop
+from rlobj.ranks import RankFailed, agree
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import TransformersSampler
 from rlobj.samplers.types import WaitEnded, WeightsLost
@@ -24,7 +25,6 @@ from rlobj.training import Callback, run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.step import run_step
 from rlobj.training.loop.stopping import Interrupts
-from rlobj.training.parallel.agreement import RankFailed, agree
 from rlobj_cli.screen.errors import exit_code
 
 

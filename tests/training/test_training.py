@@ -20,15 +20,14 @@ from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.presets import preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig
-from rlobj.config.run_folder import checkpoints, read_run_config
+from rlobj.config.run_folder import RunFolder, checkpoints, dump_config, read_run_config
 from rlobj.models.policy import load_model
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import Sample, derive_seed
-from rlobj.training import Callback, RunDirectory, run_training
+from rlobj.training import Callback, run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.loop.step import run_step
-from rlobj.training.storage.run_directory import dump_config
 
 
 @pytest.mark.slow
@@ -336,7 +335,7 @@ def test_a_configuration_is_read_back_as_it_was_written(policy, tmp_path):
 
 
 def test_a_cut_last_line_of_metrics_is_left_out(tmp_path):
-    run = RunDirectory(tmp_path)
+    run = RunFolder(tmp_path)
     run.append({"step": 1, "x": float("nan")})
     with run.metrics.open("a") as file:
         file.write('{"step": 2, "x"')
@@ -367,7 +366,7 @@ def test_a_fused_adamw_with_its_epsilon_resumes_to_the_bit(policy, tmp_path):
     assert distance(run("plain"), fused) < 1e-6
     assert distance(run("epsilon", adam_epsilon=1e-2), fused) > 1e-4
     run("cut", fused=True, steps=2, schedule="constant", warmup_ratio=0.6)
-    edit = RunDirectory(tmp_path / "cut")
+    edit = RunFolder(tmp_path / "cut")
     edit.write_config(read_run_config(tmp_path / "fused"))
     run_training(read_run_config(tmp_path / "cut"), tmp_path / "cut", resume=True)
     assert same(weights(tmp_path / "cut"), fused)

@@ -14,8 +14,8 @@ from tiny import tiny_config
 import rlobj
 from rlobj.base.errors import RunError
 from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import read_changes, read_stop
-from rlobj.training import RunDirectory, run_training
+from rlobj.config.run_folder import RunFolder, read_changes, read_stop
+from rlobj.training import run_training
 from rlobj.training.loop.opening import open_parts
 from rlobj.training.rollouts.journal import pack_rollout, unpack_rollout
 
@@ -106,7 +106,7 @@ def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continu
         return config_of(policy, {"max_batches": batches}, **sections)
 
     run_training(config(99), tmp_path / "enough")
-    needed = [line["sampling/batches"] for line in RunDirectory(tmp_path / "enough").lines()]
+    needed = [line["sampling/batches"] for line in RunFolder(tmp_path / "enough").lines()]
     cap = int(max(needed)) - 1
     fails = needed.index(cap + 1)
     assert fails > 1
@@ -119,7 +119,7 @@ def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continu
     assert found is not None
     assert f"--set sampling.dynamic.max_batches={8 * cap // int(found[1])}." in message
     assert "--set sampling.dynamic.whole_batches=false" in message
-    assert RunDirectory(run).steps_saved() == fails
+    assert RunFolder(run).steps_saved() == fails
     stop = read_stop(run)
     assert stop is not None
     assert stop[2] == message
@@ -135,7 +135,7 @@ def test_a_run_continues_without_whole_batches_as_the_message_says(policy, tmp_p
     run = tmp_path / "run"
     with pytest.raises(RunError, match=f"step {FAILS} needs 4 groups"):
         run_training(config_of(policy, {"max_batches": NEEDED - 1}), run)
-    assert RunDirectory(run).steps_saved() == FAILS - 1
+    assert RunFolder(run).steps_saved() == FAILS - 1
     result = rlobj.resume(run, settings={"sampling.dynamic.whole_batches": False})
     assert result.steps == STEPS
     assert metrics(run)[: FAILS - 1] == metrics(enough)[: FAILS - 1]
@@ -165,7 +165,7 @@ def test_two_processes_stop_together_after_a_checkpoint_and_train_on_the_groups_
     run, file = tmp_path / "run", tmp_path / "run.yaml"
     write_config(config_of(policy, {"max_batches": NEEDED - 1}), file)
     ranks(["train", "--config", file, "--out", run], code=1)
-    assert RunDirectory(run).steps_saved() == FAILS - 1
+    assert RunFolder(run).steps_saved() == FAILS - 1
     ranks(["train", "--resume", run, "--set", f"sampling.dynamic.max_batches={2 * NEEDED}"])
     for step in range(1, STEPS + 1):
         one, two = (

@@ -16,14 +16,13 @@ from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origin
 from rlobj.config.presets import difference, load_preset, read_yaml
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import MEASURES, held_out
+from rlobj.config.run_folder import MEASURES, dump_config, held_out
 from rlobj.config.starting import doubts
 from rlobj.insight import diagnose
 from rlobj.insight.outcomes import Line, Outcome
 from rlobj.training import TrainingResult
 from rlobj.training.memory import GIB, Size, card_bytes, estimate, require_memory
 from rlobj.training.parallel.environment import resolve_strategy
-from rlobj.training.storage.run_directory import dump_config
 from rlobj_cli.screen.console import (
     facts_grid,
     looks,

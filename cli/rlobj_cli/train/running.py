@@ -18,8 +18,8 @@ from rlobj.base.errors import BatchError, RunError
 from rlobj.config.layers import Layer, merged
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import read_settings
-from rlobj.training import Callback, RunDirectory, TrainingResult
+from rlobj.config.run_folder import RunFolder, read_settings
+from rlobj.training import Callback, TrainingResult
 from rlobj.training.objects import Objects
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import check_functions, default_folder, open_resumed, prepared
@@ -118,7 +118,7 @@ def _shown(
         if console.quiet:  # another process prints
             yield []
             return
-        history = [line for line in RunDirectory(out).lines() if line["step"] <= done]
+        history = [line for line in RunFolder(out).lines() if line["step"] <= done]
         with open_screen(
             console, config.training.steps, done, history if done else [], header
         ) as screen:
@@ -130,7 +130,7 @@ def _shown(
             raise
         if isinstance(error, RunError) and error.finding in config.training.stop_on:
             if not console.quiet:
-                show_history(console, config, out, RunDirectory(out).lines())
+                show_history(console, config, out, RunFolder(out).lines())
             raise
         if isinstance(error.__cause__, BatchError):  # the same step would fail again
             raise
@@ -150,7 +150,7 @@ def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> No
 
 def _advice(path: Path, error: str = "") -> str:
     """How to continue a run that has stopped, with each setting that the error names."""
-    done = RunDirectory(path).steps_saved()
+    done = RunFolder(path).steps_saved()
     saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
     size = os.environ.get("WORLD_SIZE", "1")
     processes = f" --processes {size}" if size != "1" else ""

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -185,3 +186,42 @@ def step_of(path: Path) -> int:
     """The step in the name of a file or folder such as `step-000010`; -1 if there is none."""
     match = re.match(r"step-(\d+)", path.name)
     return int(match[1]) if match else -1
+
+
+def link(source: str, target: str) -> None:
+    """Link a file that never changes, or copy it to another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def step_name(step: int) -> str:
+    """Return the name of a step's files and folders."""
+    return f"step-{step:06d}"
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def settle(temporary: Path, final: Path) -> None:
+    """Rename a folder to its final name when the disk has all of its bytes."""
+    for file in [temporary, *temporary.rglob("*")]:
+        _sync_one(file)
+    if final.is_dir():
+        shutil.rmtree(final)
+    os.replace(temporary, final)
+    _sync_one(final.parent)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import is_run
+from rlobj.config.run_folder import RunFolder, is_run
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
@@ -24,13 +24,10 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.ranks import together
+from rlobj.records.metrics import average, sampler_gap, token_metrics
 from rlobj.records.observed import POLICY, Observed
-from rlobj.records.token_metrics import token_metrics
-from rlobj.training.loop.metrics import average
-from rlobj.training.parallel.agreement import together
-from rlobj.training.rollouts.sample_checks import sampler_gap
-from rlobj.training.storage.recording import Recording
-from rlobj.training.storage.run_directory import RunDirectory
+from rlobj.records.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +49,7 @@ class RunRecord:
     Attributes:
         folder: of the run.
         steps: steps done.
+        updates: of the step in progress, with their metrics.
 
     Raises:
         ConfigError: the folder already has a run and `state` is None, another process trains in
@@ -66,16 +64,15 @@ class RunRecord:
         comm: Comm,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self.steps = 0
-        self._run, self._comm = RunDirectory(folder, foreign=True), comm
+        self._run, self._comm = RunFolder(folder, foreign=True), comm
         self._watch = Watch(config, foreign=True)
         self.folder = self._run.path
-        self._recording = Recording(self.folder, config, tokenizer, comm)
-        self._updates: list[tuple[Observed, Mapping[str, float]]] = []
+        self._recorder = Recorder(self.folder, config, tokenizer, comm)
+        self.updates: list[tuple[Observed, Mapping[str, float]]] = []
         self._stack = ExitStack()
+        self.steps = 0
         if state is not None:
-            self.steps = state["step"]
-            self._recording.restore(state["records"])
+            self.steps, self._recorder.state = state["step"], dict(state["records"])
         with together(comm, "preparing the run's folder"):
             if comm.rank == 0:
                 self._prepare(config, new=state is None)
@@ -97,13 +94,10 @@ class RunRecord:
         for line in self._run.lines():
             self._watch.add(line)
 
-    def update(
-        self, index: int, observed: Observed, metrics: Mapping[str, float] | None = None
-    ) -> dict[str, float]:
+    def update(self, observed: Observed, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record an update.
 
         Args:
-            index: the number of the update in its step, from 0.
             observed: what this rank's part of the update read and decided; see `observed_update`.
             metrics: more metrics of the update, equal on all ranks, such as "loss/total".
 
@@ -112,10 +106,10 @@ class RunRecord:
         """
         found = {**token_metrics(observed, self._comm), **observed.plan.metrics}
         sampler = observed.table.sampler_logprobs
-        if sampler is not None and not index:  # the policy has not moved since the rollout
+        if sampler is not None and not self.updates:  # the policy has not moved since the rollout
             found |= sampler_gap(observed.old_logprobs, sampler, self._comm)
-        found |= metrics or {}
-        self._updates.append((observed, found))
+        found |= metrics
+        self.updates.append((observed, found))
         return found
 
     def end_step(self, metrics: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -129,11 +123,11 @@ class RunRecord:
         Returns:
             The line: the metrics of the rollout, the averages of its updates, and those given.
         """
-        updates, self._updates = self._updates, []
+        updates, self.updates = self.updates, []
         self.steps += 1
         for index, (observed, _) in enumerate(updates):
-            self._recording.update(self.steps, index, observed)
-        self._recording.end_step(self.steps)
+            self._recorder.update(self.steps, index, observed)
+        self._recorder.end_step(self.steps)
         rollout = _rollout_metrics([observed for observed, _ in updates], self._comm)
         line = {"step": self.steps, **rollout, **average([found for _, found in updates])}
         line |= metrics or {}
@@ -147,12 +141,13 @@ class RunRecord:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; updates of an unfinished step are not in it."""
-        self._recording.close_file()  # a resumed run deletes the files of later steps
-        return {"step": self.steps, "records": self._recording.state()}
+        self._recorder.close_file()  # a resumed run deletes the files of later steps
+        records = dict(self._recorder.state)
+        return {"step": self.steps, "records": records, "folder": self.folder.name}
 
     def close(self) -> None:
         """Write what is not written yet, also after an error, and unlock the folder."""
-        self._recording.close()
+        self._recorder.close()
         self._stack.close()
 
 
@@ -200,16 +195,14 @@ def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float
     tables = [observed.table for observed in updates]
     ids = torch.cat([ids_of(table) for table in tables]).tolist()
     rows = list(dict(zip(ids, range(len(ids)), strict=True)).values())  # one for each response
-
-    def gathered(columns: Iterable[Tensor]) -> Tensor:
-        return statistics.gather(torch.cat([column.cpu() for column in columns])[rows], comm)[0]
-
-    groups, lengths = (
-        gathered(getattr(table, name) for table in tables) for name in ("groups", "lengths")
-    )
     known = all(table.rewards is not None for table in tables)
-    rewards = gathered(
-        table.reward().double() if known else table.lengths * torch.nan for table in tables
+    columns = (
+        [table.groups for table in tables],
+        [table.lengths for table in tables],
+        [table.reward().double() if known else table.lengths * torch.nan for table in tables],
+    )
+    groups, lengths, rewards = (
+        statistics.gather(torch.cat(column).cpu()[rows], comm)[0] for column in columns
     )
     every = [rewards[groups == group] for group in groups.unique()]
     silent = sum(len(group) > 1 and not differ(group) for group in every)

@@ -1,8 +1,9 @@
 """The record of a run: what its updates did to every token.
 
-recorder   RUN/records/: the tokens that a rule touched and a sample of the others
-tables     RUN/tables/: whole updates of some steps, to plan them again
-reading    read both
+recorder   writes RUN/records/: the tokens that a rule touched and a sample of the others
+tables     writes and reads RUN/tables/: whole updates of some steps, to plan them again
+reading    reads both
+metrics    the metrics of an update
 schema     the columns of records/
 """
 

@@ -1,5 +1,6 @@
-"""Recorder: writes RUN/records/: tokens that were touched or are spurious, and some others.
+"""Recorder: writes RUN/records/ and RUN/tables/.
 
+The record has the tokens that were touched or are spurious, and some others.
 Whether a token is recorded depends on a hash of its seed, step, update, response and position. So
 the record is the same at any number of ranks, and it is known how probably a token is in it. When
 the record has as many rows as it may have, all probabilities are halved.
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ import torch
 from pyarrow import parquet
 from torch import Tensor
 
+from rlobj.base.arrow import write_parquet
 from rlobj.base.errors import RunError
-from rlobj.objectives.statistics import hash_keys
+from rlobj.config.run_config import RunConfig
+from rlobj.objectives.statistics import Comm, hash_keys
+from rlobj.ranks import together
 from rlobj.records.observed import Observed
-from rlobj.records.rows import rows_of, write_parquet
+from rlobj.records.rows import rows_of
+from rlobj.records.tables import write_tables
 from rlobj.records.texts import TokenTexts
 
 logger = logging.getLogger(__name__)
@@ -35,120 +39,143 @@ PAUSE, SHARE_OF_TIME = 5.0, 0.005
 
 
 class Recorder:
-    """The record of a run on one rank.
+    """RUN/records and RUN/tables. All ranks call every method but `close`, in the same order.
 
     Rows wait in memory. Each write replaces the open file with all rows since it was opened, until
     `close_file` lets a new one begin.
 
     Args:
-        folder: RUN/records.
-        megabytes: the largest size of the record of all ranks; 0 = no record.
-        share: the share of the other tokens that is recorded.
-        seed: of the run.
+        folder: of the run.
+        config: of the run; `output` says what is recorded.
         tokenizer: of the policy.
-        rank: of this process.
+        comm: the process group.
 
     Attributes:
         limit: the largest number of rows of all ranks; 0 = no record.
-        rows: rows of all ranks up to the last complete step.
-        halvings: how often all probabilities were halved.
-        added: rows of the step in progress on this rank.
+        state: what a checkpoint keeps: `rows` of all ranks up to the last complete step, and
+            `halvings`, how often all probabilities were halved.
     """
 
-    def __init__(
-        self, folder: Path, megabytes: float, share: float, seed: int, tokenizer: Any, rank: int = 0
-    ) -> None:
-        self.limit = int(megabytes * 1_000_000 / ROW_BYTES)
-        self.rows = self.halvings = self.added = 0
-        self._folder, self._rank = folder, rank
-        self._share, self._seed = share, seed
+    def __init__(self, folder: Path, config: RunConfig, tokenizer: Any, comm: Comm) -> None:
+        self.limit = int(config.output.records_mb * 1_000_000 / ROW_BYTES)
+        self.state = {"halvings": 0, "rows": 0}
+        self._folder, self._config, self._comm = folder, config, comm
         self._texts = TokenTexts(tokenizer)
+        self._updates: list[tuple[int, Observed]] = []  # of a step that gets a full table
         self._first = 0  # step of the open file's first row
         self._open: list[Any] = []  # tables of the open file
-        self._unwritten = False
+        self._unwritten = self._added = 0  # rows; those of the step in progress
         self._written, self._seconds = time.perf_counter(), 0.0  # the last write, and its duration
 
-    def state(self) -> dict[str, int]:
-        """What a checkpoint keeps."""
-        return {"halvings": self.halvings, "rows": self.rows}
+    def update(self, step: int, index: int, observed: Observed) -> None:
+        """Record an update; `step` counts from 1 and `index`, in the step, from 0."""
+        every = self._config.output.tables_every
+        if every and (step % every == 0 or step == self._config.training.steps):
+            self._updates.append((index + 1, observed))
+        with together(self._comm, "recording an update"):
+            if self.limit:
+                self._add(step, index + 1, observed)
 
-    def restore(self, state: Mapping[str, int]) -> None:
-        """Continue from what `state` returned."""
-        self.halvings, self.rows = state["halvings"], state["rows"]
-
-    def add(self, step: int, update: int, observed: Observed) -> None:
-        """Record tokens of an update; `step` and `update` count from 1."""
-        if not self.limit:
-            return
+    def _add(self, step: int, update: int, observed: Observed) -> None:
         clauses, table = observed.plan.clauses, observed.table
         assert clauses is not None
         assert table.ids is not None
-        sure = (clauses.codes >= 0) | (observed.spurious == 1)
-        probability = torch.where(sure, 1.0, self._share) * 0.5**self.halvings
-        keys = table.spread(hash_keys((self._seed, step, update, table.ids)))
+        probability = self._probability((clauses.codes >= 0) | (observed.spurious == 1))
+        keys = table.spread(hash_keys((self._config.seed, step, update, table.ids)))
         chosen = uniform(hash_keys((keys, table.positions))) < probability
         rows = (chosen & clauses.in_phase).nonzero()[:, 0]
         if len(rows):
             self._first = self._first or step
             self._open.append(rows_of(observed, rows, probability, (step, update), self._texts))
-            self._unwritten = True
-            self.added += len(rows)
+            self._unwritten += len(rows)
+            self._added += len(rows)
 
-    def write_if_due(self) -> None:
-        """Write the rows of complete steps if the last write was long ago, or if they are many."""
-        if sum(map(len, self._open)) >= FILE_ROWS:
+    def _probability(self, sure: Tensor) -> Tensor:
+        """With which tokens are recorded now; `sure` are those touched or spurious, [N]."""
+        share = torch.where(sure, 1.0, self._config.output.records_share)
+        return share * 0.5 ** self.state["halvings"]
+
+    def end_step(self, step: int) -> None:
+        """Write what is due after a step, and keep the record within its limit."""
+        state, comm = self.state, self._comm
+        with together(comm, "writing records and tables"):
+            self._write_tables(step)
+            waited = time.perf_counter() - self._written
+            if sum(map(len, self._open)) >= FILE_ROWS:
+                self._close_file()
+            elif waited > max(PAUSE, self._seconds / SHARE_OF_TIME):
+                self._flush()
+        if not self.limit:
+            return
+        state["rows"] += int(comm.sum(torch.tensor(self._added)))
+        self._added = 0
+        while state["rows"] > self.limit:
             self.close_file()
-        elif time.perf_counter() - self._written > max(PAUSE, self._seconds / SHARE_OF_TIME):
-            self.flush()
+            if not state["halvings"] and not comm.rank:
+                logger.warning(
+                    "%s has reached the size output.records_mb: now each token is recorded half as "
+                    "probably, and so again whenever it is full; see its column "
+                    "inclusion_probability",
+                    self._folder / "records",
+                )
+            state["halvings"] += 1
+            rows = 0
+            with together(comm, "thinning the record"):
+                files = sorted((self._folder / "records").glob("step-*.parquet"))
+                rows = sum(map(self._thin, files[comm.rank :: comm.size]))
+            state["rows"] = int(comm.sum(torch.tensor(rows)))
 
-    def flush(self) -> None:
-        """Write all rows."""
+    def _write_tables(self, step: int) -> None:
+        updates, self._updates = self._updates, []
+        if not updates:
+            return
+        config = self._config
+        facts = {
+            "temperature": config.sampling.temperature,
+            "max_tokens": config.sampling.max_tokens,
+            "selection": config.training.selection,
+            "model": config.model.name or "embedded",
+            "seed": config.seed,
+        }
+        ranks = (self._comm.rank, self._comm.size)
+        write_tables(self._folder / "tables", step, updates, ranks, facts)
+
+    def _flush(self) -> None:
         if self._unwritten:
             start = time.perf_counter()
-            path = self._folder / f"step-{self._first:06d}-rank-{self._rank}.parquet"
-            write_parquet(path, pyarrow.concat_tables(self._open))
-            self._unwritten = False
+            name = f"step-{self._first:06d}-rank-{self._comm.rank}.parquet"
+            write_parquet(self._folder / "records" / name, pyarrow.concat_tables(self._open))
+            self._unwritten = 0
             self._written = time.perf_counter()
             self._seconds = self._written - start
 
-    def close_file(self) -> None:
-        """Write all rows; the next step begins a new file."""
-        self.flush()
+    def _close_file(self) -> None:
+        self._flush()
         self._open, self._first = [], 0
 
+    def close_file(self) -> None:
+        """Write all rows; the next step begins a new file, as a checkpoint needs it."""
+        with together(self._comm, "writing the record"):
+            self._close_file()
+
     def close(self) -> None:
-        """Write all rows on the way out, also after an error, which must not be hidden."""
+        """Write this rank's rows on the way out, also after an error, which must not be hidden."""
         try:
-            self.close_file()
+            self._close_file()
         except (OSError, RunError) as error:
             logger.warning("the last rows of the record could not be written: %s", error)
 
-    def halve(self) -> None:
-        """Record each token half as probably from now on; `thin` does so with the written files."""
-        self.close_file()
-        if not self.halvings and not self._rank:
-            logger.warning(
-                "%s has reached the size output.records_mb: now each token is recorded half as "
-                "probably, and so again whenever it is full; see its column inclusion_probability",
-                self._folder,
-            )
-        self.halvings += 1
-
-    def thin(self, ranks: int) -> int:
-        """Thin this rank's share of the written files, and return how many rows they still have."""
-        files = sorted(self._folder.glob("step-*.parquet"))
-        return sum(map(self._thin, files[self._rank :: ranks]))
-
     def _thin(self, path: Path) -> int:
+        """Thin a written file, and return how many rows it still has."""
         table = parquet.read_table(path)
         names = ("step", "update", "response", "position", "inclusion_probability")
         columns = [torch.from_numpy(table[name].to_numpy().copy()) for name in names]
         *keys, position, before = columns
         spurious = table["spurious"].fill_null(False).to_numpy()
         sure = torch.from_numpy(table["effect"].is_valid().to_numpy() | spurious)
-        now = torch.where(sure, 1.0, self._share) * 0.5**self.halvings
-        probability = torch.minimum(before, now)
-        kept = uniform(hash_keys((hash_keys((self._seed, *keys)), position))) < probability
+        probability = torch.minimum(before, self._probability(sure))
+        keys = hash_keys((self._config.seed, *keys))
+        kept = uniform(hash_keys((keys, position))) < probability
         place = table.schema.get_field_index(names[-1])
         table = table.set_column(place, table.schema.field(place), [probability.numpy()])
         table = table.filter(pyarrow.array(kept.numpy()))

@@ -1,18 +1,15 @@
-"""The rows of the record, as columns of pyarrow, and the files they are written to."""
+"""The rows of the record, as columns of pyarrow."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 import torch
 from numpy.typing import NDArray
-from pyarrow import parquet
 from torch import Tensor
 
-from rlobj.base.files import write_whole
 from rlobj.objectives import functional
 from rlobj.records.observed import Observed
 from rlobj.records.schema import CONTEXT, SCHEMA, SCHEMA_VERSION
@@ -96,15 +93,3 @@ def numpy(values: Tensor) -> NDArray[Any]:
 def numbers(values: Tensor) -> NDArray[np.float32]:
     """The values on the CPU in single precision; NaN becomes null in a file."""
     return numpy(values.float())
-
-
-def write_parquet(path: Path, table: Any) -> None:
-    """Write a file, which appears whole or not at all.
-
-    Raises:
-        RunError: the disk refused.
-    """
-    content = pyarrow.BufferOutputStream()
-    parquet.write_table(table, content, compression="zstd")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content.getvalue().to_pybytes())

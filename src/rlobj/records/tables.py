@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 from torch import Tensor
 
-from rlobj.base.arrow import pc
+from rlobj.base.arrow import pc, write_parquet
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json, step_of
 from rlobj.base.targets import importing
@@ -27,7 +27,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.records.observed import POLICY, Observed
 from rlobj.records.reading import checked_files
-from rlobj.records.rows import numpy, write_parquet
+from rlobj.records.rows import numpy
 from rlobj.records.schema import SCHEMA_VERSION, VERSION_KEY
 
 _UPDATES = b"rlobj.updates"

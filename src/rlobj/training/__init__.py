@@ -12,6 +12,5 @@ from rlobj.training.loop.given import Given
 from rlobj.training.loop.trainer import run_training
 from rlobj.training.result import TrainingResult
 from rlobj.training.run import resume, train
-from rlobj.training.storage.run_directory import RunDirectory
 
-__all__ = ["Callback", "Given", "RunDirectory", "TrainingResult", "resume", "run_training", "train"]
+__all__ = ["Callback", "Given", "TrainingResult", "resume", "run_training", "train"]

@@ -11,8 +11,8 @@ from rlobj.config import run_folder
 from rlobj.config.layers import FromFile, Layer, flattened, merged
 from rlobj.config.presets import load_preset
 from rlobj.config.resuming import require_trust
+from rlobj.config.run_folder import RunFolder
 from rlobj.training.storage.checkpoint import newest_sound, require_sound
-from rlobj.training.storage.run_directory import RunDirectory
 
 
 def layers_from(
@@ -51,7 +51,7 @@ def layers_from(
         if step:
             require_sound(checkpoint)
         else:
-            checkpoint = newest_sound(RunDirectory(path)) or checkpoint
+            checkpoint = newest_sound(RunFolder(path)) or checkpoint
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
         layer = FromFile(f"{layer}@{step_of(checkpoint)}")

@@ -27,6 +27,8 @@ from rlobj.config.presets import difference, merge, read_yaml
 from rlobj.config.resuming import refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.config.run_folder import (
+    RunFolder,
+    dump_config,
     how_to_continue,
     in_another_trainer,
     read_run_config,
@@ -47,7 +49,6 @@ from rlobj.training.origin import layers_from
 from rlobj.training.parallel.launcher import launch
 from rlobj.training.result import TrainingResult
 from rlobj.training.storage.checkpoint import newest_sound
-from rlobj.training.storage.run_directory import RunDirectory, dump_config
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ def open_resumed(
     objects: Objects = Objects(),  # noqa: B008
     *,
     trust: bool = False,
-) -> tuple[RunDirectory, RunConfig, int]:
+) -> tuple[RunFolder, RunConfig, int]:
     """A run that is about to be resumed: its folder, its configuration, and the steps done.
 
     Args:
@@ -230,7 +231,7 @@ def open_resumed(
         given = merged([*objects.layers(), *changes])
         require_trust(run, merge(read_settings(Path(run)), given), given)
     with importing(trust or str(merged(changes))):  # what `named_code` cannot see: texts of rules
-        directory, stored = RunDirectory(run), read_run_config(Path(run))
+        directory, stored = RunFolder(run), read_run_config(Path(run))
         config = build_config([("run", settings_of(stored)), *changes])
     _require_same_objects(run, stored, objects, recorded_objects(config))
     newest = newest_sound(directory)
@@ -395,5 +396,5 @@ def _launched(words: Sequence[str], processes: int | None, out: Path) -> Trainin
     if code:
         kind = ConfigError if code == 2 else RunError
         raise kind(f"training in {processes} processes failed with exit code {code}; see above")
-    run = RunDirectory(out)
+    run = RunFolder(out)
     return TrainingResult(out, run.steps_saved(), time.perf_counter() - start, run.lines())

@@ -8,7 +8,8 @@ of the objective are shown, too, and count 0: their inclusion_probability is inf
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,11 +51,13 @@ class PageRows:
             whose position is -1.
         updates: the whole updates: step, update, and the values of controllers as `state`.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
+        settings: of the run.
     """
 
     rows: Any
     updates: list[dict[str, Any]]
     notes: list[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_rows(
@@ -79,7 +82,7 @@ def read_rows(
         ConfigError: no run there, or neither records nor full tables, or damaged records.
     """
     run = Path(run)
-    read_settings(run)  # refuses a folder that is no run
+    settings = read_settings(run)
     texts = TokenTexts(_vocabulary(run))
     parts, updates, notes = [], [], []
     whole, left, refused = set[int](), budget, set[int]()
@@ -111,7 +114,7 @@ def read_rows(
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
         raise ConfigError(f"{run} has no recorded token")
-    return PageRows(rows.sort_by([(name, "ascending") for name in ORDER]), updates, notes)
+    return PageRows(rows.sort_by([(name, "ascending") for name in ORDER]), updates, notes, settings)
 
 
 def _table_sizes(run: Path) -> list[tuple[int, int]]:
@@ -228,9 +231,9 @@ def recorded_rows(rows: Any) -> Any:
 
 def encoded(rows: Any) -> Any:
     """The rows with dictionaries for texts."""
-    for i, field in enumerate(rows.schema):
-        if field.type == pyarrow.string():
-            rows = rows.set_column(i, field.name, rows[field.name].dictionary_encode())
+    for i, column in enumerate(rows.schema):
+        if column.type == pyarrow.string():
+            rows = rows.set_column(i, column.name, rows[column.name].dictionary_encode())
     return rows.drop_columns("schema_version")
 
 

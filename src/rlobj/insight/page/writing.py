@@ -14,7 +14,7 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import Progress, named_folder, read_settings
+from rlobj.config.run_folder import Progress, named_folder
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
 from rlobj.insight.inspecting import tokens_by_step
 from rlobj.insight.outcomes import share
@@ -65,7 +65,7 @@ def write_inspection_page(
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
     tokens = tokens_by_step(run)
-    objective = _objective(run)
+    objective = _objective(page)
     found = deciding(objective).values() if objective else ()
     rules: dict[Expr, str] = {rule: ", ".join(fields) for rule, fields in found}
     given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
@@ -100,11 +100,11 @@ def write_inspection_page(
     return path
 
 
-def _objective(run: Path) -> Objective | None:
+def _objective(page: PageRows) -> Objective | None:
     """The objective of a run; None if this version or this computer cannot read it."""
     try:
         with importing(False):  # a run's folder is not trusted
-            return Objective(**read_settings(run)["objective"])
+            return Objective(**page.settings["objective"])
     except (ConfigError, ValidationError, TypeError, KeyError):
         return None
 

@@ -19,11 +19,11 @@ from rlobj.integrations.trl.window import Inputs, Window
 from rlobj.records.observed import Observed
 
 
-class Recorder(TrainerCallback):
+class RecordEvents(TrainerCallback):
     """Gives each update of an ObjectiveTrainer to a RunRecord.
 
     A step of the record ends where an update and a rollout of TRL end together. Unlike the other
-    events, `close` may be called by one process alone.
+    events, `record.close` may be called by one process alone.
 
     Args:
         trainer: the ObjectiveTrainer.
@@ -33,6 +33,7 @@ class Recorder(TrainerCallback):
         output: settings of `RunConfig.output`.
 
     Attributes:
+        record: of the run; None before it begins.
         saved: the state of the record in the checkpoint from which the run continues; None = a new
             run.
         grad_norm: of the update in progress.
@@ -44,8 +45,7 @@ class Recorder(TrainerCallback):
     ) -> None:
         self._trainer, self._folder = trainer, folder
         self._preset, self._output = preset, dict(output)
-        self._record: RunRecord | None = None
-        self._updates = 0  # of the step in progress
+        self.record: RunRecord | None = None
         self.saved: dict[str, Any] | None = None
         self.grad_norm = self.learning_rate = math.nan
 
@@ -55,7 +55,7 @@ class Recorder(TrainerCallback):
         config = described(trainer, self._preset, state.max_steps, self._output)
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         folder = self._folder or Path(args.output_dir) / self._name(Path(args.output_dir))
-        self._record = RunRecord(folder, config, tokenizer, trainer._comm, self.saved)
+        self.record = RunRecord(folder, config, tokenizer, trainer._comm, self.saved)
 
     def _name(self, parent: Path) -> str:
         """The name of the record's folder: that of the checkpoint, or the first free one."""
@@ -69,7 +69,7 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Record the update, and the step if its rollout has ended."""
-        trainer, record = self._trainer, self._record
+        trainer, record = self._trainer, self.record
         progress = trainer._progress
         if record is None or progress.window is None:
             return
@@ -77,41 +77,27 @@ class Recorder(TrainerCallback):
         metrics = {**progress.window.metrics, "train/grad_norm": self.grad_norm}
         if cut := trainer._metrics["train"].get("completions/clipped_ratio"):
             metrics["response/truncated"] = cut[-1]
-        found = record.update(self._updates, _observed(progress.window, before), metrics)
+        found = record.update(_observed(progress.window, before), metrics)
         for name, value in found.items():
             if name not in metrics:
                 trainer._metrics["train"][f"rlobj/{name}"].append(value)
-        self._updates += 1
         if trainer._step % (args.steps_per_generation * trainer.num_iterations) == 0:
-            self._end_step()
+            self._end_step(record)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Record the last step, whose rollout may have more micro-batches than were trained on."""
-        if self._record is not None and self._updates:
-            self._end_step()
-        self.saved = self.state()
+        assert self.record is not None
+        if self.record.updates:
+            self._end_step(self.record)
+        self.saved = self.record.state()
 
-    def _end_step(self) -> None:
-        assert self._record is not None
+    def _end_step(self, record: RunRecord) -> None:
         metrics = {"train/learning_rate": self.learning_rate}
         functions, rewards = self._trainer.reward_funcs, self._trainer._progress.rewards
         if accuracy_reward in functions:  # of functions of TRL, this one alone says what is right
             right = float(rewards[:, functions.index(accuracy_reward)].nanmean())
             metrics |= {} if math.isnan(right) else {"reward/accuracy": right}
-        self._record.end_step(metrics)
-        self._updates = 0
-
-    def state(self) -> dict[str, Any] | None:
-        """What a checkpoint keeps."""
-        if self._record is None:
-            return None
-        return {**self._record.state(), "folder": self._record.folder.name}
-
-    def close(self) -> None:
-        """Close the record, also after an error."""
-        if self._record is not None:
-            self._record.close()
-        self._record, self._updates = None, 0
+        record.end_step(metrics)
 
 
 def described(

@@ -13,7 +13,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.integrations.trl.window import Inputs, Row
 from rlobj.objectives.rewards import differ, rounding, total
-from rlobj.training.parallel.agreement import agree
+from rlobj.ranks import agree
 
 ENTROPY = {"entropy", "old_entropy"}
 """Columns for which the entropy of TRL's own forward passes is kept."""

@@ -20,14 +20,13 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
-from rlobj.integrations.trl.recording import Recorder
+from rlobj.integrations.trl.recording import RecordEvents
 from rlobj.integrations.trl.rollout import ENTROPY, Rollouts, unlike, unread
 from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.loop.metrics import Measured, combine
-from rlobj.training.parallel.agreement import agree
-from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.ranks import ProcessGroup, agree
+from rlobj.records.metrics import Measured, combine
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 
@@ -98,10 +97,10 @@ class ObjectiveMixin(_Trainer):
             settings.report_checkpoints(vars(self.args))
             settings.report_own_loss(super()._compute_loss)
         self._comm = ProcessGroup(self.accelerator.device)
-        self._recorder: Recorder | None = None
+        self._recorder: RecordEvents | None = None
         if record:
             folder = None if record is True else Path(record)
-            self._recorder = Recorder(self, folder, asked["preset"], asked["output"])
+            self._recorder = RecordEvents(self, folder, asked["preset"], asked["output"])
             self.add_callback(self._recorder)
         for name, value in settings.bounds(self.objective.surrogate).items():
             setattr(self, name, value)  # of TRL's own metrics
@@ -308,8 +307,8 @@ class ObjectiveMixin(_Trainer):
         try:
             return super().train(*arguments, **named)
         finally:
-            if self._recorder is not None:
-                self._recorder.close()
+            if self._recorder is not None and self._recorder.record is not None:
+                self._recorder.record.close()
 
     def _get_grad_norm(self, *arguments: Any, **named: Any) -> Any:
         norm = super()._get_grad_norm(*arguments, **named)
@@ -319,7 +318,7 @@ class ObjectiveMixin(_Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        record = self._recorder and self._recorder.state()
+        record = self._recorder and self._recorder.record and self._recorder.record.state()
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial))
             path = folder / f"checkpoint-{self.state.global_step}"

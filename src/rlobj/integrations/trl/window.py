@@ -16,7 +16,7 @@ from rlobj.config.presets import difference
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.loop.metrics import Measured
+from rlobj.records.metrics import Measured
 
 logger = logging.getLogger(__name__)
 

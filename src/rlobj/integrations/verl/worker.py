@@ -31,8 +31,7 @@ from rlobj.integrations.verl.tables import correct, rollout_table, scored, value
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training.parallel.agreement import any_rank, together
-from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.ranks import ProcessGroup, any_rank, together
 
 ROW = "rlobj_row"  # the field with each response's row in the rollout's table
 _CURRENT = {"logprobs", "entropy", "collision"}

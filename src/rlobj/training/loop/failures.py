@@ -12,9 +12,9 @@ from rlobj.base.errors import BatchError, RlobjError, RunError
 from rlobj.base.files import nearby
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
+from rlobj.ranks import RankFailed
 from rlobj.training.loop import stages
 from rlobj.training.loop.parts import Parts
-from rlobj.training.parallel.agreement import RankFailed
 from rlobj.training.rollouts.sample_checks import SamplerGap
 
 

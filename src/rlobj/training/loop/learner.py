@@ -16,15 +16,16 @@ from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.ranks import any_rank, largest
+from rlobj.records.metrics import MEASURED, PREDICTED, Measured, combine
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
-from rlobj.training.loop.metrics import MEASURED, PREDICTED, Measured, Tally, combine
+from rlobj.training.loop.metrics import Tally
 from rlobj.training.loop.micro_batch import MicroBatch
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
-from rlobj.training.parallel.agreement import any_rank, largest
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sample_checks import SampleChecks
 from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, Share, shard

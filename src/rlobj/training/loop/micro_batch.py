@@ -12,8 +12,8 @@ from torch import Tensor
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.metrics import Measured
 from rlobj.records.observed import POLICY, Observed
-from rlobj.training.loop.metrics import Measured
 from rlobj.training.rollouts.sharding import MiniBatch
 
 

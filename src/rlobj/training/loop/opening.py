@@ -15,9 +15,10 @@ from rlobj.base.errors import counted
 from rlobj.base.files import nearby, refuse_links
 from rlobj.config.resuming import changed, recorded, refuse_changes, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import REWARD_FILE, is_run, read_settings
+from rlobj.config.run_folder import REWARD_FILE, RunFolder, is_run, read_settings
 from rlobj.config.starting import doubts, refuse_unknown_accuracy
 from rlobj.data import ProblemStream
+from rlobj.ranks import ProcessGroup, together
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop import setup, stages
 from rlobj.training.loop.callbacks import Callback
@@ -27,10 +28,7 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.parts import Parts
 from rlobj.training.loop.setup import InitialPolicy
 from rlobj.training.memory import check_card
-from rlobj.training.parallel.agreement import together
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.storage import checkpoint
-from rlobj.training.storage.run_directory import RunDirectory
 from rlobj.training.storage.trackers import open_trackers, require_trackers
 
 logger = logging.getLogger(__name__)
@@ -92,7 +90,7 @@ def open_parts(
         )
         stack.enter_context(parts.pipeline)
         changes = _prepare_folder(parts, newest, resume, stack)
-        stack.callback(parts.recording.close)
+        stack.callback(parts.recorder.close)
         with together(comm, "opening the trackers"):
             trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
             parts.trackers = trackers
@@ -107,9 +105,9 @@ def open_parts(
 
 def _open_folder(
     config: RunConfig, out: Path | str, resume: bool, comm: ProcessGroup, stack: ExitStack
-) -> RunDirectory:
+) -> RunFolder:
     """The run directory; one to resume is locked, a new one is not created yet."""
-    run = RunDirectory(comm.broadcast(str(out)))
+    run = RunFolder(comm.broadcast(str(out)))
     require_trackers(config.output.trackers)
     with together(comm, "opening the run"):
         if not resume:
@@ -122,7 +120,7 @@ def _open_folder(
     return run
 
 
-def _newest(run: RunDirectory, comm: ProcessGroup) -> Path | None:
+def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
     """The checkpoint to continue from, the same on all ranks; None before the first."""
     found: Path | None = None
     with together(comm, "reading the checkpoint"):
@@ -152,7 +150,7 @@ def _prepare_folder(
         learner.steps = parts.saved = state.step
         learner.state = state.objective
         parts.skips.restore(state.failures)
-        parts.recording.restore(state.records)
+        parts.recorder.state = dict(state.records)
         parts.stream.restore(state.stream)
         checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
         checkpoint.restore_random(newest, rank)

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import RunFolder
 from rlobj.data import Problem, ProblemStream
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
+from rlobj.ranks import ProcessGroup
+from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.training.loop.callbacks import Callback
@@ -19,14 +22,11 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.journal import Journal
 from rlobj.training.rollouts.pipeline import Pipeline
 from rlobj.training.rollouts.probes import Probes
 from rlobj.training.rollouts.synchronizer import Synchronizer
-from rlobj.training.storage.recording import Recording
-from rlobj.training.storage.run_directory import RunDirectory
 from rlobj.training.storage.trackers import Trackers
 
 
@@ -56,7 +56,7 @@ class Parts:
         synchronizer: gives the sampler the policy's weights.
         probes: sequences that show whether the sampler follows the policy.
         skips: counts updates and steps that changed nothing.
-        recording: what updates did to tokens, in records/ and tables/.
+        recorder: what updates did to tokens, in records/ and tables/.
         watch: checks the metrics of each step; on the first rank.
         begun: findings of the last step that the step before did not have; on the first rank.
     """
@@ -70,7 +70,7 @@ class Parts:
     test_problems: Sequence[Problem]
     sampler: Sampler
     grader: Grader
-    run: RunDirectory
+    run: RunFolder
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
@@ -80,7 +80,7 @@ class Parts:
     synchronizer: Synchronizer = field(init=False)
     probes: Probes = field(init=False)
     skips: Skips = field(init=False)
-    recording: Recording = field(init=False)
+    recorder: Recorder = field(init=False)
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Parts:
         self.probes = Probes(self.comm)
         self.watch = Watch(config)
         self.skips = Skips(self.run, self.comm, config.training.max_skipped)
-        self.recording = Recording(self.run.path, config, self.policy.tokenizer, self.comm)
+        self.recorder = Recorder(self.run.path, config, self.policy.tokenizer, self.comm)
 
     @property
     def comm(self) -> ProcessGroup:

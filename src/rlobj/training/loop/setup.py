@@ -20,22 +20,22 @@ import torch
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.embedded_profile import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import RunFolder
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models import lora
 from rlobj.models.embedded import RECIPES, embedded_policy
 from rlobj.models.policy import Policy, arithmetic, load_model, load_policy
 from rlobj.objectives.objective import Objective
+from rlobj.ranks import together
 from rlobj.records.texts import TokenTexts
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.given import Given
 from rlobj.training.parallel import Parallel, open_parallel
-from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import Response
 from rlobj.training.rollouts.sharding import Judge
-from rlobj.training.storage.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ def _short_enough(
 
 
 def sampler(
-    config: RunConfig, policy: Policy, parallel: Parallel, initial: InitialPolicy, run: RunDirectory
+    config: RunConfig, policy: Policy, parallel: Parallel, initial: InitialPolicy, run: RunFolder
 ) -> Sampler:
     """The engine that draws responses, as configured.
 

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import save
 
 from rlobj.base.errors import RunError
-from rlobj.base.files import write_whole
+from rlobj.base.files import step_name, write_whole
+from rlobj.config.run_folder import RunFolder
 from rlobj.objectives.statistics import Comm
-from rlobj.training.parallel.agreement import together
+from rlobj.ranks import together
 from rlobj.training.rollouts.sharding import MiniBatch
-from rlobj.training.storage.run_directory import RunDirectory, step_name
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Skips:
         idle: steps in a row without an update.
     """
 
-    run: RunDirectory
+    run: RunFolder
     comm: Comm
     limit: int
     nonfinite: int = 0

@@ -13,20 +13,20 @@ from typing import TypeVar
 
 import torch
 
+from rlobj.base.files import remove, step_of
 from rlobj.base.progress import waiting
 from rlobj.config.run_config import settings_of
 from rlobj.config.run_folder import best_checkpoint, checkpoints, held_out, measure_of
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
+from rlobj.ranks import together
 from rlobj.records.observed import Observed
 from rlobj.samplers import Sample, derive_seed
 from rlobj.samplers.types import WeightsLost, seed_generators
 from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
 from rlobj.training.loop.parts import Parts
-from rlobj.training.parallel.agreement import together
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.storage import checkpoint
-from rlobj.training.storage.run_directory import remove, step_of
 from rlobj.training.storage.tables import write_samples
 
 PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
@@ -124,7 +124,7 @@ def after_update(
     """Count an update, and record it."""
     if observed is not None:
         with parts.learner.clock.inside("writing"):
-            parts.recording.update(parts.learner.steps + 1, index, observed)
+            parts.recorder.update(parts.learner.steps + 1, index, observed)
     parts.skips.count_update(parts.learner.steps, index, batch, metrics)
 
 
@@ -139,7 +139,7 @@ def record_rollout(parts: Parts, rollout: Rollout) -> None:
     parts.metrics.pop("train/updates", None)
     parts.metrics |= parts.learner.tally.metrics(parts.comm)
     with parts.learner.clock.inside("writing"):
-        parts.recording.end_step(done)
+        parts.recorder.end_step(done)
     if _due(done, parts.config.output.samples_every):
         with parts.learner.clock.inside("writing"):
             names = parts.config.rewards.names or ()
@@ -274,7 +274,7 @@ def save(parts: Parts, *, now: bool = False) -> None:
         "objective": parts.learner.state,
         "stream": parts.stream.state(),
         "failures": parts.skips.state(),
-        "records": parts.recording.state(),
+        "records": parts.recorder.state,
         "strategy": parts.parallel.strategy,
         "processes": comm.size,
         "settings": settings_of(parts.config),
@@ -286,7 +286,7 @@ def save(parts: Parts, *, now: bool = False) -> None:
         parts.journal.copy_into(folder / "rollouts", ahead)
 
     with parts.learner.clock.inside("writing"):
-        parts.recording.close_file()  # a resumed run deletes the files of later steps
+        parts.recorder.close_file()  # a resumed run deletes the files of later steps
         with waiting():  # for a slow disk
             path = checkpoint.write(
                 parts.run, done, parts.parallel, parts.policy, state, add_rollouts

@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from rlobj.objectives.objective import Objective
+from rlobj.records.metrics import PREDICTED, Measured, average, token_metrics
 from rlobj.records.observed import Observed
-from rlobj.records.token_metrics import token_metrics
 from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
 from rlobj.training.loop.learner import SKIPPED, Learner
-from rlobj.training.loop.metrics import PREDICTED, Measured, average
 from rlobj.training.loop.micro_batch import observe
 from rlobj.training.loop.parts import Parts
 from rlobj.training.rollouts.collector import Rollout

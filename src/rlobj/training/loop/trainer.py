@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlobj.base.progress import ENDING
 from rlobj.config.run_config import RunConfig
+from rlobj.ranks import any_rank
 from rlobj.samplers.types import WaitEnded
 from rlobj.training.loop import stages
 from rlobj.training.loop.callbacks import Callback
@@ -20,7 +21,6 @@ from rlobj.training.loop.opening import open_parts
 from rlobj.training.loop.parts import Parts
 from rlobj.training.loop.step import run_step
 from rlobj.training.loop.stopping import Interrupts, noted, stop_on_findings, write_note
-from rlobj.training.parallel.agreement import any_rank
 from rlobj.training.parallel.hangs import HangWatch
 from rlobj.training.result import TrainingResult
 

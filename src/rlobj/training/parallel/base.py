@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from rlobj.ranks import ProcessGroup
 from rlobj.scoring import PolicyScorer, TokenScores
-from rlobj.training.parallel.process_group import ProcessGroup
 
 Moments = dict[str, Tensor]
 """AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""

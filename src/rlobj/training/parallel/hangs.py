@@ -17,8 +17,7 @@ from typing import Any, Self
 import torch
 
 from rlobj.base.progress import signs
-from rlobj.training.parallel.agreement import any_rank
-from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.ranks import ProcessGroup, any_rank
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
+from rlobj.ranks import together
 from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, Sampler, derive_seed
-from rlobj.training.parallel.agreement import together
 
 
 class Grading:

@@ -20,14 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.files import parse_json, read_whole, write_whole
+from rlobj.base.files import parse_json, read_whole, step_name, step_of, write_whole
+from rlobj.config.run_folder import RunFolder
 from rlobj.data import Problem
+from rlobj.ranks import ProcessGroup, any_rank, together
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
-from rlobj.training.parallel.agreement import any_rank, together
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout
-from rlobj.training.storage.run_directory import RunDirectory, step_name, step_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Journal:
             read if its weights are not newer than the checkpoint.
     """
 
-    run: RunDirectory
+    run: RunFolder
     comm: ProcessGroup
     since: int = 0
     key: str = ""

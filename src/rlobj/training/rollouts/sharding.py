@@ -21,8 +21,8 @@ import torch
 
 from rlobj.config.run_config import RunConfig
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
-from rlobj.training.parallel.process_group import ProcessGroup
 from rlobj.training.rollouts.collector import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]

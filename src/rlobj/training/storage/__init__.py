@@ -1,1 +1,1 @@
-"""Files of a run, checkpoints and trackers."""
+"""Checkpoints, sample tables and trackers of a run."""

@@ -28,16 +28,15 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import parse_json, read_whole, step_of
+from rlobj.base.files import parse_json, read_whole, remove, settle, step_name, step_of
 from rlobj.base.validation import Model
 from rlobj.config import manifest
 from rlobj.config.manifest import write as _write_manifest
-from rlobj.config.run_folder import checkpoints, warn_once
+from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
 from rlobj.models import lora
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
-from rlobj.training.parallel.agreement import together
-from rlobj.training.storage.run_directory import RunDirectory, remove, settle, step_name
+from rlobj.ranks import together
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class State(Model):
     failures: dict[str, NonNegativeInt]
     """See `Skips.state`."""
     records: dict[str, NonNegativeInt]
-    """See `Recording.state`."""
+    """See `Recorder.state`."""
     key: str
     """See `rollout_key`."""
     settings: dict[str, Any]
@@ -72,7 +71,7 @@ class State(Model):
 
 
 def write(
-    run: RunDirectory,
+    run: RunFolder,
     step: int,
     parallel: Any,
     policy: Policy,
@@ -119,7 +118,7 @@ def write(
 
 
 @contextmanager
-def _writing(run: RunDirectory, comm: Comm) -> Iterator[None]:
+def _writing(run: RunFolder, comm: Comm) -> Iterator[None]:
     """Raise RunError on all ranks if one of them cannot write."""
     with together(comm, "writing a checkpoint"):
         try:
@@ -195,7 +194,7 @@ def _write_index(folder: Path) -> None:
 # Reading.
 
 
-def newest_sound(run: RunDirectory, *, set_aside: bool = False) -> Path | None:
+def newest_sound(run: RunFolder, *, set_aside: bool = False) -> Path | None:
     """Return the newest checkpoint whose files are intact: the one to resume from.
 
     Args:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlobj.training.parallel.process_group import ProcessGroup
+from rlobj.base.files import step_name
+from rlobj.config.run_folder import RunFolder
+from rlobj.ranks import ProcessGroup
 from rlobj.training.rollouts.collector import Rollout
-from rlobj.training.storage.run_directory import RunDirectory, step_name
 
 
 def write_samples(
-    run: RunDirectory, step: int, rollout: Rollout, comm: ProcessGroup, names: Sequence[str] = ()
+    run: RunFolder, step: int, rollout: Rollout, comm: ProcessGroup, names: Sequence[str] = ()
 ) -> None:
     """Write the sample table of all ranks: one row per response, with its problem, text and grade.
 
