@@ -48,8 +48,8 @@ class MiniBatch:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What this rank trains on in a step.
+class StepBatch:
+    """What this rank trains on in a step: some mini-batches.
 
     Attributes:
         table: its responses, mini-batch after mini-batch; `logprobs` are the sampler's.
@@ -64,10 +64,10 @@ class Share:
     imbalance: float
 
     def mini_batches(self, table: TokenBatch) -> list[MiniBatch]:
-        """The share in its mini-batches.
+        """Its mini-batches.
 
         Args:
-            table: the share's table, perhaps with more columns.
+            table: its table, perhaps with more columns.
         """
         ends = itertools.accumulate(self.sizes, initial=0)
         return [
@@ -104,8 +104,8 @@ def shard(
     comm: ProcessGroup,
     device: torch.device,
     judge: Judge | None = None,
-) -> Share:
-    """This rank's share of a step; called by all ranks together.
+) -> StepBatch:
+    """This rank's part of a step; called by all ranks together.
 
     The groups of all ranks, in the order of their ids, are cut into `updates_per_step` mini-batches
     as equal as they can be; one that is empty everywhere is left out. Without `training.balance`,
@@ -144,7 +144,7 @@ def shard(
     mine = [[each for each in part if owners[each.id] == comm.rank] for part in parts]
     sizes = [len(part) for part in mine]
     imbalance = _imbalance(parts, owners, comm.size)
-    return _share(list(itertools.chain(*mine)), sizes, imbalance, device, config.rewards)
+    return _step_batch(list(itertools.chain(*mine)), sizes, imbalance, device, config.rewards)
 
 
 def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
@@ -211,13 +211,13 @@ def _imbalance(
     return fullest / mean if mean else 1.0
 
 
-def _share(
+def _step_batch(
     held: Sequence[_Response],
     sizes: list[int],
     imbalance: float,
     device: torch.device,
     rewards: Reward,
-) -> Share:
+) -> StepBatch:
     """The table and the token ids of this rank's responses."""
     names = rewards.names
     values = torch.tensor([response.rewards for response in held], dtype=torch.float64)
@@ -239,4 +239,6 @@ def _share(
         sampler_logprobs=logprobs,
         columns={"spurious": torch.tensor(judged)} if judged else {},
     )
-    return Share(table, [(response.prompt, response.tokens) for response in held], sizes, imbalance)
+    return StepBatch(
+        table, [(response.prompt, response.tokens) for response in held], sizes, imbalance
+    )
