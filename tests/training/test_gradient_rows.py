@@ -86,9 +86,7 @@ def test_responses_are_cut_after_their_last_token_with_gradient():
     assert chosen.trained() == [0, 3]
     assert chosen.skipped() == [1, 2]
     ids = ([5, 6, 7], [], [5, 6], [1, 2, 3, 4])
-    trained, inputs, masks = chosen.inputs(
-        [([9], [5, 6, 7]), ([9], []), ([9], [5, 6]), ([9], [1, 2, 3, 4])]
-    )
+    trained, inputs, masks = chosen.inputs([([9], row) for row in ids])
     assert trained == [0, 3]
     assert inputs == [([9], [5, 6]), ([9], [1, 2, 3, 4])]
     assert [mask.tolist() for mask in masks] == [[False, True], [True, False, False, True]]
