@@ -132,7 +132,7 @@ class Learner:
         self._samples = SampleChecks(config.sampling, autocast, self.comm)
         join = self._one_update and bool(self._scored)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, join)
-        self.scorer, _ = parallel.prepare(scorer, optimizer)
+        self.scorer = parallel.prepare(scorer, optimizer)
 
     def set_learning_rate(self) -> float:
         """Set the learning rate of the next step, and return it."""
