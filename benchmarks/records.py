@@ -77,8 +77,8 @@ def unobserved() -> Iterator[None]:
         mock.patch(f"{loop}.learner._ALL", {"entropy": True}),
         mock.patch(f"{loop}.learner._CURRENT", ("logprobs", "entropy")),
         mock.patch("rlobj.records.metrics.POLICY", ("logprobs",)),
-        mock.patch(f"{loop}.step.observe", return_value=None),
-        mock.patch(f"{loop}.step.token_metrics", return_value={}),
+        mock.patch(f"{loop}.learner._observed", return_value=None),
+        mock.patch(f"{loop}.learner.token_metrics", return_value={}),
         mock.patch(f"{loop}.learner.Learner.entropy_change", return_value={}),
         mock.patch("rlobj.objectives.objective.Objective._clauses", return_value=None),
     ):

@@ -11,7 +11,6 @@ from tiny import tiny_config
 from rlobj.objectives.functional import gradient_norm
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training.loop.opening import open_parts
-from rlobj.training.loop.step import train_on
 
 COLUMNS = ("logprobs", "entropy", "collision", "entropy_sensitivity")
 
@@ -28,7 +27,7 @@ def observe(config, folder):
 
         learner.plan = planned
         rollout = parts.pipeline.take(0)
-        train_on(learner, rollout, lambda _, batch, observed, metrics: found.append(observed))
+        learner.train_on(rollout, lambda _, batch, observed, metrics: found.append(observed))
     return list(zip(found, models, strict=True))
 
 

@@ -104,7 +104,7 @@ class Session:
         self.half = half
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=1.0, weight_decay=0.1)
-        self.scorer, self.optimizer = parallel.prepare(PolicyScorer(model), optimizer)
+        self.scorer, self.optimizer = parallel.prepare(PolicyScorer(model), optimizer), optimizer
 
     def score(self, sequences: Sequence[Any]) -> dict[str, Tensor]:
         padded = pad_sequences(sequences, self.parallel.device)

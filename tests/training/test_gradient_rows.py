@@ -24,10 +24,9 @@ from rlobj.scoring import policy_scorer as scoring
 from rlobj.training import run_training
 from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.step import train_on
 from rlobj.training.parallel import open_parallel
 from rlobj.training.rollouts.collector import Rollout
-from rlobj.training.rollouts.sharding import Share
+from rlobj.training.rollouts.sharding import StepBatch
 
 PHASES = {
     f"{name}, phase {i}": phase
@@ -95,8 +94,12 @@ def test_responses_are_cut_after_their_last_token_with_gradient():
     assert chosen.spans() == [2, 0, 0, 4]
     assert chosen.trained() == [0, 3]
     assert chosen.skipped() == [1, 2]
+    ids = ([5, 6, 7], [], [5, 6], [1, 2, 3, 4])
+    trained, inputs, masks = chosen.inputs([([9], row) for row in ids])
+    assert trained == [0, 3]
+    assert inputs == [([9], [5, 6]), ([9], [1, 2, 3, 4])]
+    assert [mask.tolist() for mask in masks] == [[False, True], [True, False, False, True]]
     part = chosen.part([3, 0])
-    assert part.mask().tolist() == [True, False, False, True, False, True]
     scores = {"logprobs": torch.tensor([-3.0, -4.0, -5.0], requires_grad=True)}
     filled = replace(part, current=False).filled(scores)
     assert filled.logprobs.tolist() == [-3, -1, -1, -4, -1, -5, -1]
@@ -171,12 +174,12 @@ class Step:
             sampler_logprobs=sampler,
         )
         updates = self.config.training.updates_per_step
-        share = Share(table, sequences, [16 // updates] * updates, 1.0)
+        whole = StepBatch(table, sequences, [16 // updates] * updates, 1.0)
         with pytest.MonkeyPatch.context() as patch:
             self._watch(learner, patch)
-            patch.setattr(learner, "shard", lambda _: share)
-            train_on(learner, Rollout([], [], 1, {}, {}), self._updated)
-        self.shares = learner.tally.metrics(self.parallel.comm)
+            patch.setattr(learner, "shard", lambda _: whole)
+            learner.train_on(Rollout([], [], 1, {}, {}), self._updated)
+        self.shares = learner.forward.counts.metrics(self.parallel.comm)
         return self
 
     def _updated(self, index, batch, plan, metrics):

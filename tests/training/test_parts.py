@@ -11,7 +11,7 @@ from tiny import tiny_config
 from rlobj.base.errors import ConfigError
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_parts
-from rlobj.training.loop.step import run_step, train_on
+from rlobj.training.loop.step import run_step
 
 
 def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
@@ -40,7 +40,7 @@ def test_a_rollout_is_trained_on_without_a_step_around_it(policy, tmp_path):
     seen = []
     with open_parts(config, tmp_path / "run") as parts:
         rollout = parts.pipeline.take(0)
-        found = train_on(parts.learner, rollout, lambda *update: seen.append(update))
+        found = parts.learner.train_on(rollout, lambda *update: seen.append(update))
     assert [(index, metrics == found) for index, _, _, metrics in seen] == [(0, False)]
     assert all(whole[name] == value for name, value in found.items() if name in whole)
     assert found["loss/total"] == whole["loss/total"]

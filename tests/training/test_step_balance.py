@@ -21,7 +21,7 @@ from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training import run_training
 from rlobj.training.rollouts.collector import Response, Rollout
-from rlobj.training.rollouts.sharding import Share, shard, spread
+from rlobj.training.rollouts.sharding import StepBatch, shard, spread
 
 SIGMAS = [0.5, 0.8, 1.1]
 
@@ -86,7 +86,7 @@ def rollout_of(rank: int, size: int) -> Rollout:
     return Rollout(responses, [], 1, {}, {})
 
 
-def listed(share: Share) -> list[list[tuple]]:
+def listed(share: StepBatch) -> list[list[tuple]]:
     """Each mini-batch's responses with all that is known of them."""
     table, rows = share.table, iter(share.table.lengths.cumsum(0).tolist())
     ends = [next(rows) for _ in share.sequences]

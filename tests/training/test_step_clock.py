@@ -17,7 +17,7 @@ from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
 from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
-from rlobj.training.loop.metrics import Tally
+from rlobj.training.loop.metrics import TokenCounts
 from rlobj.training.rollouts.collector import Grading
 
 
@@ -104,9 +104,9 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
 
 
 def test_shares_of_tokens_are_counted_over_a_step():
-    tally = Tally(real=90, padded=100)
+    counts = TokenCounts(real=90, padded=100)
     whole = [([1] * 10, [2] * 10), ([1] * 10, [2] * 10)]
-    tally.update(whole, [([1] * 10, [2] * 5), ([1] * 10, [2] * 5)], 7)
+    counts.add_update(whole, [([1] * 10, [2] * 5), ([1] * 10, [2] * 5)], 7)
 
     class Alone:
         rank, size = 0, 1
@@ -115,9 +115,9 @@ def test_shares_of_tokens_are_counted_over_a_step():
             return tensor
 
     shares = ("useful", "skipped", "skipped_logits")
-    found = tally.metrics(Alone())
+    found = counts.metrics(Alone())
     assert found == dict(zip([f"tokens/{x}_share" for x in shares], (0.9, 0.25, 0.65), strict=True))
-    assert list(tally.metrics(Alone()).values()) == [1.0, 0.0, 0.0]
+    assert list(counts.metrics(Alone()).values()) == [1.0, 0.0, 0.0]
 
 
 # Grading beside sampling.

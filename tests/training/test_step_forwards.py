@@ -81,15 +81,16 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
     passes: Counter[str] = Counter()
     with open_parts(config, tmp_path / "run") as parts:
         learner = parts.learner
-        original = learner._score
+        original = learner.forward.run
 
-        def counted(scorer, sequences, needed=None, **settings):
+        def counted(scorer, *rest, **settings):
             trained = "trained" if torch.is_grad_enabled() else "scored"
             kind = "reference" if scorer is learner.reference else trained
-            passes[kind] += len(sequences)
-            return original(scorer, sequences, needed, **settings)
+            for found in original(scorer, *rest, **settings):
+                passes[kind] += len(found[0])
+                yield found
 
-        learner._score = counted
+        learner.forward.run = counted
         run_step(parts)
         [line] = parts.run.lines()
     responses = line["reward/groups"] * config.sampling.group_size

@@ -281,14 +281,15 @@ def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(
     config = eight_steps(policy, preset, training={"updates_per_step": 1})
     file = policy / "model.safetensors"
     with open_parts(config, tmp_path / "run") as parts:
-        score = parts.learner._score
+        run = parts.learner.forward.run
 
         def broken(*arguments, **settings):
-            scores = score(*arguments, **settings)
-            impossible = torch.arange(len(scores["logprobs"])) % 7 == 0
-            return {**scores, "logprobs": scores["logprobs"].masked_fill(impossible, -math.inf)}
+            for part, scores, last in run(*arguments, **settings):
+                impossible = torch.arange(len(scores["logprobs"])) % 7 == 0
+                logprobs = scores["logprobs"].masked_fill(impossible, -math.inf)
+                yield part, {**scores, "logprobs": logprobs}, last
 
-        monkeypatch.setattr(parts.learner, "_score", broken)
+        monkeypatch.setattr(parts.learner.forward, "run", broken)
         run_step(parts)
         after = dict(parts.policy.model.named_parameters())
         assert all(torch.equal(w, after[n]) for n, w in load_file(file).items())

@@ -91,8 +91,8 @@ def test_later_updates_select_with_the_current_policy_unless_told_otherwise(poli
         config = tiny_config(policy, "20-entropy", training=training)
         with open_parts(config, tmp_path / selection) as parts:
             forwards = []
-            original = parts.learner._forward
-            parts.learner._forward = lambda *a, f=forwards, o=original, **k: (
+            original = parts.learner.forward.columns
+            parts.learner.forward.columns = lambda *a, f=forwards, o=original, **k: (
                 f.append(1) or o(*a, **k)
             )
             run_step(parts)

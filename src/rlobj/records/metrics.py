@@ -233,10 +233,7 @@ def combine(
         return combined
     if not tokens:
         return {name: combined[name] for name in names if name not in _MEANS}
-    return {
-        name: value * (plan.tokens / tokens) if name in _MEANS else value
-        for name, value in combined.items()
-    }
+    return combined | {name: combined[name] * (plan.tokens / tokens) for name in _MEANS}
 
 
 def average(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -48,9 +48,9 @@ class Clock:
         self._device = torch.device(device)
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, now: float | None = None) -> None:
         """Forget the time until now."""
-        self._begun = self._since = self._stage_begun = time.perf_counter()
+        self._begun = self._since = self._stage_begun = now or time.perf_counter()
         self._phase = self._stage = "other"
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stages: defaultdict[str, float] = defaultdict(float)
@@ -111,6 +111,5 @@ class Clock:
         training = total - times["time/evaluating"] - times["time/writing"]
         times["time/other"] = total - sum(times.values())
         times["time/updating"] = self._stages["updating"]
-        self.restart()
-        self._begun = self._since = self._stage_begun = now
+        self.restart(now)
         return {**times, "time/step": total, "tokens/per_second": tokens / max(training, 1e-9)}

@@ -63,24 +63,26 @@ class GradientRows:
         zeros = torch.zeros_like(self.table.lengths)
         return zeros.scatter_reduce(0, self.table.responses, ends, "amax").tolist()
 
-    def inputs(self, sequences: Sequences) -> list[tuple[Sequence[int], Sequence[int]]]:
-        """Token ids of the trained responses, each cut to its span.
+    def inputs(
+        self, sequences: Sequences
+    ) -> tuple[list[int], list[tuple[Sequence[int], Sequence[int]]], list[Tensor]]:
+        """What goes through the model: the trained responses, each cut to its span.
 
         Args:
             sequences: of all responses of the mini-batch.
+
+        Returns:
+            Their numbers, their token ids, and which of their tokens are rows with gradient.
         """
-        spans = self.spans()
-        return [(sequences[i][0], sequences[i][1][: spans[i]]) for i in self.trained()]
+        spans, trained = self.spans(), self.trained()
+        rows = self.rows.split(self.table.lengths.tolist())
+        inputs = [(sequences[i][0], sequences[i][1][: spans[i]]) for i in trained]
+        return trained, inputs, [rows[i][: spans[i]] for i in trained]
 
     def part(self, responses: Sequence[int]) -> GradientRows:
         """The rows of some responses."""
         rows = self.rows[self.table.rows(responses)]
         return replace(self, table=self.table.select(responses, 0), rows=rows)
-
-    def mask(self) -> Tensor:
-        """The rows with gradient among the tokens up to each span, bool [Σ spans]."""
-        spans = torch.tensor(self.spans(), device=self.rows.device)
-        return self.rows[self.table.positions < self.table.spread(spans)]
 
     def filled(self, scores: dict[str, Tensor]) -> TokenBatch:
         """The table with the scores of the rows with gradient.

@@ -1,10 +1,18 @@
-"""Learner: the policy in training. It makes the passes through the model that a step asks for."""
+"""Learner: the policy in training. Its method `train_on` is the walk from a rollout to updates.
+
+    train_on   shard -> score -> advantages and controllers -> one update per phase and mini-batch
+               in each pass
+    _update    plan -> loss and backward per micro-batch -> optimizer step
+
+`forward.py` makes the forward passes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,30 +24,50 @@ from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.ranks import any_rank, largest
-from rlobj.records.metrics import MEASURED, PREDICTED, Measured, combine
+from rlobj.ranks import any_rank
+from rlobj.records.metrics import MEASURED, PREDICTED, Measured, average, combine, token_metrics
+from rlobj.records.observed import POLICY, Observed
 from rlobj.samplers import Sample
-from rlobj.scoring import PolicyScorer, micro_batches
+from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
+from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
-from rlobj.training.loop.metrics import Tally
-from rlobj.training.loop.micro_batch import MicroBatch
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sample_checks import SampleChecks
-from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, Share, shard
+from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, StepBatch, shard
 
-_CURRENT = {"logprobs", "entropy", "collision"}
+Metrics = Mapping[str, float]
+OnUpdate = Callable[[int, MiniBatch, Observed | None, Metrics], None]
+
+_CURRENT = ("logprobs", "entropy", "collision")
 _SCORED = {*_CURRENT, *(f"old_{name}" for name in _CURRENT), "proxy_logprobs"}
 _ALL = {"entropy": True, "collision": True, "sensitivity": True}
 
-SKIPPED: Mapping[str, float] = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
+SKIPPED: Metrics = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
 """The metrics of an update that changed nothing because something in it was not finite."""
 
 
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some responses of a mini-batch, as `Objective.loss` reads them.
+
+    Attributes:
+        table: their tokens; log-probs and entropies carry a gradient.
+        rows: its rows in the mini-batch, int [M].
+        trained: False for responses without gradient, whose loss is only measured.
+        last: no further micro-batch with gradient follows.
+    """
+
+    table: TokenBatch
+    rows: Tensor
+    trained: bool = True
+    last: bool = True
+
+
 class Learner:
-    """Passes through the policy, and the optimizer. `train_on` calls the methods in their order.
+    """The policy, its optimizer, and the state of the objective.
 
     Args:
         config: the run.
@@ -48,14 +76,14 @@ class Learner:
         scorer: the policy as a `PolicyScorer`, before `Parallel.prepare`.
         reference: scorer of the reference policy, if a KL term needs one; with LoRA the policy
             without its adapters is the reference.
-        autocast: arithmetic of the forward pass; None = the weights' own.
+        autocast: arithmetic of the forward passes; None = the weights' own.
         clock: measures where the time goes; None = a new one.
 
     Attributes:
         steps: steps done.
         state: the objective's controllers, and "update", the number of updates done.
         judge: finds spurious tokens, for the record; None = the task cannot say.
-        tally: tokens that went through the model since the last step.
+        forward: makes the forward passes, and counts their tokens.
     """
 
     def __init__(
@@ -88,10 +116,7 @@ class Learner:
         self.steps = 0
         self.judge: Judge | None = None
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
-        self.tally = Tally()
-        self._collate, self._packed = scorer.collate, scorer.packed
         self._can_cut = not depends_on_sequence_length(self.model.config)
-        self.scorer, _ = parallel.prepare(scorer, optimizer)
         self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
         needs = objective.needs
         self._reads_reference = "ref_logprobs" in needs.ever
@@ -101,12 +126,12 @@ class Learner:
             read |= {"old_logprobs"}
         self._scored = read & _SCORED  # what the scoring pass is made for; empty: there is none
         self._renews = self._proxy.policy == "current" and "proxy_logprobs" in self._scored
-        moved = self._renews or bool(needs.plan & _CURRENT)
+        moved = self._renews or not needs.plan.isdisjoint(_CURRENT)
         self._rescores = moved and training.selection == "current"
-        self._samples_are_fresh = not config.sampling.async_depth
         self._samples = SampleChecks(config.sampling, autocast, self.comm)
-
-    # A rollout.
+        join = self._one_update and bool(self._scored)
+        self.forward = ForwardPasses(config, parallel, scorer, autocast, join)
+        self.scorer = parallel.prepare(scorer, optimizer)
 
     def set_learning_rate(self) -> float:
         """Set the learning rate of the next step, and return it."""
@@ -114,66 +139,148 @@ class Learner:
         self.parallel.set_learning_rate(rate)
         return rate
 
-    def shard(self, rollout: Rollout) -> Share:
-        """This rank's share of the rollout, in mini-batches of whole groups."""
+    def train_on(self, rollout: Rollout, on_update: OnUpdate = lambda *_: None) -> dict[str, float]:
+        """All updates on one rollout; called by all ranks together.
+
+        Args:
+            rollout: this rank's responses.
+            on_update: is called after each update with its number in the step (from 0), its
+                mini-batch as the rules read it, what the update observed (None if something in the
+                mini-batch was not finite), and its metrics.
+
+        Returns:
+            The metrics of the updates, averaged.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        whole = self.shard(rollout)
+        table, balance = self.score(whole), {"tokens/rank_balance": whole.imbalance}
+        if not self._finite(table):
+            on_update(0, MiniBatch(table, whole.sequences), None, SKIPPED)
+            return {**SKIPPED, **balance}
+        with self.clock.inside("planning"):
+            [table] = self.objective.with_advantages([table], self.comm)
+            self.state = self.objective.observe([table], self.state, self.comm)
+        gap: Metrics = {}
+        if self._scored:  # else an update compares the log-probs of its own forward passes
+            gap = self._samples.compare(vars(table), table.sampler_logprobs, self.state)
+        updates: list[Metrics] = []
+        for phase in self.objective.phases * self.config.training.passes:
+            for batch in whole.mini_batches(table):
+                batch = self._refreshed(batch, first=not updates)
+                observed, metrics = self._update(phase, batch)
+                if table.entropy is None and observed is not None:  # it scored the rollout
+                    table = table.replace(entropy=observed.entropy)
+                on_update(len(updates), batch, observed, metrics)
+                updates.append(metrics)
+        found = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
+        change = self.entropy_change(table, found.pop(PREDICTED, 0.0))
+        return {**found, **change}
+
+    def shard(self, rollout: Rollout) -> StepBatch:
+        """This rank's part of the rollout, in mini-batches of whole groups."""
         self.clock.start("scoring")
         with self.clock.inside("other"):
             return shard(rollout, self.config, self.comm, self.parallel.device, self.judge)
 
-    def score(self, share: Share) -> TokenBatch:
-        """The share's table with the columns that the objective reads from the policy.
+    def score(self, whole: StepBatch) -> TokenBatch:
+        """The table of a step with the columns that the objective reads from the policy.
 
-        If no stage of the objective reads such a column, no forward pass is made.
+        If no stage of the objective reads such a column, no forward pass is made. A pass that
+        serves the update as well keeps its graph.
         """
-        table, sequences = share.table, share.sequences
+        table, sequences = whole.table, whole.sequences
         if self._reads_reference:
-            table = table.replace(ref_logprobs=self._reference_logprobs(sequences))
+            own = contextlib.nullcontext() if self.reference else self.model.disable_adapter()
+            with own:
+                logprobs = self.logprobs(sequences, self.reference)
+            table = table.replace(ref_logprobs=logprobs)
         if not self._scored:
             return table
         keep_graph = self._serves_update(sequences)
         with self.clock.inside("forward") if keep_graph else torch.no_grad():
             scores = self._columns(sequences, proxy="proxy_logprobs" in self._scored)
-        if keep_graph:
-            return table.replace(**scores)
-        old = {f"old_{name}": scores[name] for name in _CURRENT}
+        old = {} if keep_graph else {f"old_{name}": scores[name] for name in _CURRENT}
         return table.replace(**scores, **old)
 
     def _serves_update(self, sequences: Sequences) -> bool:
         """Whether the scoring pass serves the update as well: a step of one micro-batch.
 
-        Then its log-probs keep their graph, and `micro_batches` makes no second forward pass.
+        Then its log-probs keep their graph, and the update makes no second forward pass.
         """
-        return self._one_update and len(self._parts(sequences)) == 1
+        return self._one_update and len(self.forward.parts(sequences)) == 1
 
-    def finite(self, table: TokenBatch) -> bool:
+    def _columns(self, sequences: Sequences, *, proxy: bool) -> dict[str, Tensor]:
+        """The policy's columns; a proxy may have its own temperature."""
+        of = self._proxy.scoring if proxy else {}
+        if "temperature" not in of:
+            return self.forward.columns(self.scorer, sequences, **_ALL, **of)
+        with torch.no_grad():
+            own = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
+        return {**self.forward.columns(self.scorer, sequences, **_ALL), "proxy_logprobs": own}
+
+    def logprobs(
+        self, sequences: Sequences, scorer: PolicyScorer | None = None, **settings: Any
+    ) -> Tensor:
+        """log π of the response tokens under the present weights, or by another scorer [N]."""
+        with torch.no_grad():
+            return self.forward.columns(scorer or self.scorer, sequences, **settings)["logprobs"]
+
+    def _finite(self, table: TokenBatch) -> bool:
         """Whether the policy's columns are finite on all ranks."""
         columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
         bad = any(x is not None and not bool(torch.isfinite(x.detach()).all()) for x in columns)
         return not any_rank(bad, self.comm)
 
-    def observe(self, table: TokenBatch) -> TokenBatch:
-        """The table with advantages; the controllers have seen it."""
-        with self.clock.inside("planning"):
-            [table] = self.objective.with_advantages([table], self.comm)
-            self.state = self.objective.observe([table], self.state, self.comm)
-        return table
-
-    # An update.
-
-    def refresh(self, batch: MiniBatch, first: bool) -> MiniBatch:
+    def _refreshed(self, batch: MiniBatch, first: bool) -> MiniBatch:
         """The mini-batch with the policy's columns as the rules read them in this update.
 
         After the first update of a step the policy has moved. If the rules read the current policy,
         its columns are computed again; else they keep the values of the scoring pass.
         """
         self.clock.start("updating")
-        if first:
-            return replace(batch, current=bool(self._scored))
-        if not self._rescores:
-            return replace(batch, current=False)
+        if first or not self._rescores:
+            return replace(batch, current=first and bool(self._scored))
         with self.clock.inside("scoring"), torch.no_grad():
             scores = self._columns(batch.sequences, proxy=self._renews)
         return replace(batch, table=batch.table.replace(**scores), current=True)
+
+    # An update.
+
+    def _update(self, phase: Objective, batch: MiniBatch) -> tuple[Observed | None, Metrics]:
+        """One optimizer update on one mini-batch; what it observed, and its metrics.
+
+        Nothing changes on any rank if nothing counts, or if the loss or the gradient is not finite:
+        then `train/skipped_updates` is 1.
+        """
+        if not self._finite(batch.table):
+            return None, SKIPPED
+        plan = self.plan(phase, batch)
+        measured: list[Measured] = []
+        for micro in self._micro_batches(phase, batch, plan):
+            own = plan.part(micro.rows)
+            output = phase.loss(micro.table, own, check=False)  # the step below is skipped
+            if micro.trained:
+                with self.clock.inside("backward"):
+                    self.parallel.backward(output.loss, last=micro.last)
+            measured.append(Measured.of(micro.table, output, micro.rows))
+        gap = {} if self._scored else self._compare_measured(batch, measured)
+        with self.clock.inside("forward"), torch.no_grad():
+            metrics = combine(measured, self.objective, plan, batch.current, self.comm)
+        finite = math.isfinite(metrics["loss/total"])
+        with self.clock.inside("optimizer"):
+            norm = self.parallel.step(apply=finite and not plan.empty)
+        finite = finite and math.isfinite(norm)
+        observed = _observed(phase, batch, plan, self.state, measured)
+        more = token_metrics(observed, self.comm)
+        if not finite or plan.empty:
+            more.pop(PREDICTED, None)
+        done = {
+            "train/grad_norm": norm if finite else math.nan,
+            "train/skipped_updates": float(not finite or plan.empty),
+        }
+        return observed, {**more, **gap, **plan.metrics, **metrics, **done}
 
     def plan(self, phase: Objective, batch: MiniBatch) -> Plan:
         """`Objective.plan` for the whole update, over all ranks."""
@@ -182,38 +289,35 @@ class Learner:
         self.state["update"] += 1
         return plan
 
-    def micro_batches(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Iterator[MicroBatch]:
+    def _micro_batches(
+        self, phase: Objective, batch: MiniBatch, plan: Plan
+    ) -> Iterator[MicroBatch]:
         """The mini-batch in parts that fit in memory, each with its forward pass.
 
         Tokens without gradient are left out of the forward passes: the plan has counted them. What
         the caller does with a micro-batch counts as time of the forward pass.
         """
-        table = batch.table
+        table, counts = batch.table, self.forward.counts
         if table.logprobs.requires_grad:  # the forward pass of `score` serves the update as well
-            self.tally.update(batch.sequences, batch.sequences, len(table))
-            [part] = self._parts(batch.sequences)
+            counts.add_update(batch.sequences, batch.sequences, len(table))
+            [part] = self.forward.parts(batch.sequences)
             with self.clock.inside("forward"):
-                own = table.rows(part)
-                yield MicroBatch(table.select(part, 0), plan.part(own), own, True, last=True)
+                yield MicroBatch(table.select(part, 0), table.rows(part))
             return
         with self.clock.inside("planning"):
             rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
-        trained, inputs = rows.trained(), rows.inputs(batch.sequences)
-        self.tally.update(batch.sequences, inputs, int(rows.rows.sum()))
-        parts = self._parts(inputs)
-        for number, part in enumerate(parts, 1):
-            responses = [trained[i] for i in part]
-            with self.clock.inside("forward"):
-                few, own = rows.part(responses), table.rows(responses)
-                scored = [inputs[i] for i in part]
-                asked = {"entropy": True} if batch.current else _ALL  # the others are known
-                filled = few.filled(self._score(self.scorer, scored, few.mask(), **asked))
-                yield MicroBatch(filled, plan.part(own), own, True, last=number == len(parts))
-        skipped = rows.skipped()
-        if batch.current and skipped:  # a loss without gradient may still have a value
-            with self.clock.inside("forward"):
-                own = table.rows(skipped)
-                yield MicroBatch(table.select(skipped, 0), plan.part(own), own, False, last=False)
+        trained, inputs, masks = rows.inputs(batch.sequences)
+        counts.add_update(batch.sequences, inputs, int(rows.rows.sum()))
+        asked = {"entropy": True} if batch.current else _ALL  # the others are known
+        passes = self.forward.run(self.scorer, inputs, masks, **asked)
+        with self.clock.inside("forward"):
+            for part, scores, last in passes:
+                responses = [trained[i] for i in part]
+                few = rows.part(responses)
+                yield MicroBatch(few.filled(scores), table.rows(responses), last=last)
+            skipped = rows.skipped()
+            if batch.current and skipped:  # a loss without gradient may still have a value
+                yield MicroBatch(table.select(skipped, 0), table.rows(skipped), trained=False)
 
     def _rows(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Tensor:
         """The tokens that go through the model, bool [N].
@@ -232,33 +336,6 @@ class Learner:
         if not self._scored and not any_rank(bool(found.any()), self.comm):
             return every
         return table.spread(found)
-
-    def backward(self, loss: Tensor, last: bool) -> None:
-        """Add a micro-batch's gradient to the update's."""
-        with self.clock.inside("backward"):
-            self.parallel.backward(loss, last=last)
-
-    def step(self, batch: MiniBatch, plan: Plan, measured: Sequence[Measured]) -> dict[str, float]:
-        """Clip the gradient and make the optimizer's step; the metrics of the update.
-
-        Nothing changes on any rank if nothing counts, or if the loss or the gradient is not finite:
-        then `train/skipped_updates` is 1.
-
-        Raises:
-            SamplerGap: fresh samples do not come from the policy.
-        """
-        gap = {} if self._scored else self._compare_measured(batch, measured)
-        with self.clock.inside("forward"), torch.no_grad():
-            metrics = combine(measured, self.objective, plan, batch.current, self.comm)
-        loss = metrics["loss/total"]
-        with self.clock.inside("optimizer"):
-            norm = self.parallel.step(apply=math.isfinite(loss) and not plan.empty)
-        finite = math.isfinite(norm) and math.isfinite(loss)
-        done = {
-            "train/grad_norm": norm if finite else math.nan,
-            "train/skipped_updates": float(not finite or plan.empty),
-        }
-        return {**gap, **plan.metrics, **metrics, **done}
 
     def entropy_change(self, table: TokenBatch, predicted: float) -> dict[str, float]:
         """What the updates since the last rollout have done to the mean entropy, and should have.
@@ -280,116 +357,56 @@ class Learner:
 
     # The sampler's log-probs beside the policy's.
 
-    def compare(self, table: TokenBatch) -> dict[str, float]:
-        """The gap between sampler and policy on a scored rollout; {} if it was not scored.
-
-        Without a scoring pass, `step` compares the log-probs of the update's own forward passes.
-
-        Raises:
-            SamplerGap: fresh samples do not come from the policy.
-        """
-        if not self._scored:
-            return {}
-        return self._compare(vars(table), table.sampler_logprobs)
-
-    def compare_samples(self, samples: Sequence[Sample], fresh: bool = False) -> dict[str, float]:
+    def compare_samples(self, samples: Sequence[Sample], drawn: bool = False) -> dict[str, float]:
         """The gap between sampler and policy on some samples of each rank.
 
         Args:
             samples: of this rank.
-            fresh: they were just drawn from the policy; else they are a selection of a rollout.
+            drawn: they were just drawn from the policy; else they are a selection of a rollout.
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
+        sequences = [(s.prompt, s.tokens) for s in samples]
         with torch.no_grad():
-            sequences = [(s.prompt, s.tokens) for s in samples]
-            columns = self._forward(self.scorer, sequences, entropy=True, collision=True)
+            columns = self.forward.columns(self.scorer, sequences, entropy=True, collision=True)
         sampler = torch.tensor([x for s in samples for x in s.logprobs]).to(columns["logprobs"])
-        new = fresh or self._samples_are_fresh
-        return self._compare(columns, sampler, fresh=new, whole=fresh)
+        return self._samples.compare(columns, sampler, self.state, drawn=drawn, whole=drawn)
 
     def _compare_measured(self, batch: MiniBatch, measured: Sequence[Measured]) -> dict[str, float]:
-        read = ("logprobs", "entropy", "collision")
-        columns = {name: torch.cat([each.scores[name] for each in measured]) for name in read}
+        """The same of the tokens that went through the model in the only update of a rollout."""
+        columns = {name: torch.cat([each.scores[name] for each in measured]) for name in _CURRENT}
         sampler = torch.cat([each.sampler_logprobs for each in measured])
         if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):
             return {}
         skipped = any_rank(len(sampler) < len(batch.table), self.comm)
-        return self._compare(columns, sampler, whole=not skipped)
+        return self._samples.compare(columns, sampler, self.state, whole=not skipped)
 
-    def _compare(self, columns: Mapping[str, Any], sampler: Any, **how: bool) -> dict[str, float]:
-        how = {"fresh": self._samples_are_fresh, "whole": True, **how}
-        return self._samples.compare(columns, sampler, self.state, **how)
 
-    # Forward passes.
+def _observed(
+    phase: Objective,
+    batch: MiniBatch,
+    plan: Plan,
+    state: Mapping[str, Any],
+    measured: Sequence[Measured],
+) -> Observed:
+    """What an update read and decided: a view of tensors that it has made anyway.
 
-    def logprobs(self, sequences: Sequences, **settings: Any) -> Tensor:
-        """log π of the response tokens under the present weights [N]."""
-        with torch.no_grad():
-            return self._forward(self.scorer, sequences, **settings)["logprobs"]
-
-    def _columns(self, sequences: Sequences, *, proxy: bool) -> dict[str, Tensor]:
-        """The policy's columns; a proxy may have its own temperature."""
-        of = self._proxy.scoring if proxy else {}
-        if "temperature" not in of:
-            return self._forward(self.scorer, sequences, **_ALL, **of)
-        with torch.no_grad():
-            own = self._forward(self.scorer, sequences, **of)["proxy_logprobs"]
-        return {**self._forward(self.scorer, sequences, **_ALL), "proxy_logprobs": own}
-
-    def _reference_logprobs(self, sequences: Sequences) -> Tensor:
-        if self.reference is None:
-            with self.model.disable_adapter():
-                return self.logprobs(sequences)
-        with torch.no_grad():
-            return self._forward(self.reference, sequences)["logprobs"]
-
-    def _parts(self, sequences: Sequences) -> list[list[int]]:
-        """Micro-batches as indices of sequences, equally many on all ranks; some may be empty.
-
-        A forward pass may be an exchange between ranks, so all ranks must make equally many. One
-        micro-batch saves the update its own forward pass, if there is a scoring pass: a quarter of
-        the work, so that its padding may be a third of the tokens.
-        """
-        lengths = [len(prompt) + len(response) for prompt, response in sequences]
-        budget, padded = (
-            self.config.training.micro_batch_tokens,
-            len(lengths) * max(lengths, default=0),
-        )
-        if self._one_update and self._scored and padded <= min(budget, sum(lengths) * 4 / 3):
-            parts = [list(range(len(lengths)))]
-        else:
-            parts = micro_batches(lengths, budget, packed=self._packed)
-        most = max(int(largest(len(parts), self.comm)), 1)
-        return parts + [[] for _ in range(most - len(parts))]
-
-    def _forward(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
-        """Score all response tokens by micro-batches; columns in the order of the sequences."""
-        chunks: dict[str, list[Any]] = {}
-        for part in self._parts(sequences):
-            scores = self._score(scorer, [sequences[i] for i in part], **settings)
-            lengths = [len(sequences[i][1]) for i in part]
-            for name, values in scores.items():
-                rows = chunks.setdefault(name, [None] * len(sequences) or [values])
-                for i, chunk in zip(part, values.split(lengths) if part else (), strict=True):
-                    rows[i] = chunk
-        return {name: torch.cat(rows) for name, rows in chunks.items()}
-
-    def _score(
-        self, scorer: Any, sequences: Sequences, rows: Tensor | None = None, **settings: Any
-    ) -> dict[str, Tensor]:
-        """Score the response tokens of one micro-batch, or only those of some rows."""
-        input_ids, attention_mask, response_mask, *rest = self._collate(
-            sequences, self.parallel.device
-        )
-        assert input_ids is not None
-        assert response_mask is not None
-        self.tally.forward(sequences, input_ids.numel())
-        if rows is not None:
-            response_mask = response_mask.masked_scatter(response_mask, rows)
-        inputs = (input_ids, attention_mask, response_mask, *rest)
-        device, usual = self.parallel.device.type, {"temperature": self.config.sampling.temperature}
-        with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
-            scores = scorer(*inputs, **(usual | settings))
-        return {name: values for name, values in vars(scores).items() if values is not None}
+    Args:
+        phase: of the objective.
+        batch: the mini-batch as the rules read it.
+        plan: of the update.
+        state: the objective's, after the plan.
+        measured: of the update's micro-batches on this rank.
+    """
+    before = {**state, "update": state["update"] - 1}
+    if batch.current:
+        columns = {name: getattr(batch.table, name).detach() for name in POLICY}
+    else:
+        nowhere = torch.full_like(batch.table.logprobs, torch.nan)
+        rows = torch.cat([each.rows for each in measured])
+        columns = {
+            name: nowhere.index_copy(0, rows, torch.cat([each.scores[name] for each in measured]))
+            for name in POLICY
+        }
+    return Observed(phase, before, batch.table, plan, batch.sequences, **columns)

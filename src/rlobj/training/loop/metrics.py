@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from itertools import groupby
 from zlib import crc32
 
@@ -35,65 +34,62 @@ def rollout_metrics(
         decoupled: each of them has an advantage of its own.
     """
     every = rollout.responses + rollout.dead
-    local = [_sums(kind, len(names), decoupled) for kind in (every, rollout.responses)]
-    whole, kept = comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
-    count, groups, silent, decided, reward, square, judged, right, tokens, cut, *rest = whole
-    accuracy = {"reward/accuracy": right / judged} if judged else {}
-    unanswered, *rest = rest
-    wrong_by, rewards = rest[: len(NOT_COMPARED)], rest[len(NOT_COMPARED) :]
-    kept_groups, kept_tokens = kept[1], kept[8]
-    mean = reward / decided if decided else math.nan
-    spread = math.sqrt(max(square / decided - mean * mean, 0.0)) if decided else math.nan
+    local = [_sums(kind, names, decoupled) for kind in (every, rollout.responses)]
+    sums = comm.sum(torch.tensor([[*each.values()] for each in local], dtype=torch.float64))
+    whole, kept = (dict(zip(local[0], values, strict=True)) for values in sums.tolist())
+
+    def mean(name: str, over: str = "responses") -> float:
+        return whole[name] / whole[over] if whole[over] else math.nan
+
+    reward = mean("reward", "decided")
     return {
-        "reward/mean": mean,
-        "reward/std": spread,
-        **accuracy,
-        "reward/undecided": count - decided,
-        "reward/undecided_share": (count - decided) / count if count else math.nan,
-        "reward/no_answer_share": unanswered / count if count else math.nan,
-        **{
-            f"reward/{cause}_share": number / count if count else math.nan
-            for cause, number in zip(NOT_COMPARED, wrong_by, strict=True)
-        },
-        "reward/groups": kept_groups,
-        **{
-            f"reward/{name}/mean": value / decided if decided else math.nan
-            for name, value in zip(names, rewards, strict=True)
-        },
-        "groups/without_signal": silent,
-        "groups/without_signal_share": silent / groups if groups else math.nan,
-        "response/count": count,
-        "response/length_mean": tokens / count if count else math.nan,
-        "response/truncated": cut / count if count else math.nan,
+        "reward/mean": reward,
+        "reward/std": math.sqrt(max(mean("reward_square", "decided") - reward * reward, 0.0)),
+        **({"reward/accuracy": mean("right", "judged")} if whole["judged"] else {}),
+        "reward/undecided": whole["undecided"],
+        "reward/undecided_share": mean("undecided"),
+        "reward/no_answer_share": mean("no_answer"),
+        **{f"reward/{cause}_share": mean(cause) for cause in NOT_COMPARED},
+        "reward/groups": kept["groups"],
+        **{f"reward/{name}/mean": mean(f"reward/{name}", "decided") for name in names},
+        "groups/without_signal": whole["silent_groups"],
+        "groups/without_signal_share": mean("silent_groups", "groups"),
+        "response/count": whole["responses"],
+        "response/length_mean": mean("tokens"),
+        "response/truncated": mean("truncated"),
         "sampling/batches": float(rollout.batches),
-        "sampling/dead_groups": groups - kept_groups - rollout.surplus,
+        "sampling/dead_groups": whole["groups"] - kept["groups"] - rollout.surplus,
         "sampling/surplus_groups": float(rollout.surplus),
-        "tokens/sampled": tokens,
-        "tokens/step": kept_tokens,
+        "tokens/sampled": whole["tokens"],
+        "tokens/step": kept["tokens"],
     }
 
 
-def _sums(responses: Sequence[Response], count: int, decoupled: bool) -> list[float]:
+def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) -> dict[str, float]:
+    """Sums over some responses of this rank, by what they count."""
     groups = [list(group) for _, group in groupby(responses, lambda r: r.group)]
     decided = [r for r in responses if not math.isnan(r.reward)]
-    rewards = [r.reward for r in decided]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     causes = Counter(r.grade.cause for r in responses)
-    return [
-        len(responses),
-        len(groups),
-        sum(len(group) > 1 and not has_signal(group, decoupled) for group in groups),
-        len(rewards),
-        sum(rewards),
-        sum(reward * reward for reward in rewards),
-        len(verdicts),
-        sum(verdicts),
-        sum(len(r.sample.tokens) for r in responses),
-        sum(r.sample.finish == "length" for r in responses),
-        sum(causes[cause] for cause in NO_ANSWER),
-        *(causes[cause] for cause in NOT_COMPARED),
-        *(sum(r.grade.rewards[k] for r in decided) for k in range(count)),
-    ]
+    return {
+        "responses": len(responses),
+        "groups": len(groups),
+        "silent_groups": sum(len(g) > 1 and not has_signal(g, decoupled) for g in groups),
+        "decided": len(decided),
+        "undecided": len(responses) - len(decided),
+        "reward": sum(r.reward for r in decided),
+        "reward_square": sum(r.reward * r.reward for r in decided),
+        "judged": len(verdicts),
+        "right": sum(verdicts),
+        "tokens": sum(len(r.sample.tokens) for r in responses),
+        "truncated": sum(r.sample.finish == "length" for r in responses),
+        "no_answer": sum(causes[cause] for cause in NO_ANSWER),
+        **{cause: causes[cause] for cause in NOT_COMPARED},
+        **{
+            f"reward/{name}": sum(r.grade.rewards[k] for r in decided)
+            for k, name in enumerate(names)
+        },
+    }
 
 
 def token_count(sequences: Sequences) -> int:
@@ -101,26 +97,20 @@ def token_count(sequences: Sequences) -> int:
     return sum(len(prompt) + len(response) for prompt, response in sequences)
 
 
-@dataclass
-class Tally:
-    """Tokens that went through the model in a step, on this rank."""
+class TokenCounts(Counter[str]):
+    """Tokens that went through the model in a step, on this rank.
 
-    real: int = 0
-    padded: int = 0
-    """Tokens of the same forward passes, with padding."""
-    trained: int = 0
-    left_out: int = 0
-    """Prompt and response tokens that updates left out of the forward pass."""
-    scored: int = 0
-    unscored: int = 0
-    """Response tokens whose logits updates left out."""
+    real, padded: of all forward passes, without and with padding;
+    trained, left_out: prompt and response tokens of updates that went through the model, or not;
+    scored, unscored: response tokens of updates whose logits were computed, or not.
+    """
 
-    def forward(self, sequences: Sequences, padded: int) -> None:
+    def add_pass(self, sequences: Sequences, padded: int) -> None:
         """Count a forward pass."""
-        self.real += token_count(sequences)
-        self.padded += padded
+        self["real"] += token_count(sequences)
+        self["padded"] += padded
 
-    def update(self, whole: Sequences, trained: Sequences, scored: int) -> None:
+    def add_update(self, whole: Sequences, trained: Sequences, scored: int) -> None:
         """Count an update.
 
         Args:
@@ -128,15 +118,16 @@ class Tally:
             trained: the part of it that goes through the model.
             scored: response tokens whose logits are computed.
         """
-        self.trained += token_count(trained)
-        self.left_out += token_count(whole) - token_count(trained)
-        self.scored += scored
-        self.unscored += sum(len(response) for _, response in whole) - scored
+        self["trained"] += token_count(trained)
+        self["left_out"] += token_count(whole) - token_count(trained)
+        self["scored"] += scored
+        self["unscored"] += sum(len(response) for _, response in whole) - scored
 
     def metrics(self, comm: Comm) -> dict[str, float]:
         """The shares over all ranks; the counts start again at 0."""
-        counts = torch.tensor([getattr(self, field.name) for field in fields(self)])
-        self.__init__()
+        names = ("real", "padded", "trained", "left_out", "scored", "unscored")
+        counts = torch.tensor([self[name] for name in names])
+        self.clear()
         real, padded, trained, left_out, scored, unscored = comm.sum(counts).tolist()
         return {
             "tokens/useful_share": real / padded if padded else 1.0,

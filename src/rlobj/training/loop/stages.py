@@ -137,7 +137,7 @@ def record_rollout(parts: Parts, rollout: Rollout) -> None:
     done = parts.learner.steps
     parts.skips.count_step(done - 1, parts.metrics, rollout.undecided)
     parts.metrics.pop("train/updates", None)
-    parts.metrics |= parts.learner.tally.metrics(parts.comm)
+    parts.metrics |= parts.learner.forward.counts.metrics(parts.comm)
     with parts.learner.clock.inside("writing"):
         parts.recorder.end_step(done)
     if _due(done, parts.config.output.samples_every):
@@ -181,7 +181,7 @@ def sync(parts: Parts) -> None:
         trainer = parts.learner.logprobs(probes.sequences, temperature=1.0)
         parts.metrics |= probes.check(trainer, torch.tensor(engine))
     if parts.config.sampling.async_depth:  # rollouts are too old to be compared with the policy
-        parts.learner.compare_samples(fresh, fresh=True)
+        parts.learner.compare_samples(fresh, drawn=True)
 
 
 def _draw(parts: Parts) -> list[Sample]:

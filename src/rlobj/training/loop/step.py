@@ -1,32 +1,18 @@
-"""The algorithm of a training step, from top to bottom.
+"""A training step, from top to bottom.
 
     run_step   collect a rollout -> train on it -> sync the sampler -> evaluate, write, checkpoint
-    train_on   shard -> score -> advantages and controllers -> one update per phase and mini-batch
-               in each pass
-    update     plan -> loss and backward per micro-batch -> optimizer step
 
-What is called here is in `stages.py` and `learner.py`, which also keep the time. `failures.py` says
-what happens when a step fails.
+`learner.py` trains; `stages.py` has the other stages. Both keep the time. `failures.py` says what
+happens when a step fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
-from rlobj.objectives.objective import Objective
-from rlobj.records.metrics import PREDICTED, Measured, average, token_metrics
-from rlobj.records.observed import Observed
 from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
-from rlobj.training.loop.learner import SKIPPED, Learner
-from rlobj.training.loop.micro_batch import observe
 from rlobj.training.loop.parts import Parts
-from rlobj.training.rollouts.collector import Rollout
-from rlobj.training.rollouts.sharding import MiniBatch
-
-Metrics = Mapping[str, float]
-OnUpdate = Callable[[int, MiniBatch, Observed | None, Metrics], None]
 
 
 @guarded
@@ -35,7 +21,7 @@ def run_step(parts: Parts) -> None:
     learner = parts.learner
     rollout = stages.collect(parts)
     if parts.metrics["reward/groups"] > 0:
-        parts.metrics |= train_on(learner, rollout, partial(stages.after_update, parts))
+        parts.metrics |= learner.train_on(rollout, partial(stages.after_update, parts))
     else:  # no group has responses that differ in reward
         parts.metrics |= stages.check_samples(parts, rollout)
     learner.steps += 1
@@ -44,62 +30,3 @@ def run_step(parts: Parts) -> None:
     stages.evaluate(parts)
     stages.write(parts)
     stages.save(parts)
-
-
-def train_on(
-    learner: Learner, rollout: Rollout, on_update: OnUpdate = lambda *_: None
-) -> dict[str, float]:
-    """All updates on one rollout; called by all ranks together.
-
-    Args:
-        learner: the policy and its objective.
-        rollout: this rank's responses.
-        on_update: is called after each update with its number in the step (from 0), its mini-batch
-            as the rules read it, what the update observed (None if something in the mini-batch was
-            not finite), and its metrics.
-
-    Returns:
-        The metrics of the updates, averaged.
-
-    Raises:
-        SamplerGap: fresh samples do not come from the policy.
-    """
-    share = learner.shard(rollout)
-    table = learner.score(share)
-    if not learner.finite(table):
-        on_update(0, MiniBatch(table, share.sequences), None, SKIPPED)
-        return {**SKIPPED, "tokens/rank_balance": share.imbalance}
-    table = learner.observe(table)
-    gap = learner.compare(table)
-    updates: list[Metrics] = []
-    for phase in learner.objective.phases * learner.config.training.passes:
-        for batch in share.mini_batches(table):
-            batch = learner.refresh(batch, first=not updates)
-            observed, metrics = update(learner, phase, batch)
-            if table.entropy is None and observed is not None:  # the only update scored the rollout
-                table = table.replace(entropy=observed.entropy)
-            on_update(len(updates), batch, observed, metrics)
-            updates.append(metrics)
-    made = {"train/updates": float(len(updates)), "tokens/rank_balance": share.imbalance}
-    whole = {**average(updates), **gap, **made}
-    change = learner.entropy_change(table, whole.pop(PREDICTED, 0.0))
-    return {**whole, **change}
-
-
-def update(learner: Learner, phase: Objective, batch: MiniBatch) -> tuple[Observed | None, Metrics]:
-    """One optimizer update of one phase on one mini-batch; what it observed, and its metrics."""
-    if not learner.finite(batch.table):
-        return None, SKIPPED
-    plan = learner.plan(phase, batch)
-    measured = []
-    for micro in learner.micro_batches(phase, batch, plan):
-        output = phase.loss(micro.table, micro.plan, check=False)  # `step` skips it
-        if micro.trained:
-            learner.backward(output.loss, micro.last)
-        measured.append(Measured.of(micro.table, output, micro.rows))
-    metrics = learner.step(batch, plan, measured)
-    observed = observe(phase, batch, plan, learner.state, measured)
-    more = token_metrics(observed, learner.comm)
-    if metrics["train/skipped_updates"]:
-        more.pop(PREDICTED, None)
-    return observed, {**more, **metrics}

@@ -7,7 +7,7 @@
     fsdp2           torch's fully_shard: moments, gradients and weights are sharded; needs GPUs
 
     parallel = open_parallel("auto", max_grad_norm=1.0, autocast=None, seed=0)
-    scorer, optimizer = parallel.prepare(PolicyScorer(model), AdamW(model.parameters()))
+    scorer = parallel.prepare(PolicyScorer(model), AdamW(model.parameters()))
     for batch in batches:                       # the same number on every rank
         loss = ...scorer(*pad_sequences(batch))...
         parallel.backward(loss, last=...)

@@ -82,7 +82,7 @@ class Parallel(ABC):
         self._stack.close()
 
     @abstractmethod
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
         """Prepare the policy and the optimizer for the strategy.
 
         Args:
@@ -90,8 +90,8 @@ class Parallel(ABC):
             optimizer: optimizer of its parameters, before the first step.
 
         Returns:
-            The function to call instead of the scorer, and the optimizer. The parameters may be
-            new objects: read them again from `model.named_parameters()`.
+            The function to call instead of the scorer. The parameters may be new objects: read them
+            again from `model.named_parameters()`.
         """
 
     def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:

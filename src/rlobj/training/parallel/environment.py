@@ -52,7 +52,16 @@ def open_parallel(
             "machine. On CPUs use one of ddp, zero1, zero2, zero3."
         )
     if chosen in _ZERO:
-        _check_deepspeed(f"training.strategy={chosen}")
+        from accelerate.utils import compare_versions
+
+        if importlib.util.find_spec("deepspeed") is None:
+            raise MissingExtra("deepspeed", "deepspeed", f"training.strategy={chosen}")
+        if compare_versions("deepspeed", "<", DEEPSPEED_MINIMUM):
+            raise ConfigError(
+                f"training.strategy={chosen} needs deepspeed {DEEPSPEED_MINIMUM} or newer, and "
+                f"found {importlib.metadata.version('deepspeed')}, which sums gradients over micro-"
+                f"batches incorrectly. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
+            )
     with contextlib.ExitStack() as stack:
         launched = _size(os.environ) > 1 or "LOCAL_RANK" in os.environ
         grouped = launched or chosen != "ddp"
@@ -61,19 +70,6 @@ def open_parallel(
         parallel = build_parallel(chosen, accelerator, max_grad_norm, autocast)
         parallel.on_close(stack.pop_all().close)
     return parallel
-
-
-def _check_deepspeed(purpose: str) -> None:
-    from accelerate.utils import compare_versions
-
-    if importlib.util.find_spec("deepspeed") is None:
-        raise MissingExtra("deepspeed", "deepspeed", purpose)
-    if compare_versions("deepspeed", "<", DEEPSPEED_MINIMUM):
-        raise ConfigError(
-            f"{purpose} needs deepspeed {DEEPSPEED_MINIMUM} or newer, and found "
-            f"{importlib.metadata.version('deepspeed')}, which sums gradients over micro-"
-            f"batches incorrectly. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
-        )
 
 
 def build_parallel(

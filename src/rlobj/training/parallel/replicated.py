@@ -15,12 +15,12 @@ from rlobj.training.parallel.base import Columns, Parallel, Scorer
 class Replicated(Parallel):
     """Plain training in one process; data parallelism in several."""
 
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
         self._optimizer = optimizer
         self._module = self.accelerator.prepare_model(Columns(scorer))
         if self.size > 1:
             self._arrange_buckets()
-        return self._score, optimizer
+        return self._score
 
     def _arrange_buckets(self) -> None:
         """Run a first backward pass, after which DDP arranges its buckets.

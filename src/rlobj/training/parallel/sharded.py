@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -18,7 +16,7 @@ class FullySharded(Parallel):
     would need memory for whole gradients on every rank.
     """
 
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -32,7 +30,7 @@ class FullySharded(Parallel):
         for group in optimizer.param_groups:
             group["params"] = [shards[names[id(parameter)]] for parameter in group["params"]]
         self._module, self._optimizer = root, optimizer
-        return self._score, optimizer
+        return self._score
 
 
 def _layers(decoder: nn.Module) -> list[nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -44,9 +45,9 @@ class Zero(Parallel):
         self._autocast = autocast
         self._apply = True
 
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> tuple[Scorer, Any]:
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
         deepspeed = _deepspeed(self.device)
-        self.on_close(_restore_linear())
+        self.on_close(functools.partial(setattr, nn.functional, "linear", nn.functional.linear))
         self._module, zero, _, _ = deepspeed.initialize(
             model=Columns(scorer), optimizer=optimizer, config=self._config()
         )
@@ -63,7 +64,7 @@ class Zero(Parallel):
         if self._stage < 3:
             zero._lazy_init_hp_params_optimizer_state()
         optimizer.register_step_pre_hook(self._drop_gradients)
-        return self._score, optimizer
+        return self._score
 
     def _config(self) -> dict[str, Any]:
         half = self._autocast is not None
@@ -158,9 +159,3 @@ def _deepspeed(device: torch.device) -> Any:
         "ignore", r".*torch\.distributed\.\w+_tensor` is deprecated", FutureWarning
     )
     return deepspeed
-
-
-def _restore_linear() -> Any:
-    """Return an action that restores `torch.nn.functional.linear`, which stage 3 replaces."""
-    linear = nn.functional.linear
-    return lambda: setattr(nn.functional, "linear", linear)

@@ -10,7 +10,7 @@ import math
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -119,6 +119,11 @@ class Grading:
         beat()
 
 
+Seconds = defaultdict[str, float]
+"""Seconds by purpose: `sample`; `grade` after sampling had ended; `hidden`, grading while sampling
+went on; `write`, writing to disk."""
+
+
 @dataclass(frozen=True)
 class Response:
     """One graded response.
@@ -149,8 +154,7 @@ class Rollout:
         responses: whole groups, one after another.
         dead: responses of the groups that dynamic sampling left out.
         batches: batches of prompts that dynamic sampling took (1 without it).
-        seconds: time of this process by purpose: `sample`; `grade` after sampling had ended;
-            `hidden`, grading while sampling went on; `write`, writing to disk.
+        seconds: time of this process by purpose.
         stream: the position of the problem stream after it.
         surplus: groups of all ranks with a signal that were left out: the step had enough.
     """
@@ -158,7 +162,7 @@ class Rollout:
     responses: list[Response]
     dead: list[Response]
     batches: int
-    seconds: dict[str, float]
+    seconds: Seconds
     stream: dict[str, Any]
     surplus: int = 0
 
@@ -210,7 +214,7 @@ class Collector:
         sampling, wanted = self.config.sampling, self.config.sampling.prompts_per_step
         dynamic = sampling.dynamic or DynamicSampling(max_batches=1)
         whole, batch = dynamic.whole_batches, max(round(wanted * dynamic.oversampling), 1)
-        seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
+        seconds: Seconds = defaultdict(float)
         own: list[Response] = []
         live: list[int] = []  # ids of all ranks' groups with a signal, in the order of the stream
         drawn = used = 0
@@ -242,7 +246,7 @@ class Collector:
         self,
         step: int,
         problems: Sequence[tuple[int, Problem]],
-        seconds: dict[str, float],
+        seconds: Seconds,
     ) -> list[list[Response]]:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed

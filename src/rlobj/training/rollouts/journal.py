@@ -15,6 +15,7 @@ import re
 import shutil
 import zlib
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,8 +176,7 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
     responses, dead = (
         [_unpacked(stored, prompts) for stored in facts[kind]] for kind in ("responses", "dead")
     )
-    seconds: dict[str, float] = {"sample": 0.0, "grade": 0.0, "hidden": 0.0, "write": 0.0}
-    counts = (facts["batches"], seconds, facts["stream"], facts["surplus"])
+    counts = (facts["batches"], defaultdict(float), facts["stream"], facts["surplus"])
     return Rollout(responses, dead, *counts), str(facts["key"])
 
 

@@ -80,11 +80,11 @@ class SampleChecks:
     def compare(
         self,
         columns: Mapping[str, Any],
-        sampler: Tensor,
+        sampler: Any,
         state: dict[str, Any],
         *,
-        fresh: bool,
-        whole: bool,
+        drawn: bool = False,
+        whole: bool = True,
     ) -> dict[str, float]:
         """The numbers of `sampler_gap`; if the samples are fresh, they are checked.
 
@@ -92,14 +92,15 @@ class SampleChecks:
             columns: the policy's logprobs, entropy and collision of the samples' tokens [N].
             sampler: log-probs by the sampler [N].
             state: of the run; keeps the first gap, and the evidence of an excess.
-            fresh: the samples were drawn from the policy's present weights.
+            drawn: the samples were just drawn from the policy's present weights. A rollout was,
+                too, unless rollouts are sampled ahead.
             whole: they were not selected by what was drawn, so that the excess has a meaning.
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
         found = sampler_gap(columns["logprobs"], sampler, self._comm, columns["entropy"])
-        if not fresh:
+        if self._settings.async_depth and not drawn:
             return found
         if whole and columns["collision"] is not None:
             found |= self._excess(columns["logprobs"], columns["collision"], state)

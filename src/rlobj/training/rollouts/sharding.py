@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy
 import torch
 
 from rlobj.config.run_config import RunConfig
@@ -48,8 +49,8 @@ class MiniBatch:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What this rank trains on in a step.
+class StepBatch:
+    """What this rank trains on in a step: some mini-batches.
 
     Attributes:
         table: its responses, mini-batch after mini-batch; `logprobs` are the sampler's.
@@ -64,10 +65,10 @@ class Share:
     imbalance: float
 
     def mini_batches(self, table: TokenBatch) -> list[MiniBatch]:
-        """The share in its mini-batches.
+        """Its mini-batches.
 
         Args:
-            table: the share's table, perhaps with more columns.
+            table: its table, perhaps with more columns.
         """
         ends = itertools.accumulate(self.sizes, initial=0)
         return [
@@ -104,8 +105,8 @@ def shard(
     comm: ProcessGroup,
     device: torch.device,
     judge: Judge | None = None,
-) -> Share:
-    """This rank's share of a step; called by all ranks together.
+) -> StepBatch:
+    """This rank's part of a step; called by all ranks together.
 
     The groups of all ranks, in the order of their ids, are cut into `updates_per_step` mini-batches
     as equal as they can be; one that is empty everywhere is left out. Without `training.balance`,
@@ -142,9 +143,13 @@ def shard(
         ranks = spread(costs, late, comm.size)
         owners.update(zip([each.id for each in part], ranks, strict=True))
     mine = [[each for each in part if owners[each.id] == comm.rank] for part in parts]
-    sizes = [len(part) for part in mine]
-    imbalance = _imbalance(parts, owners, comm.size)
-    return _share(list(itertools.chain(*mine)), sizes, imbalance, device, config.rewards)
+    held = list(itertools.chain(*mine))
+    return StepBatch(
+        _table(held, config.rewards, device),
+        [(each.prompt, each.tokens) for each in held],
+        [len(part) for part in mine],
+        _imbalance(parts, owners, comm.size),
+    )
 
 
 def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
@@ -168,20 +173,10 @@ def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
 
 def _parts(responses: Sequence[_Response], updates: int) -> list[list[_Response]]:
     """The mini-batches, each sorted by id."""
-    groups: defaultdict[int, list[_Response]] = defaultdict(list)
-    for response in responses:
-        groups[response.group].append(response)
-    size, larger = divmod(len(groups), updates)
-    ends = itertools.accumulate((size + (i < larger) for i in range(updates)), initial=0)
-    ordered = sorted(groups)
-    return [
-        sorted(
-            (each for group in ordered[start:end] for each in groups[group]),
-            key=lambda each: each.id,
-        )
-        for start, end in itertools.pairwise(ends)
-        if start < end
-    ]
+    groups = numpy.array_split(sorted({each.group for each in responses}), updates)
+    ordered = sorted(responses, key=lambda each: each.id)
+    parts = [{*part.tolist()} for part in groups]
+    return [[each for each in ordered if each.group in part] for part in parts if part]
 
 
 def _without_gradient(responses: Sequence[_Response]) -> set[int]:
@@ -211,14 +206,8 @@ def _imbalance(
     return fullest / mean if mean else 1.0
 
 
-def _share(
-    held: Sequence[_Response],
-    sizes: list[int],
-    imbalance: float,
-    device: torch.device,
-    rewards: Reward,
-) -> Share:
-    """The table and the token ids of this rank's responses."""
+def _table(held: Sequence[_Response], rewards: Reward, device: torch.device) -> TokenBatch:
+    """The tokens of this rank's responses."""
     names = rewards.names
     values = torch.tensor([response.rewards for response in held], dtype=torch.float64)
     values = values.reshape(len(held), len(names) if names else 1)
@@ -228,7 +217,7 @@ def _share(
     logprobs = torch.frombuffer(flat, dtype=torch.float32) if flat else torch.zeros(0)
     logprobs = logprobs.to(device)
     judged = [mark for response in held for mark in response.spurious]
-    table = TokenBatch(
+    return TokenBatch(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
         ids=torch.tensor([response.id for response in held], dtype=torch.int64),
@@ -239,4 +228,3 @@ def _share(
         sampler_logprobs=logprobs,
         columns={"spurious": torch.tensor(judged)} if judged else {},
     )
-    return Share(table, [(response.prompt, response.tokens) for response in held], sizes, imbalance)
