@@ -221,6 +221,68 @@ def test_rows_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
             trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
 
 
+def test_a_response_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    class Twice(GRPOTrainer):
+        """Trains on the first eight responses twice."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            rows = torch.cat([torch.arange(32), torch.arange(8)])
+            return {n: v[rows] if getattr(v, "ndim", 0) else v for n, v in output.items()}
+
+    ours = type("Ours", (ObjectiveMixin, Twice), {})
+    with pytest.raises(
+        RunError, match=r"a rollout has response \d twice. An override of _generate"
+    ):
+        trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
+
+
+@pytest.mark.parametrize("calls_super", [True, False])
+def test_rewards_are_those_that_a_trainer_of_ones_own_calculates(
+    tmp_path: Path, calls_super: bool
+) -> None:
+    class Own(GRPOTrainer):
+        """Rewards the place in the group."""
+
+        def _calculate_rewards(self, inputs: Any, *more: Any) -> Any:
+            if calls_super:
+                super()._calculate_rewards(inputs, *more)
+            return torch.arange(len(inputs))[:, None] % 4 / 10
+
+    ours = type("Ours", (ObjectiveMixin, Own), {})
+    given = {"objective": "grpo", "advantages": "objective", "record": False}
+    one = trainer(ours, config(tmp_path, max_steps=1), **given)
+    seen: list[Any] = []
+    plan = one._plan
+    one._plan = lambda window: (seen.append(window), plan(window))
+    one.train()
+    for table in seen[0].tables:
+        assert table.rewards is not None
+        assert torch.equal(table.rewards[:, 0], table.ids % 4 / 10)
+        assert torch.equal(table.advantages > 0, table.spread(table.ids % 4 > 1))
+
+
+def test_inputs_that_a_trainer_of_ones_own_copies_are_trained_on_as_they_are(
+    tmp_path: Path,
+) -> None:
+    """Also in the first half of a rollout, whose advantages are those of whole groups."""
+
+    class Copies(GRPOTrainer):
+        """Returns a copy of the inputs of each micro-batch."""
+
+        def _prepare_inputs(self, batch: Any) -> Any:
+            return {**super()._prepare_inputs(batch)}
+
+    found = []
+    for kind in (ObjectiveTrainer, type("Ours", (ObjectiveMixin, Copies), {})):
+        gradients = Gradients()
+        args = config(tmp_path, max_steps=2, steps_per_generation=8)
+        given = {"objective": "gdpo", "advantages": "objective", "record": False}
+        trainer(kind, args, callbacks=[gradients], **given).train()
+        found.append(gradients.found)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 def test_equal_rewards_have_no_advantage_in_trl_either(tmp_path: Path) -> None:
     """TRL divides the rounding of 0.245 by 1e-4; a rule on its sign would act on it."""
     seen: list[Any] = []

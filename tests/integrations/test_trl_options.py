@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.trl_runs import GRPOTrainer, config, off, train, trainer
+from integrations.trl_runs import GRPOTrainer, config, handed_over, off, train, trainer
 from trl import TrlParser
 
 from rlobj import ConfigError, Objective, RunError, entropy, old_entropy
-from rlobj.integrations.trl import ObjectiveConfig, ObjectiveMixin, ObjectiveTrainer
+from rlobj.integrations.trl import ObjectiveConfig, ObjectiveMixin, ObjectiveTrainer, settings
 
 FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
@@ -135,3 +135,8 @@ def test_an_input_of_the_model_that_would_be_lost_is_refused(tmp_path: Path) -> 
     ours = type("Ours", (ObjectiveMixin, Positions), {})
     with pytest.raises(RunError, match="a rollout has position_ids, which the model reads"):
         trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
+
+
+def test_inputs_that_trl_hands_over_are_those_of_its_loss() -> None:
+    """Its forward pass may take them as keywords of any name."""
+    assert handed_over() == settings.TABLE["passed"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 from integrations.trl_runs import completions, config, reward, trainer, weights
 from runs import metrics
 from screens import console, text_of
@@ -141,6 +142,36 @@ def test_the_verifier_alone_says_what_is_right(
         [each["rewards/verdicts/mean"] for each in logged]
     )
     assert any(0 < line["reward/accuracy"] < line["reward/mean"] for line in lines)
+
+
+@pytest.mark.parametrize("rollout", [{"steps_per_generation": 8}, {"steps_per_generation": 2}])
+def test_the_accuracy_of_a_step_is_that_of_all_its_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rollout: dict[str, int]
+) -> None:
+    """An evaluation between two updates of a rollout is no part of it; an update has two rollouts.
+
+    In the training, a quarter of the first 16 responses is right, and half of the next 16.
+    """
+    one: Any = None
+
+    def verdicts(completions: Any, **_: Any) -> list[float]:
+        if not one.model.training:
+            return [1.0] * len(completions)
+        start = one._progress.rows
+        return [
+            float(i % (4 if i % 32 < 16 else 2) == 0)
+            for i in range(start, start + len(completions))
+        ]
+
+    monkeypatch.setattr(recording, "accuracy_reward", verdicts)
+    evaluation = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
+    args = config(tmp_path, max_steps=2, **rollout, **evaluation)
+    rows = Dataset.from_dict({"prompt": ["1+1=", "2+2="]})
+    named = {"objective": "grpo", "reward_funcs": verdicts, "eval_dataset": rows, **RECORDED}
+    one = trainer(ObjectiveTrainer, args, **named)
+    one.train()
+    lines = metrics(tmp_path / "_rlobj")
+    assert {line["reward/accuracy"] for line in lines} == {3 / 8}
 
 
 def test_a_step_without_a_verdict_has_no_accuracy(

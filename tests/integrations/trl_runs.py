@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,6 +89,13 @@ def trainer(kind: type[GRPOTrainer], args: GRPOConfig, model: Any = None, **name
         processing_class=build_tokenizer(),
         **named,
     )
+
+
+def handed_over() -> list[str]:
+    """The inputs of a model, besides ids and masks, that TRL's loss gives its forward pass."""
+    text = inspect.getsource(GRPOTrainer._compute_loss)
+    found = re.findall(r"(\w+)=inputs.get\(\"\1\"\)", text)
+    return [name for name in found if name != "importance_sampling_ratio"]  # of its loss
 
 
 def weights(trainer: GRPOTrainer) -> torch.Tensor:

@@ -15,9 +15,10 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import torch
 import trl
-from integrations.trl_runs import Gradients, GRPOTrainer, config, trainer, weights
+from integrations.trl_runs import Gradients, GRPOTrainer, config, handed_over, trainer, weights
 
 from rlobj.integrations.trl import ObjectiveTrainer
+from rlobj.integrations.trl.settings import TABLE
 
 FOLDER = Path(sys.argv[1])
 
@@ -61,5 +62,6 @@ found = {
     "20-entropy": difference("20-entropy"),
     "entropy bonus": difference("gdpo"),
     "evaluated": evaluated(),
+    "handed over": handed_over() == TABLE["passed"],
 }
 print(json.dumps(found))
