@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 import yaml
@@ -309,10 +308,8 @@ def test_two_processes_record_what_one_does(tmp_path: Path) -> None:
     split = {"per_device_train_batch_size": 4, "max_steps": 2}
     train(tmp_path / "one", ENTROPY, gradient_accumulation_steps=8, **split)
     settings = {"gradient_accumulation_steps": 4, **split}
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    words += [__file__, str(tmp_path / "two"), json.dumps(settings)]
-    tests = str(Path(__file__).parents[1])
-    subprocess.run(words, check=True, timeout=300, env={**os.environ, "PYTHONPATH": tests})
+    words = [__file__, tmp_path / "two", json.dumps(settings)]
+    forked.run_ranks(words, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
     one, two = (read_records(tmp_path / name / "_rlobj").sort_by(PLACE) for name in ("one", "two"))
     same = ["step", "update", "response", "group", "position", "token", "effect", "clause"]
     assert len(one) > 100

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from datasets import Dataset
@@ -148,19 +147,7 @@ def on_processes(folder: Path) -> None:
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     """Also: a loss that is not finite on one process stops both before the optimizer's step."""
     on_processes(tmp_path)
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
-    command += ["--standalone", "--nproc-per-node", "2", str(tmp_path / "run.py"), str(tmp_path)]
-    (tmp_path / "run.py").write_text(RUN)
-    path = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command,
-        env={**os.environ, **path, "TRL_EXPERIMENTAL_SILENCE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    forked.run_ranks(["-c", RUN, tmp_path], timeout=600, PYTHONPATH=str(Path(__file__).parents[1]))
     whole, first, last = (
         torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")
     )

@@ -20,7 +20,7 @@ from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import Preset, load_preset
 from rlobj.config.run_config import RunConfig
 from rlobj.integrations.columns import check_columns
-from rlobj.objectives.advantages import Advantage, Decoupled, GroupCentered, GroupNormalized
+from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
@@ -92,8 +92,9 @@ def options(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     path = isinstance(record, str | Path)
     if not isinstance(record, bool) and (not path or Path(record).is_file()):
         raise ConfigError(say("record", record))
-    RunConfig(output=found["output"] or {})
-    return {"preset": None, **found, "output": found["output"] or {}}
+    output: Any = found["output"] or {}
+    RunConfig(output=output)
+    return {"preset": None, **found, "output": output}
 
 
 def bounds(surrogate: Surrogate) -> dict[str, Any]:
@@ -104,8 +105,8 @@ def bounds(surrogate: Surrogate) -> dict[str, Any]:
     if isinstance(surrogate, Clip) and surrogate.ratio != "product":
         low, high, level = surrogate.low, surrogate.high, surrogate.ratio
         if isinstance(low, float) and isinstance(high, float):
-            clipped = {"epsilon_low": low, "epsilon_high": high, "loss_type": "dapo"}
-            return {**clipped, "importance_sampling_level": level}
+            names = ("loss_type", "epsilon_low", "epsilon_high", "importance_sampling_level")
+            return dict(zip(names, ("dapo", low, high, level), strict=True))
     return {"loss_type": "sapo"}
 
 
@@ -182,7 +183,7 @@ def scaled_as(objective: Objective, settings: Settings) -> bool:
     return not objective.reward_kl and _scale(objective.advantage) == scale
 
 
-def _scale(advantage: Advantage) -> Any:
+def _scale(advantage: Any) -> Any:
     """The name that TRL has for the scale of an advantage; None = it has none."""
     if isinstance(advantage, Decoupled):
         return _scale(advantage.each), _scale(advantage.then)

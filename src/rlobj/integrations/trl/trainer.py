@@ -162,8 +162,9 @@ class ObjectiveMixin(_Trainer):
                 tables = [table.replace(advantages=None) for table in tables]
                 tables = objective.with_advantages(tables, self._comm)
                 for inputs, table in zip(rollout, tables, strict=True):
-                    rows = table.starts[table.lengths > 0]  # the others have no token to train on
-                    inputs["rlobj_advantages"][table.lengths > 0] = table.advantages[rows]
+                    assert table.advantages is not None
+                    some = table.lengths > 0  # the others have no advantage, and no token
+                    inputs["rlobj_advantages"][some] = table.advantages[table.starts[some]]
             progress.state = objective.observe(tables, progress.state, self._comm)
         window.tables = [self._read(window, inputs) for inputs in window.inputs]
         window.plan = window.phase.plan(
