@@ -214,7 +214,7 @@ def test_rows_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
 
     for kind, message in (
         (Some, "has the tokens of another. An override of _generate_and_score_completions must"),
-        (Own, "a rollout has no rlobj_ids, rlobj_groups, rlobj_rewards. An override"),
+        (Own, "no rlobj_ids, rlobj_groups, rlobj_rewards, rlobj_advantages. An override"),
     ):
         ours = type("Ours", (ObjectiveMixin, kind), {})
         with pytest.raises(RunError, match=message):

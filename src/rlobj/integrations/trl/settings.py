@@ -129,7 +129,8 @@ def fitted(objective: Any, settings: Settings, sampler_logprobs: bool) -> Object
     Raises:
         ConfigError: the objective or a setting cannot be used.
     """
-    name = None if isinstance(objective, Objective) else getattr(objective, "name", str(objective))
+    name = objective.name if isinstance(objective, Preset) else objective
+    name = None if isinstance(name, Objective) else str(name)
     objective = _read(objective, settings["max_completion_length"])
     if wrong := {each: settings[each] for each in changed(TABLE["refused"], settings)}:
         advice = {each: TABLE["refused"][each].format(wrong[each], **settings) for each in wrong}
