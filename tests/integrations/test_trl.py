@@ -57,7 +57,7 @@ def moe() -> Qwen3MoeForCausalLM:
     ids=["usual", "batch", "two rounds", "checkpointing", "experts"],
 )
 def test_dapo_is_trls_dapo_to_the_bit(tmp_path: Path, settings: dict[str, Any], model: Any) -> None:
-    args = {**DAPO, **settings}
+    args = {**DAPO, "max_steps": 2, **settings}
     theirs = trainer(GRPOTrainer, config(tmp_path, **args), model())
     theirs.train()
     ours = trainer(
@@ -81,7 +81,7 @@ def test_beta_adds_trls_kl(tmp_path: Path, peft: bool) -> None:
         if peft:
             lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
             named = {**named, "peft_config": lora}
-        args = config(tmp_path, beta=0.04, **DAPO)
+        args = config(tmp_path, beta=0.04, max_steps=2, **DAPO)
         trainer(kind, args, callbacks=[gradients], **named).train()
         found.append(gradients.found)
     for theirs, ours in zip(*found, strict=True):

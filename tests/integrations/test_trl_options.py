@@ -97,7 +97,7 @@ def test_trls_own_metrics_stay(tmp_path: Path, objective: str) -> None:
     level = {"importance_sampling_level": "sequence"} if objective == "gspo" else {}
     usual = trainer(ObjectiveTrainer, config(tmp_path), objective=objective, record=False)
     surrogate = usual.objective.surrogate
-    args = {"beta": 0.04, "num_iterations": 2, "learning_rate": 1e-3, **level}
+    args = {"beta": 0.04, "num_iterations": 2, "learning_rate": 1e-3, "max_steps": 2, **level}
     if objective != "cispo":
         args |= {"epsilon": surrogate.low, "epsilon_high": surrogate.high}
     bare = {"objective": objective, "advantages": "trl", "record": False}
