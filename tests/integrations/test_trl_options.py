@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.trl_runs import GRPOTrainer, config, handed_over, off, train, trainer
+from integrations.trl_runs import (
+    GRPOTrainer,
+    behind,
+    changed,
+    config,
+    handed_over,
+    off,
+    train,
+    trainer,
+)
 from trl import TrlParser
 
 from rlobj import ConfigError, Objective, RunError, entropy, old_entropy
-from rlobj.integrations.trl import ObjectiveConfig, ObjectiveMixin, ObjectiveTrainer, settings
+from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer, settings
 
 FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
@@ -124,15 +133,11 @@ def test_a_pass_of_the_rules_logs_nothing(tmp_path: Path) -> None:
 
 
 def test_an_input_of_the_model_that_would_be_lost_is_refused(tmp_path: Path) -> None:
-    class Positions(GRPOTrainer):
-        """Adds position ids, which TRL's forward pass does not know."""
+    def with_positions(output: Any) -> Any:
+        mine = torch.zeros_like(output["completion_ids"])
+        return {**output, "position_ids": mine, "of_mine": mine}
 
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            mine = torch.zeros_like(output["completion_ids"])
-            return {**output, "position_ids": mine, "of_mine": mine}
-
-    ours = type("Ours", (ObjectiveMixin, Positions), {})
+    ours = behind(changed(GRPOTrainer, with_positions))
     with pytest.raises(RunError, match="a rollout has position_ids, which the model reads"):
         trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
 
