@@ -16,7 +16,7 @@ from torch import Tensor
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rlobj.base.errors import BatchError, ConfigError, RunError, counted
+from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import Recorder
@@ -228,7 +228,8 @@ class ObjectiveMixin(_Trainer):
         """
         last, training = window.position == len(window.inputs) - 1, self.model.training
         if training and self.accelerator.sync_gradients != last:
-            raise RunError(settings.say("early", counted(len(window.inputs), "micro-batch")))
+            count = len(window.inputs)
+            raise RunError(settings.say("early", count, "es" if count > 1 else ""))
         assert window.plan is not None
         place = (table, window.plan, window.position)
         try:
