@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 import torch
 from integrations.trl_runs import (
-    Gradients,
     GRPOTrainer,
     alone,
+    behind,
+    changed,
     config,
+    gradients,
     off,
+    planned,
     policy,
     reward,
+    taken,
     train,
     trainer,
     weights,
@@ -24,7 +28,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from rlobj import RunError, load_preset
 from rlobj.config.presets import preset_names
-from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
+from rlobj.integrations.trl import ObjectiveTrainer
 from rlobj.models.embedded import build_tokenizer
 
 DAPO = {"epsilon_high": 0.28}
@@ -57,7 +61,7 @@ def moe() -> Qwen3MoeForCausalLM:
     ids=["usual", "batch", "two rounds", "checkpointing", "experts"],
 )
 def test_dapo_is_trls_dapo_to_the_bit(tmp_path: Path, settings: dict[str, Any], model: Any) -> None:
-    args = {**DAPO, **settings}
+    args = {**DAPO, "max_steps": 2, **settings}
     theirs = trainer(GRPOTrainer, config(tmp_path, **args), model())
     theirs.train()
     ours = trainer(
@@ -77,13 +81,11 @@ def test_dapo_is_trls_dapo_to_the_bit(tmp_path: Path, settings: dict[str, Any], 
 def test_beta_adds_trls_kl(tmp_path: Path, peft: bool) -> None:
     found = []
     for kind, named in ((GRPOTrainer, {}), (ObjectiveTrainer, {"objective": "dapo-loss"})):
-        gradients = Gradients()
         if peft:
             lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
             named = {**named, "peft_config": lora}
-        args = config(tmp_path, beta=0.04, **DAPO)
-        trainer(kind, args, callbacks=[gradients], **named).train()
-        found.append(gradients.found)
+        args = config(tmp_path, beta=0.04, max_steps=2, **DAPO)
+        found.append(gradients(kind, args, **named))
     for theirs, ours in zip(*found, strict=True):
         assert off(ours, theirs) < 1e-3
 
@@ -113,77 +115,43 @@ def test_the_size_of_micro_batches_changes_nothing(tmp_path: Path, preset: str) 
 
 
 def test_a_subclass_of_ones_own_gets_an_objective(tmp_path: Path) -> None:
-    class Mine(GRPOTrainer):
-        """Halves TRL's advantages."""
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            return {**output, "advantages": output["advantages"] / 2}
-
-    class Ours(ObjectiveMixin, Mine):
-        """The same with an objective."""
-
-    found = []
-    for kind in (Ours, ObjectiveTrainer):
-        gradients = Gradients()
-        args = config(tmp_path, max_steps=1)
-        trainer(kind, args, objective="dapo-loss", callbacks=[gradients], record=False).train()
-        found.append(gradients.found[0])
-    assert off(found[0] * 2, found[1]) < 1e-5
+    halved = changed(GRPOTrainer, lambda o: {**o, "advantages": o["advantages"] / 2})
+    args, given = config(tmp_path, max_steps=1), {"objective": "dapo-loss", "record": False}
+    half, whole = (gradients(k, args, **given)[0] for k in (behind(halved), ObjectiveTrainer))
+    assert off(half * 2, whole) < 1e-5
 
 
-class Reversed(GRPOTrainer):
-    """Reverses the order of the sampled responses."""
-
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        output = super()._generate_and_score_completions(inputs)
-        return {n: v.flip(0) if getattr(v, "ndim", 0) else v for n, v in output.items()}
+def backwards(output: Any) -> Any:
+    """The rows of a rollout from its end."""
+    return taken(output, torch.arange(31, -1, -1))
 
 
-class ReversedBehind(ObjectiveMixin, Reversed):
-    """With an objective."""
-
-
-class ReversedBefore(Reversed, ObjectiveTrainer):
-    """The same, where the objective is attached first."""
-
-
-@pytest.mark.parametrize("kind", [ReversedBehind, ReversedBefore])
+@pytest.mark.parametrize(
+    "kind",
+    [behind(changed(GRPOTrainer, backwards)), changed(ObjectiveTrainer, backwards)],
+    ids=["behind", "before"],
+)
 @pytest.mark.parametrize("advantages", ["objective", "trl"])
 def test_a_trainer_that_reorders_the_rollout_trains_the_same(
     tmp_path: Path, kind: Any, advantages: str
 ) -> None:
-    found = []
-    for each in (ObjectiveTrainer, kind):
-        gradients = Gradients()
-        args = config(tmp_path, max_steps=1)
-        named = {"objective": "stapo", "advantages": advantages, "record": False}
-        trainer(each, args, callbacks=[gradients], **named).train()
-        found.append(gradients.found[0])
-    assert off(found[1], found[0]) < 1e-5
+    args = config(tmp_path, max_steps=1)
+    named = {"objective": "stapo", "advantages": advantages, "record": False}
+    usual, found = (gradients(each, args, **named)[0] for each in (ObjectiveTrainer, kind))
+    assert off(found, usual) < 1e-5
 
 
-class Half(GRPOTrainer):
-    """Keeps half of each group: two responses of four, the largest and the smallest advantage."""
-
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        output = super()._generate_and_score_completions(inputs)
-        order = output["advantages"].view(-1, 4).argsort(dim=1, stable=True)[:, [0, 3]]
-        rows = (order + 4 * torch.arange(len(order))[:, None]).flatten()
-        return {n: v[rows] if getattr(v, "ndim", 0) else v for n, v in output.items()}
-
-
-class HalfBehind(ObjectiveMixin, Half):
-    """With an objective."""
+def half(output: Any) -> Any:
+    """Half of each group: two responses of four, the largest and the smallest advantage."""
+    order = output["advantages"].view(-1, 4).argsort(dim=1, stable=True)[:, [0, 3]]
+    return taken(output, (order + 4 * torch.arange(len(order))[:, None]).flatten())
 
 
 def test_a_trainer_that_drops_responses_keeps_their_rewards_and_groups(tmp_path: Path) -> None:
-    one = trainer(HalfBehind, config(tmp_path, max_steps=1), objective="grpo", record=False)
-    seen: list[Any] = []
-    plan = one._plan
-    one._plan = lambda window: (seen.append(window), plan(window))
-    one.train()
-    found = [each for inputs in seen[0].inputs for each in _rows(one, inputs)]
+    kind, args = behind(changed(GRPOTrainer, half)), config(tmp_path, max_steps=1)
+    one = trainer(kind, args, objective="grpo", record=False)
+    [window] = planned(one)
+    found = [each for inputs in window.inputs for each in _rows(one, inputs)]
     assert len(found) == 16
     assert all(given == expected for given, expected, _ in found)
     assert sorted(group for *_, group in found) == sorted([*range(8)] * 2)
@@ -196,46 +164,71 @@ def _rows(one: Any, inputs: Any) -> list[tuple[float, float, int]]:
     return list(zip(rewards, reward(texts), inputs["rlobj_groups"].tolist(), strict=True))
 
 
-def test_rows_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
-    class Some(GRPOTrainer):
-        """Reorders the entries that TRL documents, and no others."""
+def documented(output: Any) -> Any:
+    """The entries of a rollout that TRL documents."""
+    return {name: value for name, value in output.items() if "rlobj" not in name}
 
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            names = [n for n, v in output.items() if getattr(v, "ndim", 0) and "rlobj" not in n]
-            return {**output, **{name: output[name].flip(0) for name in names}}
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o: {**o, **backwards(documented(o))}, "has the tokens of another. An override of"),
+        (documented, "no rlobj_ids, rlobj_groups, rlobj_rewards, rlobj_advantages. An override"),
+        (
+            lambda o: taken(o, torch.cat([torch.arange(32), torch.arange(8)])),
+            r"a rollout has response \d twice. An override of _generate",
+        ),
+    ],
+    ids=["moved", "dropped", "twice"],
+)
+def test_rows_that_cannot_be_followed_are_refused(
+    tmp_path: Path, change: Any, message: str
+) -> None:
+    kind, args = behind(changed(GRPOTrainer, change)), config(tmp_path, max_steps=1)
+    with pytest.raises(RunError, match=message):
+        trainer(kind, args, objective="grpo", record=False).train()
+
+
+@pytest.mark.parametrize("calls_super", [True, False])
+def test_rewards_are_those_that_a_trainer_of_ones_own_calculates(
+    tmp_path: Path, calls_super: bool
+) -> None:
     class Own(GRPOTrainer):
-        """Returns the entries that TRL documents, and no others."""
+        """Rewards the place in the group."""
 
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            return {name: value for name, value in output.items() if "rlobj" not in name}
+        def _calculate_rewards(self, inputs: Any, *more: Any) -> Any:
+            if calls_super:
+                super()._calculate_rewards(inputs, *more)
+            return torch.arange(len(inputs))[:, None] % 4 / 10
 
-    for kind, message in (
-        (Some, "has the tokens of another. An override of _generate_and_score_completions must"),
-        (Own, "a rollout has no rlobj_ids, rlobj_groups, rlobj_rewards. An override"),
-    ):
-        ours = type("Ours", (ObjectiveMixin, kind), {})
-        with pytest.raises(RunError, match=message):
-            trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
+    given = {"objective": "grpo", "advantages": "objective", "record": False}
+    [window] = planned(trainer(behind(Own), config(tmp_path, max_steps=1), **given))
+    for table in window.tables:
+        assert torch.equal(table.rewards[:, 0], table.ids % 4 / 10)
+        assert torch.equal(table.advantages > 0, table.spread(table.ids % 4 > 1))
+
+
+def test_a_copy_of_the_inputs_is_trained_on_as_they_are(tmp_path: Path) -> None:
+    """Also in the first half of a rollout, whose advantages are those of whole groups."""
+    copies = behind(changed(GRPOTrainer, dict, "_prepare_inputs"))
+    args = config(tmp_path, max_steps=2, steps_per_generation=8)
+    given = {"objective": "gdpo", "advantages": "objective", "record": False}
+    found = (gradients(kind, args, **given) for kind in (ObjectiveTrainer, copies))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 def test_equal_rewards_have_no_advantage_in_trl_either(tmp_path: Path) -> None:
     """TRL divides the rounding of 0.245 by 1e-4; a rule on its sign would act on it."""
-    seen: list[Any] = []
     args = config(tmp_path, max_steps=1, num_generations=8)
 
     def equal(completions: Any, **_: Any) -> list[float]:
         return [0.245 if number < 16 else float(number % 2) for number in range(len(completions))]
 
     one = trainer(ObjectiveTrainer, args, reward_funcs=equal, objective="stapo", record=False)
-    plan = one._plan
-    one._plan = lambda window: (seen.append(window), plan(window))
-    one.train()
+    [window] = planned(one)
     read = {
         (round(r, 3), a)
-        for inputs in seen[0].inputs
+        for inputs in window.inputs
         for r, a in zip(
             inputs["rlobj_rewards"][:, 0].tolist(), inputs["advantages"].tolist(), strict=True
         )
@@ -259,12 +252,8 @@ def test_a_group_counts_as_equal_by_the_rewards_that_trl_scales(
     scaled = {"multi_objective_aggregation": aggregation, "reward_weights": [2.0, 1.0]}
     args = config(tmp_path, max_steps=1, **scaled)
     given = {"reward_funcs": [one, other], "objective": "grpo", "advantages": "trl"}
-    made = trainer(ObjectiveTrainer, args, record=False, **given)
-    seen: list[Any] = []
-    plan = made._plan
-    made._plan = lambda window: (seen.append(window), plan(window))
-    made.train()
-    found = torch.cat([inputs["advantages"] for inputs in seen[0].inputs])
+    [window] = planned(trainer(ObjectiveTrainer, args, record=False, **given))
+    found = torch.cat([inputs["advantages"] for inputs in window.inputs])
     if aggregation == "sum_then_normalize":
         assert not found.any()
     else:

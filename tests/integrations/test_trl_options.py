@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.trl_runs import GRPOTrainer, config, off, train, trainer
+from integrations.trl_runs import (
+    GRPOTrainer,
+    behind,
+    changed,
+    config,
+    handed_over,
+    off,
+    train,
+    trainer,
+)
 from trl import TrlParser
 
 from rlobj import ConfigError, Objective, RunError, entropy, old_entropy
-from rlobj.integrations.trl import ObjectiveConfig, ObjectiveMixin, ObjectiveTrainer
+from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer, settings
 
 FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
@@ -97,7 +106,7 @@ def test_trls_own_metrics_stay(tmp_path: Path, objective: str) -> None:
     level = {"importance_sampling_level": "sequence"} if objective == "gspo" else {}
     usual = trainer(ObjectiveTrainer, config(tmp_path), objective=objective, record=False)
     surrogate = usual.objective.surrogate
-    args = {"beta": 0.04, "num_iterations": 2, "learning_rate": 1e-3, **level}
+    args = {"beta": 0.04, "num_iterations": 2, "learning_rate": 1e-3, "max_steps": 2, **level}
     if objective != "cispo":
         args |= {"epsilon": surrogate.low, "epsilon_high": surrogate.high}
     bare = {"objective": objective, "advantages": "trl", "record": False}
@@ -124,14 +133,15 @@ def test_a_pass_of_the_rules_logs_nothing(tmp_path: Path) -> None:
 
 
 def test_an_input_of_the_model_that_would_be_lost_is_refused(tmp_path: Path) -> None:
-    class Positions(GRPOTrainer):
-        """Adds position ids, which TRL's forward pass does not know."""
+    def with_positions(output: Any) -> Any:
+        mine = torch.zeros_like(output["completion_ids"])
+        return {**output, "position_ids": mine, "of_mine": mine}
 
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            mine = torch.zeros_like(output["completion_ids"])
-            return {**output, "position_ids": mine, "of_mine": mine}
-
-    ours = type("Ours", (ObjectiveMixin, Positions), {})
+    ours = behind(changed(GRPOTrainer, with_positions))
     with pytest.raises(RunError, match="a rollout has position_ids, which the model reads"):
         trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
+
+
+def test_inputs_that_trl_hands_over_are_those_of_its_loss() -> None:
+    """Its forward pass may take them as keywords of any name."""
+    assert handed_over() == settings.TABLE["passed"]

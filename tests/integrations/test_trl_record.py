@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 from integrations.trl_runs import completions, config, reward, trainer, weights
 from runs import metrics
 from screens import console, text_of
@@ -141,6 +141,36 @@ def test_the_verifier_alone_says_what_is_right(
         [each["rewards/verdicts/mean"] for each in logged]
     )
     assert any(0 < line["reward/accuracy"] < line["reward/mean"] for line in lines)
+
+
+@pytest.mark.parametrize("rollout", [{"steps_per_generation": 8}, {"steps_per_generation": 2}])
+def test_the_accuracy_of_a_step_is_that_of_all_its_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rollout: dict[str, int]
+) -> None:
+    """An evaluation between two updates of a rollout is no part of it; an update has two rollouts.
+
+    In the training, a quarter of the first 16 responses is right, and half of the next 16.
+    """
+    one: Any = None
+
+    def verdicts(completions: Any, **_: Any) -> list[float]:
+        if not one.model.training:
+            return [1.0] * len(completions)
+        start = one._progress.rows
+        return [
+            float(i % (4 if i % 32 < 16 else 2) == 0)
+            for i in range(start, start + len(completions))
+        ]
+
+    monkeypatch.setattr(recording, "accuracy_reward", verdicts)
+    evaluation = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
+    args = config(tmp_path, max_steps=2, **rollout, **evaluation)
+    rows = Dataset.from_dict({"prompt": ["1+1=", "2+2="]})
+    named = {"objective": "grpo", "reward_funcs": verdicts, "eval_dataset": rows, **RECORDED}
+    one = trainer(ObjectiveTrainer, args, **named)
+    one.train()
+    lines = metrics(tmp_path / "_rlobj")
+    assert {line["reward/accuracy"] for line in lines} == {3 / 8}
 
 
 def test_a_step_without_a_verdict_has_no_accuracy(
@@ -278,10 +308,8 @@ def test_two_processes_record_what_one_does(tmp_path: Path) -> None:
     split = {"per_device_train_batch_size": 4, "max_steps": 2}
     train(tmp_path / "one", ENTROPY, gradient_accumulation_steps=8, **split)
     settings = {"gradient_accumulation_steps": 4, **split}
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    words += [__file__, str(tmp_path / "two"), json.dumps(settings)]
-    tests = str(Path(__file__).parents[1])
-    subprocess.run(words, check=True, timeout=300, env={**os.environ, "PYTHONPATH": tests})
+    words = [__file__, tmp_path / "two", json.dumps(settings)]
+    forked.run_ranks(words, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
     one, two = (read_records(tmp_path / name / "_rlobj").sort_by(PLACE) for name in ("one", "two"))
     same = ["step", "update", "response", "group", "position", "token", "effect", "clause"]
     assert len(one) > 100

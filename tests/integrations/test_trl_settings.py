@@ -14,7 +14,7 @@ from rlobj import KL, AdaptiveGate, ConfigError, Objective, column, load_preset
 from rlobj.base.yaml import Loader
 from rlobj.config.presets import read_yaml
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
-from rlobj.integrations.trl.settings import fitted, report_replaced, scaled_as
+from rlobj.integrations.trl.settings import fitted, report, scaled_as
 
 VLLM = {"use_vllm": True}
 
@@ -139,7 +139,7 @@ def test_settings_without_effect_are_named(
 ) -> None:
     args = vars(config(tmp_path, epsilon=0.3, loss_type="grpo", scale_rewards="batch"))
     with caplog.at_level(logging.WARNING):
-        report_replaced(Objective(), args, True)
+        report(Objective(), args, True, GRPOTrainer._compute_loss)
         fitted("dapo", args, False)
     assert "loss_type='grpo', epsilon=0.3, scale_rewards='batch'" in caplog.text
     assert "not by sampling.dynamic and rewards of the preset" in caplog.text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from datasets import Dataset
@@ -30,6 +30,14 @@ def saved(folder: Path, steps: int, resume: Path | None = None, **settings: Any)
     return one
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint after two updates."""
+    folder = tmp_path_factory.mktemp("stopped")
+    saved(folder, 2)
+    return folder / "checkpoint-2"
+
+
 @pytest.mark.parametrize("settings", [{}, {"num_iterations": 2}])
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(
     tmp_path: Path, settings: dict[str, Any]
@@ -48,28 +56,29 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(
     assert json.loads(files[0])["state"]["update"] == 4
 
 
-def test_a_checkpoint_of_another_objective_or_trainer_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path, 2)
+def test_a_checkpoint_of_another_objective_or_trainer_is_refused(
+    tmp_path: Path, stopped: Path
+) -> None:
+    checkpoint = shutil.copytree(stopped, tmp_path / "checkpoint-2")
     one = trainer(ObjectiveTrainer, config(tmp_path), objective="dapo-loss", record=False)
     with pytest.raises(ConfigError, match="an objective with other controllers: W"):
-        one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    file = tmp_path / "checkpoint-2" / "rlobj.json"
+        one.train(resume_from_checkpoint=str(checkpoint))
+    file = checkpoint / "rlobj.json"
     for text in ("{", "[]", "{}"):
         file.write_text(text)
         with pytest.raises(ConfigError, match="resume from a checkpoint of an ObjectiveTrainer"):
-            saved(tmp_path, 4, tmp_path / "checkpoint-2")
+            saved(tmp_path, 4, checkpoint)
     file.unlink()
     with pytest.raises(ConfigError, match="resume from a checkpoint of an ObjectiveTrainer"):
-        saved(tmp_path, 4, tmp_path / "checkpoint-2")
+        saved(tmp_path, 4, checkpoint)
 
 
 def test_a_resumed_run_that_is_another_one_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, stopped: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    saved(tmp_path, 2)
     other = ADAPTIVE.replace(divisor="sequence_mean")
     one = trainer(ObjectiveTrainer, config(tmp_path), objective=other, record=False)
-    one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    one.train(resume_from_checkpoint=str(stopped))
     assert "objective.divisor was {'kind': 'token_mean'" in caplog.text
     assert "the run goes on with {'kind': 'sequence_mean'" in caplog.text
     assert "resume with another GRPOConfig(output_dir=...)" not in caplog.text  # no record
@@ -148,19 +157,7 @@ def on_processes(folder: Path) -> None:
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     """Also: a loss that is not finite on one process stops both before the optimizer's step."""
     on_processes(tmp_path)
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
-    command += ["--standalone", "--nproc-per-node", "2", str(tmp_path / "run.py"), str(tmp_path)]
-    (tmp_path / "run.py").write_text(RUN)
-    path = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command,
-        env={**os.environ, **path, "TRL_EXPERIMENTAL_SILENCE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    forked.run_ranks(["-c", RUN, tmp_path], timeout=600, PYTHONPATH=str(Path(__file__).parents[1]))
     whole, first, last = (
         torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")
     )

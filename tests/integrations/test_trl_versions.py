@@ -40,6 +40,7 @@ def test_a_version_of_trl(version: str, tmp_path: Path, pytestconfig: pytest.Con
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["version"] == version
+    assert found["handed over"]
     assert found["dapo"]
     assert found["dapo, two rounds"]
     assert max(found["20-entropy"], found["entropy bonus"]) < 1e-4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ vllm = sys.modules.setdefault("vllm", None)  # type: ignore[arg-type]  # TRL imp
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from rlobj import Objective, TokenBatch  # noqa: E402
-from rlobj.integrations.trl import ObjectiveTrainer  # noqa: E402
+from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer  # noqa: E402
 from rlobj.models.embedded import build_policy, build_tokenizer  # noqa: E402
 
 if vllm is None:
@@ -89,6 +91,13 @@ def trainer(kind: type[GRPOTrainer], args: GRPOConfig, model: Any = None, **name
     )
 
 
+def handed_over() -> list[str]:
+    """The inputs of a model, besides ids and masks, that TRL's loss gives its forward pass."""
+    text = inspect.getsource(GRPOTrainer._compute_loss)
+    found = re.findall(r"(\w+)=inputs.get\(\"\1\"\)", text)
+    return [name for name in found if name != "importance_sampling_ratio"]  # of its loss
+
+
 def weights(trainer: GRPOTrainer) -> torch.Tensor:
     """All parameters in one vector."""
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
@@ -104,6 +113,41 @@ class Gradients(TrainerCallback):
         """Store the gradient that the optimizer is about to use."""
         parts = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         self.found.append(torch.cat(parts).double())
+
+
+def gradients(kind: Any, args: GRPOConfig, model: Any = None, **named: Any) -> list[torch.Tensor]:
+    """The gradient of each update of a training."""
+    found = Gradients()
+    trainer(kind, args, model, callbacks=[found], **named).train()
+    return found.found
+
+
+def changed(kind: Any, change: Any, method: str = "_generate_and_score_completions") -> Any:
+    """A trainer of this kind, a method of which returns `change` of what it would return."""
+
+    def own(self: Any, *arguments: Any) -> Any:
+        return change(getattr(super(made, self), method)(*arguments))
+
+    made = type("Changed", (kind,), {method: own})
+    return made
+
+
+def behind(kind: Any) -> Any:
+    """An objective in front of a trainer of somebody's own."""
+    return type("Behind", (ObjectiveMixin, kind), {})
+
+
+def taken(output: Any, rows: torch.Tensor) -> Any:
+    """These rows of all tensors of a rollout."""
+    return {n: v[rows] if getattr(v, "ndim", 0) else v for n, v in output.items()}
+
+
+def planned(one: Any) -> list[Any]:
+    """Train; the windows that were planned."""
+    seen, plan = [], one._plan
+    one._plan = lambda window: (seen.append(window), plan(window))
+    one.train()
+    return seen
 
 
 class Watched(ObjectiveTrainer):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import eq
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
+from rlobj.integrations.trl.settings import TABLE, say
 from rlobj.integrations.trl.window import Inputs, Row
 from rlobj.objectives.rewards import differ, rounding, total
 from rlobj.ranks import agree
@@ -18,9 +21,7 @@ from rlobj.ranks import agree
 ENTROPY = {"entropy", "old_entropy"}
 """Columns for which the entropy of TRL's own forward passes is kept."""
 
-ADDED = ("rlobj_ids", "rlobj_groups", "rlobj_rewards")
-"""The number of each response in the run, that of its group, and its rewards."""
-
+_GRADE, SCORE = "_calculate_rewards", "_get_per_token_logps_and_entropies"
 
 _Trainer: Any = GRPOTrainer  # its methods are of no use to the type checker
 
@@ -32,63 +33,66 @@ class Rollouts(_Trainer):
     join rollouts, as long as it does the same with all tensors of a rollout.
     """
 
-    def _calculate_rewards(self, *arguments: Any, **named: Any) -> Tensor:
-        rewards = super()._calculate_rewards(*arguments, **named)
-        self._progress.rewards = rewards
-        return rewards
-
     def _generate_and_score_completions(self, inputs: Any) -> Inputs:
-        """TRL's rollout, with `rlobj_rewards` [B, K], `rlobj_groups` and `rlobj_ids` [B]."""
-        progress = self._progress
-        progress.entropies = [] if self._reads & ENTROPY else None
-        try:
+        """TRL's rollout, with `rlobj_rewards` [B, K], `rlobj_groups` and `rlobj_ids` [B].
+
+        A rollout for the training has `rlobj_advantages` [B], too; the plan fills them in.
+        """
+        progress, needs, training = self._progress, self.objective.needs, self.model.training
+        found: list[Tensor] = []
+        entropies: list[Tensor] = []
+
+        def graded(*arguments: Any, **named: Any) -> Tensor:
+            found.append(grade(*arguments, **named))
+            return found[-1]
+
+        def scored(model: Any, *arguments: Any, **named: Any) -> Any:
+            if self._reads & ENTROPY and model is not self.ref_model:
+                named["compute_entropy"] = True
+            scores = score(model, *arguments, **named)
+            entropies.append(scores[1])
+            return scores
+
+        with replaced(self, _GRADE, graded) as grade, replaced(self, SCORE, scored) as score:
             output = super()._generate_and_score_completions(inputs)
-        finally:
-            entropies, progress.entropies = progress.entropies, None
-        if entropies and "old_per_token_logps" in output:  # the first pass was the policy's
-            output["rlobj_old_entropy"] = entropies[0]
-        if "sampler_logprobs" in self.objective.needs.ever:
-            agree(self._without_sampler(output), "sampling", self._comm)
-        training, rewards = self.model.training, progress.rewards
-        assert rewards is not None
-        size = len(output["completion_ids"])
+        if self._reads & ENTROPY and "old_per_token_logps" in output:
+            output["rlobj_old_entropy"] = entropies[0]  # the first pass was the policy's
+        if "sampler_logprobs" in needs.ever:
+            reader = self.objective.reader("sampler_logprobs")
+            known = "sampling_per_token_logps" in output
+            error = None if known else ConfigError(say("no_logprobs", reader))
+            agree(error, "sampling", self._comm)
+        rewards, size = found[-1], len(output["completion_ids"])
         rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
         ids = rows + progress.rows if training else rows
         group = self.num_generations if training else self.num_generations_eval
-        reads_each = self.objective.needs.rewards or (
-            self._own_advantages and self.objective.advantage.decoupled
-        )
-        names = self.reward_func_names if reads_each else None
-        output["rlobj_ids"], output["rlobj_groups"] = ids, ids // group
-        known = decided(rewards, names)
-        output["rlobj_rewards"] = known[rows]
+        apart = self._own_advantages and self.objective.advantage.decoupled
+        known = decided(rewards, self.reward_func_names if needs.rewards or apart else None)
+        output |= {"rlobj_ids": ids, "rlobj_groups": ids // group, "rlobj_rewards": known[rows]}
         apart = self.args.multi_objective_aggregation == "normalize_then_sum"
         scaled = rewards if apart else total(known, self.reward_weights.tolist()).unsqueeze(1)
         equal = equal_groups(scaled, group)[rows]
         output["advantages"] = output["advantages"].masked_fill(equal, 0.0)
         if training:
-            progress.sampled |= dict(zip(ids.tolist(), whole_rows(output), strict=True))
+            output["rlobj_advantages"] = torch.full_like(output["advantages"], torch.nan)
+            earlier = [progress.rewards] if progress.sampled else []  # for the same update
+            progress.rewards = torch.cat([*earlier, rewards])
+            progress.sampled |= dict(whole_rows(output))
             progress.rows += len(rewards)
         return output
 
-    def _without_sampler(self, output: Inputs) -> ConfigError | None:
-        if "sampling_per_token_logps" in output:
-            return None
-        return ConfigError(
-            f"{self.objective.reader('sampler_logprobs')} reads the sampler's log-probs, but the "
-            "rollout_func returned None as logprobs: return the log-prob of each sampled token"
-        )
 
-    def _get_per_token_logps_and_entropies(self, model: Any, *arguments: Any, **named: Any) -> Any:
-        entropies = None if model is self.ref_model else self._progress.entropies
-        if entropies is not None:
-            named["compute_entropy"] = True
-        self._entropy_bonus_enabled = "entropy" in self.objective.needs.loss  # else detached
-        scores = super()._get_per_token_logps_and_entropies(model, *arguments, **named)
-        self._entropy_bonus_enabled = False  # TRL has no bonus to log
-        if entropies is not None:
-            entropies.append(scores[1])
-        return scores
+@contextmanager
+def replaced(trainer: Any, name: str, method: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Give this object another method inside the block, before every override; yields its own."""
+    own = {key: value for key, value in vars(trainer).items() if key == name}
+    usual = getattr(trainer, name)
+    setattr(trainer, name, method)
+    try:
+        yield usual
+    finally:
+        delattr(trainer, name)
+        vars(trainer).update(own)
 
 
 def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
@@ -106,11 +110,7 @@ def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
     unknown = rewards.isnan()
     partly = unknown & ~unknown.all(1, keepdim=True)
     if names is not None and partly.any():
-        raise BatchError(
-            f"the reward function '{names[int(partly.any(0).nonzero()[0])]}' returned None for a "
-            "response that other functions gave a reward. The objective reads each reward by "
-            "itself: return a number, or None from all of them"
-        )
+        raise BatchError(say("partly", names[int(partly.any(0).nonzero()[0])]))
     return rewards.masked_fill(partly, 0.0)
 
 
@@ -129,47 +129,41 @@ def equal_groups(rewards: Tensor, size: int) -> Tensor:
     return torch.tensor(equal, device=rewards.device).repeat_interleave(size)
 
 
-def whole_rows(inputs: Mapping[str, Any]) -> Iterator[Row]:
-    """The token ids of each response."""
-    yield from zip(inputs["prompt_ids"].tolist(), inputs["completion_ids"].tolist(), strict=True)
+def whole_rows(inputs: Mapping[str, Any]) -> Iterator[tuple[int, Row]]:
+    """The id and the token ids of each response, those of the prompt from its end."""
+    names = ("rlobj_ids", "prompt_ids", "completion_ids")
+    for number, prompt, completion in zip(*(inputs[n].tolist() for n in names), strict=True):
+        yield number, (prompt[::-1], completion)
 
 
-def unlike(inputs: Mapping[str, Any], sampled: Mapping[int, Row]) -> RunError | None:
-    """An error if a row is not the response that its `rlobj_ids` names.
+def mistake(
+    rollout: Sequence[Mapping[str, Any]], sampled: Mapping[int, Row], model: Any
+) -> RunError | None:
+    """An error if a row is not the response that its `rlobj_ids` names, or an input would be lost.
 
     Args:
-        inputs: of a micro-batch; its rows may be padded to another width.
+        rollout: its micro-batches; their rows may be padded to another width.
         sampled: this process's responses, by `rlobj_ids`.
+        model: the policy.
     """
-    advice = (
-        "An override of _generate_and_score_completions must keep every entry of super()'s "
-        "result, and select or reorder the rows of all its tensors alike, with those of rlobj_*"
-    )
-    if missing := [name for name in ADDED if name not in inputs]:
-        return RunError(f"a rollout has no {', '.join(missing)}. {advice}")
-    ids = inputs["rlobj_ids"]
-    if len(ids) != len(inputs["completion_ids"]):
-        rows = len(inputs["completion_ids"])
-        return RunError(f"a rollout has {rows} responses and {len(ids)} 'rlobj_ids'. {advice}")
-    for number, (prompt, completion) in zip(ids.tolist(), whole_rows(inputs), strict=True):
-        before, after = sampled.get(number, ([], []))
-        left, right = min(len(before), len(prompt)), min(len(after), len(completion))
-        same = before[len(before) - left :] == prompt[len(prompt) - left :]
-        if number not in sampled or not same or after[:right] != completion[:right]:
-            return RunError(f"response {number} of a rollout has the tokens of another. {advice}")
-    return None
-
-
-def unread(inputs: Mapping[str, Any], model: Any) -> RunError | None:
-    """An error if the model reads an input that TRL's forward pass does not hand over."""
-    passed = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
+    seen: set[int] = set()
     model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    read = inspect.signature(model.forward).parameters
-    lost = sorted({*inputs} & {*read} - {*passed, "num_items_in_batch"})
-    if not lost:
-        return None
-    return RunError(
-        f"a rollout has {', '.join(lost)}, which the model reads and TRL's forward pass does not "
-        "hand over. Expected the model inputs that TRL knows: remove the others from the result "
-        "of _generate_and_score_completions"
-    )
+    read = inspect.signature(model.forward).parameters.keys() - {*TABLE["passed"]}
+    for inputs in rollout:
+        if missing := [name for name in TABLE["added"] if name not in inputs]:
+            return RunError(say("rows", f"a rollout has no {', '.join(missing)}"))
+        ids, rows = len(inputs["rlobj_ids"]), len(inputs["completion_ids"])
+        if ids != rows:
+            return RunError(say("rows", f"a rollout has {rows} responses and {ids} 'rlobj_ids'"))
+        for number, row in whole_rows(inputs):
+            kept = sampled.get(number, ([], []))
+            same = all(all(map(eq, *pair)) for pair in zip(kept, row, strict=True))
+            if number not in sampled or not same:
+                text = f"response {number} of a rollout has the tokens of another"
+                return RunError(say("rows", text))
+            if number in seen:
+                return RunError(say("rows", f"a rollout has response {number} twice"))
+            seen.add(number)
+        if lost := sorted(inputs.keys() & read - {"num_items_in_batch"}):
+            return RunError(say("lost", ", ".join(lost)))
+    return None

@@ -7,7 +7,6 @@ then `Objective.loss` on one micro-batch. The losses add up to the objective of 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import RecordEvents
-from rlobj.integrations.trl.rollout import ENTROPY, Rollouts, unlike, unread
+from rlobj.integrations.trl.rollout import ENTROPY, SCORE, Rollouts, mistake, replaced
 from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
@@ -76,30 +75,27 @@ class ObjectiveMixin(_Trainer):
         **named: Any,
     ) -> None:
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
-        config = settings.defaults() if given is None else vars(given)
-        asked = settings.options(config, objective, advantages, selection, record, output)
-        advantages, record = asked["advantages"], asked["record"]
+        config = settings.USUAL if given is None else vars(given)
+        options = {"objective": objective, "advantages": advantages, "selection": selection}
+        asked = settings.options(config, {**options, "record": record, "output": output})
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
         self.objective = settings.fitted(asked["objective"], config, sampler_logprobs)
         self._selection = asked["selection"]
-        self._whole = self.objective.replace(split=())
-        needs = self.objective.needs
+        self._reads = self.objective.needs.plan | self.objective.needs.observe
         matches = settings.scaled_as(self.objective, config)
-        self._own_advantages = not matches if advantages == "auto" else advantages == "objective"
-        self._reads = needs.plan | needs.observe
-        penalties = self.objective.penalties
-        self._penalizes_old = any("old_logprobs" in penalty.needs() for penalty in penalties)
+        self._own_advantages = {"trl": False, "objective": True}.get(
+            asked["advantages"], not matches
+        )
         self._progress = Progress({**self.objective.init(), "update": 0})
         super().__init__(*arguments, **named)
         settings.check_rewards(self.objective, self.reward_func_names)
         if self.accelerator.is_main_process:
-            settings.report_replaced(self.objective, vars(self.args), self._own_advantages)
-            settings.report_checkpoints(vars(self.args))
-            settings.report_own_loss(super()._compute_loss)
+            loss = super()._compute_loss
+            settings.report(self.objective, vars(self.args), self._own_advantages, loss)
         self._comm = ProcessGroup(self.accelerator.device)
         self._recorder: RecordEvents | None = None
-        if record:
-            folder = None if record is True else Path(record)
+        if asked["record"]:
+            folder = None if asked["record"] is True else Path(asked["record"])
             self._recorder = RecordEvents(self, folder, asked["preset"], asked["output"])
             self.add_callback(self._recorder)
         for name, value in settings.bounds(self.objective.surrogate).items():
@@ -108,14 +104,10 @@ class ObjectiveMixin(_Trainer):
     # The window.
 
     def training_step(self, *arguments: Any, **named: Any) -> Tensor:
-        before = self._progress.window and self._progress.window.position
         loss = super().training_step(*arguments, **named)
         window = self._progress.window
-        if window is None or window.position == (before or 0):
-            raise RunError(
-                "a micro-batch was trained on without the objective's loss: does a subclass "
-                "override compute_loss or _compute_loss without calling super()?"
-            )
+        if window is None or window.position != self._step - window.first:
+            raise RunError(settings.say("other_loss"))
         return loss
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
@@ -126,45 +118,39 @@ class ObjectiveMixin(_Trainer):
     def _prepare_inputs(self, generation_batch: Any) -> Inputs:
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
-        progress = self._progress
-        window = progress.window
-        if window is None:
-            progress.window = window = self._open_window()
+        window = self._progress.window
+        if window is None or window.due is None:
+            self._progress.window = window = self._open_window()
             if len(window.inputs) > 1:  # else the plan shares the forward pass of the loss
                 self._plan(window)
-        if window.position == len(window.inputs):
-            raise RunError(
-                f"the update was planned for {window.size}, and the training loop asks for one "
-                "more. It must call get_batch_samples before each update"
-            )
         return window.inputs[window.position]
 
     def _open_window(self) -> Window:
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
-        progress, first = self._progress, self._step
-        batches = progress.batches
+        progress, first, steps = self._progress, self._step, self.args.steps_per_generation
+        batches, progress.batches = progress.batches, []
         if not batches:
-            raise RunError("the training loop did not call get_batch_samples for these inputs")
+            raise RunError(settings.say("no_batches"))
         inputs, rollouts = [], []
         try:
             for step, batch in enumerate(batches, first):
                 self._step, before = step, self._buffered_inputs
                 inputs.append(super()._prepare_inputs(batch))
                 if self._buffered_inputs is not before:
-                    rollouts.append(self._buffered_inputs)
+                    rollouts.append([*self._buffered_inputs])
+                if rollouts:  # a trainer of the user's may have made copies
+                    rollouts[-1][step % steps] = inputs[-1]
         finally:
             self._step = first
-        new = [each for rollout in rollouts for each in rollout]
         model = self.accelerator.unwrap_model(self.model)
-        found = [unlike(each, progress.sampled) or unread(each, model) for each in new]
-        agree(next(filter(None, found), None), "sampling", self._comm)
+        new = [each for rollout in rollouts for each in rollout]
+        agree(mistake(new, progress.sampled, model), "sampling", self._comm)
         progress.sampled.clear()
-        phases, steps = self.objective.phases, range(first, first + len(inputs))
-        rounds = {each // self.args.steps_per_generation % self.num_iterations for each in steps}
-        places = {each % len(phases) for each in rounds}
+        phases, rounds = self.objective.phases, self.num_iterations
+        places = {s // steps % rounds % len(phases) for s in range(first, first + len(inputs))}
         if len(places) > 1:
-            raise RunError("an update covers two phases of the objective; see num_iterations")
-        return Window(inputs, rollouts, phases[places.pop()])
+            raise RunError(settings.say("two_phases_now"))
+        return Window(inputs, rollouts, phases[places.pop()], first)
 
     def _plan(self, window: Window) -> None:
         """Observe the rollouts that are new, and plan the update; all processes together."""
@@ -172,10 +158,12 @@ class ObjectiveMixin(_Trainer):
         for rollout in window.rollouts:
             tables = [self._read(window, inputs) for inputs in rollout]
             if self._own_advantages:
+                tables = [table.replace(advantages=None) for table in tables]
                 tables = objective.with_advantages(tables, self._comm)
                 for inputs, table in zip(rollout, tables, strict=True):
                     assert table.advantages is not None
-                    inputs["rlobj_advantages"] = table.to_padded(table.advantages)
+                    some = table.lengths > 0  # the others have no advantage, and no token
+                    inputs["rlobj_advantages"][some] = table.advantages[table.starts[some]]
             progress.state = objective.observe(tables, progress.state, self._comm)
         window.tables = [self._read(window, inputs) for inputs in window.inputs]
         window.plan = window.phase.plan(
@@ -192,7 +180,7 @@ class ObjectiveMixin(_Trainer):
             elif old is None or self._reads & {"logprobs", "entropy"}:
                 how = self.args.gradient_checkpointing_kwargs
                 with torch.no_grad(), disable_gradient_checkpointing(self.model, how):
-                    logprobs, entropies, _ = self._forward(self.model, inputs, logged=False)
+                    logprobs, entropies, _ = self._forward(self.model, inputs)
                 reads = bool(self._reads & ENTROPY)  # in all tables of an update, or in none
                 window.scored[id(inputs)] = logprobs, entropies if reads else None
         unknown = torch.zeros_like(inputs["completion_ids"], dtype=torch.float32)
@@ -202,10 +190,13 @@ class ObjectiveMixin(_Trainer):
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> Tensor:
         """TRL's forward pass, and the objective's loss of this micro-batch."""
-        logprobs, entropies, auxiliary = self._forward(model, inputs)
-        window = self._due(inputs, (logprobs.detach(), entropies.detach()))
+        logprobs, entropies, auxiliary = scores = self._forward(model, inputs)
+        with replaced(self, SCORE, lambda *_, **__: scores), torch.no_grad():
+            GRPOTrainer._compute_loss(self, model, inputs)  # only to log TRL's own metrics
         table = self._table(inputs, logprobs, entropies)
-        if self._penalizes_old and window.samples(inputs):  # l0 is l, without rounding
+        window = self._due(inputs, (logprobs.detach(), entropies.detach()))
+        penalizes_old = any("old_logprobs" in each.needs() for each in self.objective.penalties)
+        if penalizes_old and window.samples(window.due):  # l0 is l, without rounding
             table = table.replace(old_logprobs=table.logprobs.detach())
         loss = self._add(window, table)
         if self.aux_loss_enabled:
@@ -214,15 +205,16 @@ class ObjectiveMixin(_Trainer):
 
     def _due(self, inputs: Inputs, scores: tuple[Tensor, Tensor]) -> Window:
         """The window of a micro-batch, planned; `scores` are those of its loss, detached."""
-        progress, window = self._progress, self._progress.window
+        window = self._progress.window
         if not self.model.training:  # an update of its own, which changes no state
-            window, tables = Window([inputs], [], self._whole), [self._table(inputs, *scores)]
-            window.plan = self._whole.plan(tables, progress.state, self._comm)
-        elif window is None or window.position == len(window.inputs):
-            raise RunError("a loss is due for which _prepare_inputs was not called")
+            window = Window([inputs], [], self.objective.replace(split=()))
+            window.tables = [self._table(inputs, *scores)]
+            window.plan = window.phase.plan(window.tables, self._progress.state, self._comm)
+        elif window is None or window.due is None:
+            raise RunError(settings.say("no_inputs"))
         elif window.plan is None:  # its only micro-batch: rules and loss share a forward pass
             if self._selection == "current" or "old_per_token_logps" not in inputs:
-                window.scored[id(inputs)] = scores
+                window.scored[id(window.due)] = scores
             self._plan(window)
         return window
 
@@ -233,10 +225,10 @@ class ObjectiveMixin(_Trainer):
         gradients are averaged, and TRL scales nothing else: so the loss is multiplied by their
         number.
         """
-        last = window.position == len(window.inputs) - 1
-        if self.model.training and self.accelerator.sync_gradients != last:
-            early = "the optimizer's step does not come after the last of them"
-            raise RunError(f"the update was planned for {window.size}, but {early}")
+        last, training = window.position == len(window.inputs) - 1, self.model.training
+        if training and self.accelerator.sync_gradients != last:
+            count = len(window.inputs)
+            raise RunError(settings.say("early", count, "es" if count > 1 else ""))
         assert window.plan is not None
         place = (table, window.plan, window.position)
         try:
@@ -247,57 +239,42 @@ class ObjectiveMixin(_Trainer):
         window.measured.append(Measured.of(table, output, torch.arange(len(table))))
         if last:
             agree(window.error, "the loss", self._comm)  # before the optimizer's step
-            self._log_update(window)
-            self._progress.state["update"] += self.model.training
+            updated = combine(window.measured, window.phase, window.plan, True, self._comm)
+            window.metrics = {**window.plan.metrics, **updated}
+            for name, value in window.metrics.items():
+                self._metrics["train" if training else "eval"][f"rlobj/{name}"].append(value)
+            self._progress.state["update"] += training
         return output.loss * self.accelerator.num_processes
-
-    def _log_update(self, window: Window) -> None:
-        assert window.plan is not None
-        window.metrics = dict(window.plan.metrics)
-        window.metrics |= combine(window.measured, window.phase, window.plan, True, self._comm)
-        for name, value in window.metrics.items():
-            self._metrics["train" if self.model.training else "eval"][f"rlobj/{name}"].append(value)
 
     # Forward passes and tables.
 
-    def _forward(self, model: Any, inputs: Inputs, logged: bool = True) -> Any:
-        """Log-probs and entropies [B, T], and the loss of a router, from TRL's own loss.
-
-        That loss makes the forward pass and logs TRL's metrics. It is not used otherwise.
-        """
-        found, score, metrics = [], self._get_per_token_logps_and_entropies, self._metrics
-
-        def kept(*arguments: Any, **named: Any) -> Any:
-            found.append(score(*arguments, **named))
-            return found[-1]
-
-        self._get_per_token_logps_and_entropies = kept  # of this object: before every override
-        self._metrics = metrics if logged else defaultdict(lambda: defaultdict(list))
-        try:
-            GRPOTrainer._compute_loss(self, model, inputs)
-        finally:
-            del self._get_per_token_logps_and_entropies
-            self._metrics = metrics
-        return found[0]
+    def _forward(self, model: Any, inputs: Inputs) -> Any:
+        """Log-probs and entropies [B, T], and the loss of a router, from TRL's forward pass."""
+        ids, mask = (
+            torch.cat([inputs[f"prompt_{kind}"], inputs[f"completion_{kind}"]], dim=1)
+            for kind in ("ids", "mask")
+        )
+        passed = {name: inputs[name] for name in settings.TABLE["passed"] if name in inputs}
+        passed |= {"compute_entropy": True, "compute_aux_loss": self.aux_loss_enabled}
+        self._entropy_bonus_enabled = "entropy" in self.objective.needs.loss  # else detached
+        length = inputs["completion_ids"].size(1)
+        scores = self._get_per_token_logps_and_entropies(model, ids, mask, length, **passed)
+        self._entropy_bonus_enabled = False  # TRL has no bonus to log
+        return scores
 
     def _table(self, inputs: Inputs, logprobs: Tensor, entropies: Tensor | None) -> TokenBatch:
         """TRL's inputs as a TokenBatch."""
-        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        columns = settings.TABLE["columns"]
+        advantages = "rlobj_advantages" if self._own_advantages else "advantages"
         names = self.reward_func_names
         return TokenBatch.from_padded(
-            mask,
+            inputs["completion_mask"] * inputs.get("tool_mask", 1),
             logprobs,
             entropy=entropies,
-            groups=inputs["rlobj_groups"],
-            ids=inputs["rlobj_ids"],
-            rewards=inputs["rlobj_rewards"],
+            advantages=inputs.get(advantages),
             reward_names=names if len(set(names)) == len(names) else None,
             reward_weights=self.reward_weights.tolist(),
-            advantages=inputs.get("rlobj_advantages" if self._own_advantages else "advantages"),
-            old_logprobs=inputs.get("old_per_token_logps"),
-            old_entropy=inputs.get("rlobj_old_entropy"),
-            ref_logprobs=inputs.get("ref_per_token_logps"),
-            sampler_logprobs=inputs.get("sampling_per_token_logps"),
+            **{name: inputs[key] for name, key in columns.items() if key in inputs},
         )
 
     # The record, and checkpoints.

@@ -13,6 +13,7 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.files import write_whole
 from rlobj.config.presets import difference
+from rlobj.integrations.trl.settings import say
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
@@ -38,6 +39,7 @@ class Window:
         inputs: TRL's inputs of each micro-batch.
         rollouts: the micro-batches of each rollout that was sampled for this window.
         phase: of the objective.
+        first: the number of the first micro-batch in TRL's count.
         scored: log-probs and entropies under the present weights, [B, T], by the id of the inputs.
         plan: of the update; None = not made yet.
         tables: the micro-batches as they were planned.
@@ -49,6 +51,7 @@ class Window:
     inputs: list[Inputs]
     rollouts: list[list[Inputs]]
     phase: Objective
+    first: int = 0
     scored: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
     plan: Plan | None = None
     tables: list[TokenBatch] = field(default_factory=list)
@@ -62,11 +65,11 @@ class Window:
         return len(self.measured)
 
     @property
-    def size(self) -> str:
-        """The number of micro-batches, in words."""
-        return "1 micro-batch" if len(self.inputs) == 1 else f"{len(self.inputs)} micro-batches"
+    def due(self) -> Inputs | None:
+        """The micro-batch whose loss is due; None after the last one."""
+        return self.inputs[self.position] if self.position < len(self.inputs) else None
 
-    def samples(self, inputs: Inputs) -> bool:
+    def samples(self, inputs: Inputs | None) -> bool:
         """Whether these inputs were sampled for this window, from the policy as it is now."""
         return any(inputs is each for rollout in self.rollouts for each in rollout)
 
@@ -80,9 +83,8 @@ class Progress:
         rows: number of responses that were sampled, over all processes.
         batches: the prompts of the micro-batches of the window in progress.
         window: the window in progress; None = the next call opens one.
-        rewards: of the last rollout, over all processes, [B, K].
+        rewards: of the last rollouts, over all processes, [B, K].
         sampled: this process's new responses by `rlobj_ids`: token ids of prompt and completion.
-        entropies: entropies of TRL's own forward passes over a rollout; None = not wanted.
     """
 
     state: dict[str, Any]
@@ -91,7 +93,6 @@ class Progress:
     window: Window | None = None
     rewards: Tensor | None = None
     sampled: dict[int, Row] = field(default_factory=dict)
-    entropies: list[Tensor] | None = None
 
     def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
         """Write what a resumed run needs, beside the state of its record."""
@@ -110,21 +111,14 @@ class Progress:
             state, rows = dict(saved["state"]), int(saved["rows"])
             own, record = dict(saved["objective"]), saved["record"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
-            ) from None
-        if others := set(objective.init()) ^ (set(state) - {"update"}):
-            raise ConfigError(
-                f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
-            )
+            raise ConfigError(say("checkpoint", path, error)) from None
+        if others := {*objective.init()} ^ (state.keys() - {"update"}):
+            raise ConfigError(say("controllers", path, ", ".join(sorted(others))))
         changed = difference(own, _settings(objective))
         for name, old, new in changed:
-            logger.warning("%s: objective.%s was %s; the run goes on with %s", path, name, old, new)
+            logger.warning(say("changed", path, name, old, new))
         if changed and record is not None:
-            logger.warning(
-                "the record names the new objective for all its steps. To keep the runs apart, "
-                "resume with another GRPOConfig(output_dir=...), and another record= if you set one"
-            )
+            logger.warning(say("changed_record"))
         self.state, self.rows = state, rows
         return record
 
