@@ -34,11 +34,15 @@ settings.register_profile(
 settings.load_profile("rlobj")
 
 
-LONGEST = {
-    *("test_server_training.py", "test_ranks.py", "test_vllm_server.py", "test_hangs.py"),
-    *("test_trl_versions.py", "test_stability_command.py", "test_measurements.py"),
-}
-"""Files that take a minute or more. None of them runs vLLM in the process of the tests."""
+LONGEST = (
+    *("test_server_training.py", "test_ranks.py", "test_vllm_server.py", "test_trl_versions.py"),
+    *("test_measurements.py", "test_parallel.py", "test_hangs.py", "test_eval_program.py"),
+    *("test_sharded_moments.py", "test_stability_command.py", "test_step_balance.py"),
+    *("test_seeds.py", "test_own_loop.py", "test_resume.py", "test_run.py", "test_kernels.py"),
+    *("test_default_task.py", "test_diagnosis_study.py", "test_reasoning_gym.py"),
+    *("test_whole_batches.py", "test_planted.py", "test_rules_and_updates.py"),
+)
+"""Files that take ten seconds or more. None of them runs vLLM in the process of the tests."""
 
 
 def pytest_configure(config):
@@ -47,8 +51,9 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """Begin with the longest files, so that no worker waits for the last one of another."""
+    places = {name: place for place, name in enumerate(LONGEST)}
     counts = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path.name not in LONGEST, -counts[item.path]))
+    items.sort(key=lambda item: (places.get(item.path.name, len(places)), -counts[item.path]))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks.stability import folder, runs
 from benchmarks.stability.conditions import CONDITIONS, GROUPS
 from benchmarks.stability.plan import Asked, Stage, Study
-from benchmarks.stability.progress import Lines, Machine, Measured, estimate, remaining
+from benchmarks.stability.progress import Lines, Measured, cores, estimate, remaining
 from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RlobjError, nearest
 from rlobj.config.embedded_profile import PROFILES
@@ -52,14 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     ended = "train nothing; report the runs that ended. Give the options of their training"
     add("--report", action="store_true", help=ended)
     add("--dry-run", action="store_true", help="train nothing; say what would be trained")
-    add("--jobs", type=_positive, help="runs at one time; default: as cores and memory allow")
+    add("--jobs", type=_positive, help="runs at one time, of about 600 MiB each; default: cores")
     add("--retry-failed", action="store_true", help="train failed runs again")
     more = [name for name in GROUPS if name != "core"]
     add("--also", help=f"train these groups at the edge, too: {','.join(more)}")
-    add(
-        "--only",
-        help="train these conditions or groups only, such as dapo-loss,stapo,tau_p; no map",
-    )
+    some = "train these conditions or groups only, such as dapo-loss,stapo,tau_p; no map"
+    add("--only", help=some)
     add("--seeds", type=_positive, default=20, help="seeds at the edge (20)")
     add("--stable-seeds", type=_positive, default=5, help="seeds at the stable setting (5)")
     add("--rates", help="train at these learning rates, such as 5e-4,7e-4, without a search")
@@ -140,12 +138,11 @@ def _train(study: Study, options: argparse.Namespace, console: Console) -> None:
     """Say how long it takes, and train what is missing."""
     held = folder.refuse_other(study.runs)
     failed = folder.failed(study.runs)
-    measured, machine = Measured.read(study.runs), Machine.here()
-    jobs = options.jobs or machine.jobs(measured.mib)
+    measured, jobs = Measured.read(study.runs), options.jobs or cores()
     stages = study.stages()
     total = sum(stage.count for stage in stages)
     left = remaining(study, stages, measured)
-    said = [estimate(left, total, measured, machine, jobs)]
+    said = [estimate(left, total, measured, jobs)]
     if failed:
         again = "start again" if options.retry_failed else "stay so; --retry-failed starts them"
         said.append(f"{len(failed)} of its {len(held)} runs failed and {again}.")

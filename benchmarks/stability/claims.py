@@ -32,6 +32,11 @@ def table(found: Results) -> str:
     return tables.table(["claim", "source", "measured at the edge", "agrees"], rows)
 
 
+def beside_half(low: float, high: float, half: float = 0.5) -> str:
+    """Whether an interval is above a value."""
+    return YES if low > half else NO if high < half else OPEN
+
+
 def course(name: str, wanted: str) -> Callable[[Runs], Shown]:
     """How many runs of a condition have a course of the entropy."""
 
@@ -45,7 +50,7 @@ def course(name: str, wanted: str) -> Callable[[Runs], Shown]:
             text += f"; {BASE}: {base} of {len(runs[BASE])}"
             if low > 0.5 and wilson(base, len(runs[BASE]))[1] > low:
                 return text, f"{OPEN}: {BASE} is no different"
-        return text, YES if low > 0.5 else NO if high < 0.5 else OPEN
+        return text, beside_half(low, high)
 
     return measure
 
@@ -57,8 +62,7 @@ def better(name: str, base: str) -> Callable[[Runs], Shown]:
         each = analysis.compare(name, base, runs)
         if each is None or each.interval is None:
             return "too few pairs", OPEN
-        low, high = each.interval
-        return tables.signed_difference(each), YES if low > 0 else NO if high < 0 else OPEN
+        return tables.signed_difference(each), beside_half(*each.interval, half=0)
 
     return measure
 
@@ -71,7 +75,7 @@ def stays(name: str) -> Callable[[Runs], Shown]:
         stable = sum(not run.collapsed for run in each)
         low, high = wilson(stable, len(each))
         text = f"{stable} of {len(each)} runs did not collapse [{low:.2f}, {high:.2f}]"
-        return text, YES if low > 0.5 else NO if high < 0.5 else OPEN
+        return text, beside_half(low, high)
 
     return measure
 
@@ -117,6 +121,8 @@ def concentration(runs: Runs) -> Shown:
     return f"one token of about 780: {one:.0%} of the norm; 1% of the tokens: {percent:.0%}", "–"
 
 
+PAIR = ("stapo", "20-entropy")
+STABLE = "Lp-Reg is stable (its paper has one update per rollout)"
 CLAIMS: list[tuple[str, str, tuple[str, ...], Callable[[Runs], Shown]]] = [
     ("the entropy of GRPO collapses", STAPO, ("grpo",), course("grpo", "collapsed")),
     ("that of 20-Entropy explodes", STAPO, ("20-entropy",), course("20-entropy", "exploded")),
@@ -125,19 +131,13 @@ CLAIMS: list[tuple[str, str, tuple[str, ...], Callable[[Runs], Shown]]] = [
     ("that of STARE stays in a band", STARE, ("stare",), course("stare", "between")),
     ("the gate of STARE opens and closes", STARE, ("stare",), gate),
     ("STAPO ends higher than GRPO", STAPO, ("stapo", "grpo"), better("stapo", "grpo")),
-    (
-        *("STAPO ends higher than 20-Entropy", STAPO),
-        *(("stapo", "20-entropy"), better("stapo", "20-entropy")),
-    ),
+    ("STAPO ends higher than 20-Entropy", STAPO, PAIR, better(*PAIR)),
     ("STAPO ends higher than JustRL", STAPO, ("stapo", "justrl"), better("stapo", "justrl")),
     ("it matters which tokens STAPO drops", "–", ("stapo", "random"), better("stapo", "random")),
     ("STAPO drops about 0.01% of the tokens", STAPO, ("stapo",), touched),
     ("the tokens that it drops are spurious", STAPO, ("stapo",), spurious),
     ("few tokens carry much of the gradient", STAPO, ("dapo-loss",), concentration),
     ("Lp-Reg protects unlikely tokens", LP_REG, ("lp-reg",), protecting),
-    (
-        *("Lp-Reg is stable (its paper has one update per rollout)", LP_REG),
-        *(("lp-reg",), stays("lp-reg")),
-    ),
+    (STABLE, LP_REG, ("lp-reg",), stays("lp-reg")),
 ]
 """(claim, source, conditions that it needs, measurement)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from statistics import mean
 
-import psutil
 from rich.console import Console
 from rich.text import Text
 
@@ -24,8 +22,6 @@ from benchmarks.stability.runs import Run
 
 STEP_SECONDS = 0.31
 """Seconds of a rollout with four updates on one core, until runs of this study were measured."""
-RUN_MIB = 600
-"""Memory of a run, until runs of this study were measured."""
 
 
 @dataclass(frozen=True)
@@ -35,68 +31,33 @@ class Measured:
     Attributes:
         runs: their number.
         seconds: of a step, by task and updates per rollout.
-        mib: largest resident memory of a run.
     """
 
     runs: int
     seconds: dict[tuple[str, int], float]
-    mib: float
 
     @classmethod
     def read(cls, runs: Path) -> Measured:
         """Read the `done` files of a study."""
         each: dict[tuple[str, int], list[float]] = {}
-        peaks: list[float] = []
         for done in runs.glob(f"*/*/*/{driver.DONE}"):
             setting = Setting.named(done.parents[2].name)
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 facts = json.loads(done.read_text(encoding="utf-8"))
                 if setting is not None:
                     seconds = facts["wall_seconds"] / setting.steps
-                    each.setdefault(_kind(setting), []).append(seconds)
-                    peaks.append(facts["peak_mib"])
-        count = sum(map(len, each.values()))
-        return cls(count, {k: mean(v) for k, v in each.items()}, max(peaks, default=RUN_MIB))
+                    each.setdefault((setting.task, setting.updates), []).append(seconds)
+        return cls(sum(map(len, each.values())), {kind: mean(x) for kind, x in each.items()})
 
     def of(self, setting: Setting) -> float:
         """Seconds that a run in a setting takes."""
         usual = mean(self.seconds.values()) if self.seconds else STEP_SECONDS
-        return setting.steps * self.seconds.get(_kind(setting), usual)
+        return setting.steps * self.seconds.get((setting.task, setting.updates), usual)
 
 
-def _kind(setting: Setting) -> tuple[str, int]:
-    return setting.task, setting.updates
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a machine has for runs.
-
-    Attributes:
-        cores: that this process may use.
-        mib: free memory.
-    """
-
-    cores: int
-    mib: float
-
-    @classmethod
-    def here(cls) -> Machine:
-        """This machine, within the limits of its control group."""
-        free, cores = psutil.virtual_memory().available, len(os.sched_getaffinity(0))
-        group = Path("/sys/fs/cgroup")
-        with contextlib.suppress(OSError, ValueError):
-            cache = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
-            used = int((group / "memory.current").read_text()) - int(cache[1] if cache else 0)
-            free = min(free, int((group / "memory.max").read_text()) - used)
-        with contextlib.suppress(OSError, ValueError):
-            quota, period = map(int, (group / "cpu.max").read_text().split())
-            cores = max(1, min(cores, quota // period))
-        return cls(cores, free / 2**20)
-
-    def jobs(self, mib: float) -> int:
-        """Runs at one time: one a core, and as many as the memory has room for."""
-        return max(1, min(self.cores, int(self.mib // mib)))
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def remaining(study: Study, stages: Sequence[Stage], measured: Measured) -> tuple[int, float]:
@@ -111,43 +72,26 @@ def remaining(study: Study, stages: Sequence[Stage], measured: Measured) -> tupl
     return count, seconds
 
 
-def estimate(
-    left: tuple[int, float], total: int, measured: Measured, machine: Machine, jobs: int
-) -> str:
+def estimate(left: tuple[int, float], total: int, measured: Measured, jobs: int) -> str:
     """How long the study takes, before it starts.
 
     Args:
         left: runs that did not end, and their seconds together.
         total: number of runs of the study.
         measured: by earlier runs of this folder.
-        machine: cores and memory.
         jobs: runs at one time.
     """
     count, seconds = left
     if not count:
         return f"All {total} runs ended."
-    share = seconds / min(jobs, machine.cores, count)
-    source = (
-        f"as its {measured.runs} finished runs"
-        if measured.runs
-        else "a guess from another machine, until runs have ended"
+    share = seconds / min(jobs, cores(), count)
+    source = "a guess from another machine, until runs have ended"
+    if measured.runs:
+        source = f"as its {measured.runs} finished runs"
+    return (
+        f"{count} of {total} runs are to train, {seconds / count:.0f} s each ({source}).\n"
+        f"{jobs} at one time on {cores()} cores: {duration(share)}."
     )
-    lines = [
-        f"{count} of {total} runs are to train, {seconds / count:.0f} s each ({source}).",
-        f"{jobs} at one time on {machine.cores} cores: {duration(share)}.",
-    ]
-    possible = machine.jobs(measured.mib)
-    if machine.cores > possible:
-        lines.append(
-            f"The free memory, {machine.mib / 1024:.1f} GiB, has room for {possible} at one time, "
-            f"each with {measured.mib / 1024:.1f} GiB."
-        )
-    if jobs > possible:
-        lines.append(
-            f"More than {possible} at one time do not end earlier, and may end for lack of memory: "
-            f"--jobs {possible}"
-        )
-    return "\n".join(lines)
 
 
 def duration(seconds: float) -> str:
@@ -167,7 +111,7 @@ class Lines:
 
     def __init__(self, study: Study, console: Console, jobs: int, stages: Sequence[Stage]) -> None:
         self._study, self._console, self._stages = study, console, stages
-        self._jobs = min(jobs, Machine.here().cores)
+        self._jobs = min(jobs, cores())
         self._lock = threading.Lock()
 
     def tell(self, run: Run, state: str) -> None:
@@ -178,9 +122,8 @@ class Lines:
             if state.startswith("stopped"):
                 text += "; it starts again"
             elif state == driver.DONE and (end := self._study.outcome(run)) is not None:
-                count, seconds = remaining(
-                    self._study, self._stages, Measured.read(self._study.runs)
-                )
+                measured = Measured.read(self._study.runs)
+                count, seconds = remaining(self._study, self._stages, measured)
                 left = duration(seconds / max(min(self._jobs, count), 1))
                 text += f", last accuracy {end.last:.3f}; {count} to go, {left} left"
             elif state != "running":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median, stdev
 
 import numpy as np
@@ -180,21 +180,23 @@ def described(runs: Runs) -> str:
     return "\n\n".join((accuracies(runs), differences(runs), entropies(runs), tokens(runs)))
 
 
+def by_condition(
+    header: Sequence[str], runs: Runs, cells: Callable[[list[Outcome]], Sequence[str]]
+) -> str:
+    """A table with a row for each condition."""
+    rows = [[name, *cells(list(each.values()))] for name, each in runs.items()]
+    return table(["objective", *header], rows)
+
+
 def accuracies(runs: Runs) -> str:
     """Accuracy and shares by condition."""
-    rows = []
-    for name, each in runs.items():
-        values = list(each.values())
-        rows.append(
-            [
-                name,
-                _number_of(values),
-                _mean_accuracy([x.last for x in values]),
-                *(f"{mean(getattr(x, key) for x in values):.3f}" for key in ("best", "area")),
-                *(_share(values, key) for key in ("degraded", "collapsed")),
-            ]
-        )
-    return table(["objective", "runs", "last", "best", "area", "degraded", "collapsed"], rows)
+
+    def cells(each: list[Outcome]) -> list[str]:
+        means = (f"{mean(getattr(x, key) for x in each):.3f}" for key in ("best", "area"))
+        shares = (_share(each, key) for key in ("degraded", "collapsed"))
+        return [_number_of(each), _mean_accuracy([x.last for x in each]), *means, *shares]
+
+    return by_condition(["runs", "last", "best", "area", "degraded", "collapsed"], runs, cells)
 
 
 def differences(runs: Runs, primary: bool = False) -> str:
@@ -202,81 +204,64 @@ def differences(runs: Runs, primary: bool = False) -> str:
     holm = corrected(runs) if primary else {}
     rows = []
     for each in compared(runs, every=not primary):
-        more = []
+        difference = [f"{each.difference:+.3f}", _signed(each.interval)]
         if (p_holm := holm.get((each.name, each.base))) is not None:
-            more = [_signed(each.wide), chance(each.p), chance(p_holm)]
-        rows.append(
-            [
-                f"{each.name} − {each.base}",
-                str(len(each.seeds)),
-                f"{each.difference:+.3f}",
-                _signed(each.interval),
-                *more,
-            ]
-        )
+            difference += [_signed(each.wide), chance(each.p), chance(p_holm)]
+        rows.append([*_pair(each), *difference])
     header = ["comparison", "pairs", "difference in last", "95%"]
     return table([*header, *(["99.3%", "p", "p, Holm"] if holm else [])], rows)
 
 
+def _pair(each: Comparison) -> list[str]:
+    return [f"{each.name} − {each.base}", str(len(each.seeds))]
+
+
 def share_tests(runs: Runs) -> str:
     """McNemar's test of the shares in the primary comparisons."""
-    rows = [
-        [f"{x.name} − {x.base}", str(len(x.seeds)), chance(x.degraded), chance(x.collapsed)]
-        for x in compared(runs, every=False)
-    ]
+    pairs = compared(runs, every=False)
+    rows = [[*_pair(each), chance(each.degraded), chance(each.collapsed)] for each in pairs]
     return table(["comparison", "pairs", "p, degraded", "p, collapsed"], rows)
 
 
 def entropies(runs: Runs) -> str:
     """The course of the entropy by condition."""
-    rows = []
-    for name, each in runs.items():
-        values = [run for run in each.values() if not run.failed]
+
+    def cells(each: list[Outcome]) -> list[str]:
+        values = [run for run in each if not run.failed]
         ends = sorted(run.entropy_last for run in values if run.entropy_last is not None)
-        rows.append(
-            [
-                name,
-                str(len(values)),
-                _median(values, "entropy_first"),
-                _median(values, "entropy_last"),
-                f"{ends[0]:.3f} – {ends[-1]:.3f}" if ends else "–",
-                *(
-                    f"{sum(run.entropy_course == key for run in values)}"
-                    for key in ("collapsed", "exploded")
-                ),
-                _mean_share(values, "scored", ".0%"),
-            ]
-        )
-    header = ["objective", "runs", "first 10 steps", "last 20 steps", "lowest – highest run"]
-    return table([*header, "entropy collapsed", "entropy exploded", "tokens covered"], rows)
+        courses = [run.entropy_course for run in values]
+        return [
+            str(len(values)),
+            *(_median(values, key) for key in ("entropy_first", "entropy_last")),
+            f"{ends[0]:.3f} – {ends[-1]:.3f}" if ends else "–",
+            *(str(courses.count(key)) for key in ("collapsed", "exploded")),
+            _mean_share(values, "scored", ".0%"),
+        ]
+
+    header = ["runs", "first 10 steps", "last 20 steps", "lowest – highest run"]
+    header += ["entropy collapsed", "entropy exploded", "tokens covered"]
+    return by_condition(header, runs, cells)
 
 
 def tokens(runs: Runs) -> str:
     """What the rules touch, what they catch, and who carries the gradient."""
-    rows = []
-    for name, each in runs.items():
-        values = [run for run in each.values() if not run.failed]
-        sums = {
-            key: sum(run.counts[key] for run in values)
-            for key in (values[0].counts if values else ())
-        }
-        rows.append(
-            [
-                name,
-                _mean_share(values, "touched", ".3%"),
-                _ratio(sums, "caught", "judged dropped", ".1%"),
-                _ratio(sums, "caught", "spurious", ".1%") if sums.get("dropped") else "–",
-                f"{_ratio(sums, 'spurious first', 'right first', '.2%')} → "
-                f"{_ratio(sums, 'spurious last', 'right last', '.2%')}"
-                if sums.get("judged")
-                else "–",
-                *(_mean_share(values, key, ".0%") for key in ("largest token", "largest 1%")),
-            ]
-        )
-    header = ["objective", "tokens touched", "precision", "recall"]
-    header += ["spurious tokens in right responses"]
+
+    def cells(each: list[Outcome]) -> list[str]:
+        values = [run for run in each if not run.failed]
+        names = values[0].counts if values else ()
+        sums = {key: sum(run.counts[key] for run in values) for key in names}
+        parts = (_ratio(sums, f"spurious {x}", f"right {x}", ".2%") for x in ("first", "last"))
+        return [
+            _mean_share(values, "touched", ".3%"),
+            _ratio(sums, "caught", "judged dropped", ".1%"),
+            _ratio(sums, "caught", "spurious", ".1%") if sums.get("dropped") else "–",
+            " → ".join(parts) if sums.get("judged") else "–",
+            *(_mean_share(values, key, ".0%") for key in ("largest token", "largest 1%")),
+        ]
+
+    header = ["tokens touched", "precision", "recall", "spurious tokens in right responses"]
     header += [f"share of the sum of norms: {part}" for part in ("one token", "1% of the tokens")]
-    return table(header, rows)
+    return by_condition(header, runs, cells)
 
 
 # Cells.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 from benchmarks import driver
 from benchmarks.harness import ROOT
 from benchmarks.stability import folder, report
+from benchmarks.stability.__main__ import main
 from benchmarks.stability.plan import Asked, Study
 from forked import Forked, wait_until
 
@@ -26,7 +30,26 @@ SETTING = "max-digits-rate-0.001-updates-4-steps"
 
 
 def command(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
     return forked.run([*TINY, "--runs", str(runs), *words], cwd=ROOT)
+
+
+def here(runs: Path, *words: str) -> tuple[int, str]:
+    """The exit code of the command in this process, where it trains nothing, and its stderr."""
+    code, before = 0, signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()) as told,
+    ):
+        patch.setattr("sys.argv", ["stability", *TINY[2:], "--runs", str(runs), *words])
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return code, told.getvalue()
 
 
 def marks(runs: Path, name: str) -> set[str]:
@@ -62,12 +85,12 @@ def test_a_run_that_ended_is_not_repeated_and_a_dry_run_writes_nothing(
     runs, _ = finished
     before = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}
     words = ["--steps", "2", "--only", "dapo-loss,stapo", "--seeds"]
-    dry = command(runs, *words, "2", "--dry-run")
-    assert "2 of 4 runs are to train" in dry.stderr
-    assert "as its 2 finished runs" in dry.stderr
-    again = command(runs, *words, "1")
-    assert "All 2 runs ended." in again.stderr
-    assert "0: done" not in again.stderr
+    _, dry = here(runs, *words, "2", "--dry-run")
+    assert "2 of 4 runs are to train" in dry
+    assert "as its 2 finished runs" in dry
+    _, again = here(runs, *words, "1")
+    assert "All 2 runs ended." in again
+    assert "0: done" not in again
     after = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}
     assert {f: t for f, t in after.items() if f.name != ".lock"} == {
         f: t for f, t in before.items() if f.name != ".lock"
@@ -92,9 +115,9 @@ def test_kills_mark_only_the_run_that_was_killed(tmp_path: Path) -> None:
     paused = trainings(study)
     for each in paused:
         each.suspend()
-    two = command(runs, "--steps", "20", "--only", "grpo")
-    assert two.returncode == 2
-    assert "another process is training the study in" in two.stderr
+    code, two = here(runs, "--steps", "20", "--only", "grpo")
+    assert code == 2
+    assert "another process is training the study in" in two
 
     next(each for each in paused if f"{started}/0." in open_files(each)).kill()
     wait_until(lambda: marks(runs, "failed"), process=study, log=log)
@@ -114,7 +137,7 @@ def test_kills_mark_only_the_run_that_was_killed(tmp_path: Path) -> None:
     assert len(ended) < 2
 
     words = ["--steps", "20", "--seeds", "3", "--only", "grpo"]
-    dry = command(runs, *words, "--dry-run").stderr
+    _, dry = here(runs, *words, "--dry-run")
     assert f"{2 - len(ended)} of 3 runs are to train" in dry
     assert "failed and stay so; --retry-failed starts them" in dry
     on = command(runs, *words, "--retry-failed")
@@ -263,19 +286,18 @@ def test_the_report_refuses_a_study_of_another_configuration_also_while_one_trai
     words = ["--steps", "2", "--seeds", "1", "--only", "dapo-loss,stapo", "--report", "--out"]
     file = f"{SETTING}-2/stapo/0/config.resolved.yaml"
     runs = changed(finished, tmp_path, file, "group_size: 8", "group_size: 4")
-    refused = command(runs, *words, str(tmp_path / "out"))
-    assert refused.returncode == 2
-    assert "sampling.group_size is 4, and would be 8" in refused.stderr
+    code, refused = here(runs, *words, str(tmp_path / "out"))
+    assert code == 2
+    assert "sampling.group_size is 4, and would be 8" in refused
     assert not (tmp_path / "out").exists()
     with lock_folder(finished[0], "training the study in"):
-        written = command(finished[0], *words, str(tmp_path / "out"))
-    assert written.returncode == 0, written.stderr
+        assert here(finished[0], *words, str(tmp_path / "out")) == (0, "")
     assert "2 runs ended" in (tmp_path / "out" / "stability.md").read_text()
 
 
 def test_the_same_learning_rate_twice_is_one(finished: tuple[Path, str]) -> None:
     words = ["--steps", "2", "--seeds", "1", "--only", "stapo", "--rates", "1e-3,0.001"]
-    assert "All 1 runs ended." in command(finished[0], *words, "--dry-run").stderr
+    assert "All 1 runs ended." in here(finished[0], *words, "--dry-run")[1]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +314,7 @@ def test_the_same_learning_rate_twice_is_one(finished: tuple[Path, str]) -> None
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, words: list[str], told: str) -> None:
-    done = command(tmp_path / "runs", *words)
-    assert done.returncode == 2
-    assert told in " ".join(done.stderr.split())
+    code, said = here(tmp_path / "runs", *words)
+    assert code == 2
+    assert told in " ".join(said.split())
     assert not (tmp_path / "runs").exists()

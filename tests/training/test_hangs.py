@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import hanging_worker
 import pytest
@@ -16,13 +18,22 @@ from rlobj.config.run_folder import read_stop
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "who"), [("sleeps", 1), ("stops", 0)])
-def test_a_rank_that_hangs_is_named_and_a_slow_one_goes_on(policy, tmp_path, how, who):
+def test_a_rank_that_hangs_is_named_and_a_slow_one_goes_on(policy, tmp_path):
     """The rollout of the second rank takes longer than the limit, and is no hang.
 
-    The first rank has the store in which the ranks tell of their progress.
+    The first rank has the store in which the ranks tell of their progress. The runs mostly wait,
+    so both are made at one time.
     """
-    run, logs = tmp_path / "run", [tmp_path / "0.log", tmp_path / "1.log"]
+    with ThreadPoolExecutor() as pool:
+        cases = [pool.submit(hang, policy, tmp_path, "sleeps", 1)]
+        cases.append(pool.submit(hang, policy, tmp_path, "stops", 0))
+    for case in cases:
+        case.result()
+
+
+def hang(policy: Path, folder: Path, how: str, who: int) -> None:
+    """A run in which a rank sleeps or is stopped."""
+    run, logs = folder / how, [folder / f"{how}-{rank}.log" for rank in (0, 1)]
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     words = [hanging_worker.__file__, how, str(who), policy, run]
     ranks = []

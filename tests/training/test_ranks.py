@@ -142,6 +142,7 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
 
 
 SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
+SMALL |= {"training.updates_per_step": 2}
 
 
 @pytest.fixture(scope="module")

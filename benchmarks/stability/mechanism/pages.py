@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -48,28 +48,33 @@ def write(found: Found, out: Path) -> None:
     draw(found, out)
 
 
+def rows_of(found: Found, part: str) -> Sequence[Any]:
+    return found[part]["rows"]
+
+
+def filled(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A table of cells that name the entries of a row in braces."""
+    return table([*columns], [[cell.format(**row) for cell in columns.values()] for row in rows])
+
+
 def carried(found: Found) -> str:
     """What planted tokens carry."""
-    header = (
-        *("policy", "planted", "their π", "share of Σ g", "share / rate", "share of Σ g²"),
-        *("share of the parameters' gradient", "as many random tokens"),
-    )
-    return table(
-        header,
-        [
-            [
-                row["policy"],
-                f"{measured_rate(found, row):.3%}",
-                f"{row['prob']:.1g}",
-                f"{row['sum']:.2%}",
-                _span(times(found, row), ".0f"),
-                f"{row['energy']:.2%}",
-                _span(row["parameters_each"], ".2%"),
-                f"{row['random']:.2%}",
-            ]
-            for row in found["carried"]["rows"]
-        ],
-    )
+    columns = {
+        "policy": "{policy}",
+        "planted": "{planted:.3%}",
+        "their π": "{prob:.1g}",
+        "share of Σ g": "{sum:.2%}",
+        "share / rate": "{times}",
+        "share of Σ g²": "{energy:.2%}",
+        "share of the parameters' gradient": "{span}",
+        "as many random tokens": "{random:.2%}",
+    }
+    rows = []
+    for row in rows_of(found, "carried"):
+        texts = {"times": _span(times(found, row), ".0f")}
+        texts["span"] = _span(row["parameters_each"], ".2%")
+        rows.append({**row, **texts, "planted": measured_rate(found, row)})
+    return filled(columns, rows)
 
 
 def times(found: Found, row: Mapping[str, Any]) -> list[float]:
@@ -84,75 +89,47 @@ def _span(values: Sequence[float], form: str) -> str:
 
 def sources(found: Found) -> str:
     """Planted tokens beside the spurious tokens that the policy samples itself."""
-    header = (
-        *("policy", "spurious tokens", "number", "share of all tokens", "their π"),
-        *("π < 0.002", "STAPO's rule: precision", "recall"),
-    )
-    return table(
-        header,
-        [
-            [
-                row["policy"],
-                row["source"],
-                f"{row['count']}",
-                f"{row['share']:.2%}",
-                f"{row['prob']:.1g}",
-                *(_share(row[name]) for name in ("rare", "precision", "recall")),
-            ]
-            for row in found["sources"]["rows"]
-        ],
-    )
+    columns = {
+        "policy": "{policy}",
+        "spurious tokens": "{source}",
+        "number": "{count}",
+        "share of all tokens": "{share:.2%}",
+        "their π": "{prob:.1g}",
+        **{"π < 0.002": "{rare}", "STAPO's rule: precision": "{precision}", "recall": "{recall}"},
+    }
+    shown = ("rare", "precision", "recall")
+    rows = rows_of(found, "sources")
+    return filled(columns, [{**row, **{name: _share(row[name]) for name in shown}} for row in rows])
 
 
 def bounds(found: Found) -> str:
     """STAPO's bounds."""
-    header = (
-        *("policy", "tokens", "largest error of the equality", "smallest slack of the bound"),
-        *(
-            "tokens whose bound is not positive",
-            "bound / norm², planted",
-            "bound / norm², π < 0.002",
-        ),
-    )
-    return table(
-        header,
-        [
-            [
-                row["policy"],
-                f"{row['tokens']:,}",
-                f"{row['error']:.0e}",
-                f"{row['slack']:.0e}",
-                f"{row['vacuous']:.0%}",
-                f"{row['tightness']:.2f}",
-                f"{row['tightness_rare']:.2f}",
-            ]
-            for row in found["bounds"]["rows"]
-        ],
-    )
+    columns = {
+        "policy": "{policy}",
+        "tokens": "{tokens:,}",
+        "largest error of the equality": "{error:.0e}",
+        "smallest slack of the bound": "{slack:.0e}",
+        "tokens whose bound is not positive": "{vacuous:.0%}",
+        "bound / norm², planted": "{tightness:.2f}",
+        "bound / norm², π < 0.002": "{tightness_rare:.2f}",
+    }
+    return filled(columns, rows_of(found, "bounds"))
 
 
 def judged(found: Found) -> str:
     """Precision and recall of sets of tokens, 1% planted."""
     rows = {(r["policy"], r["set"]): r for r in found["rules"]["rows"] if r["rate"] == 1e-2}
-    header = ["tokens", *(f"{kind}: {x}" for kind in POLICIES for x in ("precision", "recall"))]
+    both = [(kind, x) for kind in POLICIES for x in ("precision", "recall")]
     cells = [
-        [
-            title,
-            *(_share(rows[kind, name][x]) for kind in POLICIES for x in ("precision", "recall")),
-        ]
-        for name, title in SETS.items()
+        [title, *(_share(rows[kind, name][x]) for kind, x in both)] for name, title in SETS.items()
     ]
-    return table(header, cells)
+    return table(["tokens", *(f"{kind}: {x}" for kind, x in both)], cells)
 
 
 def _share(value: float | None) -> str:
-    return (
-        "none chosen"
-        if value is None
-        else f"{value:.0%}"
-        if value >= 0.1 or not value
-        else f"{value:.1%}"
-    )
+    if value is None:
+        return "none chosen"
+    return f"{value:.0%}" if value >= 0.1 or not value else f"{value:.1%}"
 
 
 def update(found: Found) -> str:
@@ -180,54 +157,36 @@ def update(found: Found) -> str:
 
 def quadrants(found: Found) -> str:
     """STARE's quadrants."""
-    header = (
-        *("policy", "quadrant", "predicted", "independent logits"),
-        *("network, own tokens", "network, all tokens", "single tokens with the right sign"),
-    )
-    rows = []
-    for row in found["quadrants"]["rows"]:
-        of = row["batches"]
-        rows.append(
-            [
-                row["policy"],
-                QUADRANTS[row["quadrant"]],
-                f"{row['predicted']:+.2e}",
-                f"{row['independent']:+.2e}",
-                f"{row['own']:+.2g}, sign {row['own_signs']} of {of}",
-                f"{row['all']:+.2g}, sign {row['all_signs']} of {of}",
-                f"{row['agree']:.0%}",
-            ]
-        )
-    return table(header, rows)
+    columns = {
+        "policy": "{policy}",
+        "quadrant": "{quadrant}",
+        "predicted": "{predicted:+.2e}",
+        "independent logits": "{independent:+.2e}",
+        "network, own tokens": "{own:+.2g}, sign {own_signs} of {batches}",
+        "network, all tokens": "{all:+.2g}, sign {all_signs} of {batches}",
+        "single tokens with the right sign": "{agree:.0%}",
+    }
+    rows = rows_of(found, "quadrants")
+    return filled(columns, [{**row, "quadrant": QUADRANTS[row["quadrant"]]} for row in rows])
 
 
 def growth(found: Found) -> str:
-    """Short runs with planted tokens."""
+    """Short runs with planted tokens; a cell has one number a seed."""
+    columns = {
+        "probability of letters, after / before": ("letters", ".2f"),
+        "of wrong digits, after / before": ("digits", ".2f"),
+        "accuracy of the last samples": ("accuracy", ".2f"),
+        "tokens dropped": ("dropped", ".2%"),
+    }
     each: dict[tuple[str, float], list[Any]] = {}
-    for row in found["growth"]["rows"]:
+    for row in rows_of(found, "growth"):
         each.setdefault((row["condition"], row["rate"]), []).append(row)
-
-    def cell(rows: Sequence[Any], name: str, form: str) -> str:
-        return ", ".join(format(row[name], form) for row in rows)
-
-    header = (
-        *("objective", "planted", "probability of letters, after / before"),
-        *("of wrong digits, after / before", "accuracy of the last samples", "tokens dropped"),
-    )
-    return table(
-        header,
-        [
-            [
-                f"`{name}`",
-                f"{rate:.1%}" if rate else "0",
-                cell(rows, "letters", ".2f"),
-                cell(rows, "digits", ".2f"),
-                cell(rows, "accuracy", ".2f"),
-                cell(rows, "dropped", ".2%"),
-            ]
-            for (name, rate), rows in each.items()
-        ],
-    )
+    cells = [
+        [f"`{name}`", f"{rate:.1%}" if rate else "0"]
+        + [", ".join(format(row[key], form) for row in rows) for key, form in columns.values()]
+        for (name, rate), rows in each.items()
+    ]
+    return table(["objective", "planted", *columns], cells)
 
 
 TABLES = {

@@ -5,7 +5,8 @@ All seeds, rates and sizes are here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -34,130 +35,90 @@ NETWORK = ("own", "all", "first_order")
 Rows = list[dict[str, Any]]
 
 
-def carried() -> Rows:
-    """What planted tokens carry of the gradient, by policy and rate."""
-    rows = []
-    for kind in POLICIES:
-        policy = Policy.load(kind)
-        rollouts = [roll_out(policy, seed) for seed in SEEDS]
-        for rate in RATES:
-            found = [
-                gradients.carried(policy, rollouts[seed], objective(BASE), rate, seed)
-                for seed in SEEDS
-            ]
-            row = {"policy": kind, **means(found)}
-            for name in ("sum", "parameters", "random"):
-                row[f"{name}_each"] = [each[name] for each in found]
-            rows.append(row)
-    return rows
+def by_policy(
+    measure: Callable[[Policy], Iterable[dict[str, Any]]], dtype: torch.dtype = torch.float32
+) -> Rows:
+    """The rows of each policy, which they name first."""
+    return [
+        {"policy": kind, **row} for kind in POLICIES for row in measure(Policy.load(kind, dtype))
+    ]
 
 
-def bounds() -> Rows:
+def carried(policy: Policy) -> Iterator[dict[str, Any]]:
+    """What planted tokens carry of the gradient, by rate."""
+    rollouts = [roll_out(policy, seed) for seed in SEEDS]
+    for rate in RATES:
+        found = [
+            gradients.carried(policy, rollouts[seed], objective(BASE), rate, seed) for seed in SEEDS
+        ]
+        each = ("sum", "parameters", "random")
+        yield means(found) | {f"{name}_each": [row[name] for row in found] for name in each}
+
+
+def bounds(policy: Policy) -> Rows:
     """STAPO's bounds, token by token, on the loss of `dapo-loss`."""
-    rows = []
-    for kind in POLICIES:
-        policy = Policy.load(kind, torch.float64)
-        rollout = plant(roll_out(policy, 0, prompts=16), 1e-2, 0)
-        found = gradients.bounds(policy, rollout, objective(BASE))
-        lower, exact, measured = (found[name] for name in ("lower", "exact", "measured"))
-        rare = found["prob"] < 0.002
-        rows.append(
-            {
-                "policy": kind,
-                "tokens": len(exact),
-                "error": float((measured - exact).abs().max()),
-                "slack": float((measured - lower).min()),
-                "vacuous": float((lower <= 0).double().mean()),
-                "tightness": float((lower / exact)[found["planted"]].mean()),
-                "tightness_rare": float((lower / exact)[rare].mean()),
-                "rare": int(rare.sum()),
-                "largest": float(measured.max().sqrt()),
-                "median": float(measured.median().sqrt()),
-            }
-        )
-    return rows
+    rollout = plant(roll_out(policy, 0, prompts=16), 1e-2, 0)
+    found = gradients.bounds(policy, rollout, objective(BASE))
+    lower, exact, measured = (found[name] for name in ("lower", "exact", "measured"))
+    rare = found["prob"] < 0.002
+    return [
+        {
+            "tokens": len(exact),
+            "error": float((measured - exact).abs().max()),
+            "slack": float((measured - lower).min()),
+            "vacuous": float((lower <= 0).double().mean()),
+            "tightness": float((lower / exact)[found["planted"]].mean()),
+            "tightness_rare": float((lower / exact)[rare].mean()),
+            "rare": int(rare.sum()),
+            "largest": float(measured.max().sqrt()),
+            "median": float(measured.median().sqrt()),
+        }
+    ]
 
 
-def judged() -> Rows:
-    """Precision and recall of the sets that objectives treat differently, by policy and rate."""
-    rows = []
-    for kind in POLICIES:
-        policy = Policy.load(kind)
-        for rate in RATES[1:]:
-            tables = _tables(policy, rate)
-            found = [rules.judged(table) for table in tables]
-            rows += [
-                {"policy": kind, "rate": rate, "set": name, **pooled([f[name] for f in found])}
-                for name in found[0]
-            ]
-    return rows
+def judged(policy: Policy) -> Iterator[dict[str, Any]]:
+    """Precision and recall of the sets that objectives treat differently, by rate."""
+    for rate in RATES[1:]:
+        found = [rules.judged(table) for table in _tables(policy, rate)]
+        for name in found[0]:
+            yield {"rate": rate, "set": name, **pooled([f[name] for f in found])}
 
 
-def compared() -> Rows:
+def compared(policy: Policy) -> Iterator[dict[str, Any]]:
     """Planted tokens and the spurious tokens that the policy samples: how likely, and STAPO's rule.
 
     `rare` is the share with π < 0.002. Rollouts without planted tokens are as sampled.
     """
-    rows = []
-    for kind in POLICIES:
-        policy = Policy.load(kind)
-        for source in ("planted", "sampled"):
-            tables = _tables(policy, 1e-2 if source == "planted" else None)
-            marks = [table.columns["planted"] > 0 for table in tables]
-            logprobs = torch.cat([t.logprobs[m] for t, m in zip(tables, marks, strict=True)])
-            rare = torch.cat(
-                [rules.selected(RARE, t)[m] for t, m in zip(tables, marks, strict=True)]
-            )
-            rows.append(
-                {
-                    "policy": kind,
-                    "source": source,
-                    "count": len(logprobs),
-                    "share": mean(float(m.double().mean()) for m in marks),
-                    "prob": float(logprobs.mean().exp()),
-                    "rare": float(rare.double().mean()),
-                    **pooled(
-                        rules.found(rules.touched(objective("stapo"), table), table)
-                        for table in tables
-                    ),
-                }
-            )
-    return rows
+    for source in ("planted", "sampled"):
+        tables = _tables(policy, 1e-2 if source == "planted" else None)
+        marks = [table.columns["planted"] > 0 for table in tables]
+        logprobs = torch.cat([t.logprobs[m] for t, m in zip(tables, marks, strict=True)])
+        rare = [rules.selected(RARE, t)[m] for t, m in zip(tables, marks, strict=True)]
+        of = objective("stapo")
+        yield {
+            "source": source,
+            "count": len(logprobs),
+            "share": mean(float(m.double().mean()) for m in marks),
+            "prob": float(logprobs.mean().exp()),
+            "rare": float(torch.cat(rare).double().mean()),
+            **pooled(rules.found(rules.touched(of, table), table) for table in tables),
+        }
 
 
-def swept() -> Rows:
+def swept(policy: Policy) -> Iterator[dict[str, Any]]:
     """Precision and recall of STAPO's rule by its thresholds."""
-    rows = []
-    for kind in POLICIES:
-        tables = _tables(Policy.load(kind), 1e-2)
-        found = zip(*(rules.swept(table) for table in tables), strict=True)
-        rows += [
-            {"policy": kind, "tau_p": each[0]["tau_p"], "tau_h": each[0]["tau_h"], **pooled(each)}
-            for each in found
-        ]
-    return rows
+    tables = _tables(policy, 1e-2)
+    for each in zip(*(rules.swept(table) for table in tables), strict=True):
+        yield {"tau_p": each[0]["tau_p"], "tau_h": each[0]["tau_h"], **pooled(each)}
 
 
-def update() -> Rows:
-    """What one update does to the planted tokens, by policy and objective."""
-    rows = []
-    for kind in POLICIES:
-        policy = Policy.load(kind)
-        every: dict[str, Rows] = {name: [] for name in updates.STUDIED}
-        for seed in FEW:
-            case = updates.Case.make(policy, 1e-2, seed, STEP_RATE)
-            for name, found in updates.compared(case).items():
-                every[name].append(found)
-        rows += [
-            {
-                "policy": kind,
-                "condition": name,
-                **means(found),
-                "each": [f["planted"] for f in found],
-            }
-            for name, found in every.items()
-        ]
-    return rows
+def update(policy: Policy) -> Iterator[dict[str, Any]]:
+    """What one update does to the planted tokens, by objective."""
+    cases = (updates.Case.make(policy, 1e-2, seed, STEP_RATE) for seed in FEW)
+    every = [updates.compared(case) for case in cases]
+    for name in updates.STUDIED:
+        found = [each[name] for each in every]
+        yield {"condition": name, **means(found), "each": [f["planted"] for f in found]}
 
 
 def grown() -> Rows:
@@ -167,52 +128,41 @@ def grown() -> Rows:
     return [growth.grown(condition, rate, seed) for seed in TWO for condition, rate in asked]
 
 
-def quadrants() -> Rows:
+def quadrants(policy: Policy) -> Iterator[dict[str, Any]]:
     """STARE's quadrants with independent logits and with shared parameters."""
-    rows = []
-    for kind in POLICIES:
-        policy = Policy.load(kind, torch.float64)
-        rollouts = [plant(roll_out(policy, seed, prompts=16), 1e-2, seed) for seed in SEEDS]
-        own = [entropies.own_logits(policy, each, LOGIT_STEP) for each in rollouts]
-        shared = [entropies.shared(policy, each, PARAMETER_STEP) for each in rollouts]
-        tokens = [
-            entropies.agreement(entropies.influences(policy, each, PARAMETER_STEP))
-            for each in rollouts
-        ]
-        for name in QUADRANTS:
-            logits, network = [each[name] for each in own], [each[name] for each in shared]
-            right = network[0]["predicted"] > 0
-            rows.append(
-                {
-                    "policy": kind,
-                    "quadrant": name,
-                    "tokens": mean(each["tokens"] for each in logits),
-                    "predicted": mean(each["predicted"] for each in logits),
-                    "independent": mean(each["measured"] for each in logits),
-                    "error": max(each["error"] for each in logits),
-                    "batches": len(network),
-                    **{key: mean(each[key] for each in network) for key in NETWORK},
-                    **{
-                        f"{key}_signs": sum((each[key] > 0) == right for each in network)
-                        for key in NETWORK
-                    },
-                    "agree": mean(each[name] for each in tokens),
-                    "agree_weighted": mean(each[f"{name}, weighted"] for each in tokens),
-                    "correlation": mean(each["correlation"] for each in tokens),
-                    "agree_all": mean(each["all"] for each in tokens),
-                }
-            )
-    return rows
+    rollouts = [plant(roll_out(policy, seed, prompts=16), 1e-2, seed) for seed in SEEDS]
+    own = [entropies.own_logits(policy, each, LOGIT_STEP) for each in rollouts]
+    shared = [entropies.shared(policy, each, PARAMETER_STEP) for each in rollouts]
+    influences = (entropies.influences(policy, each, PARAMETER_STEP) for each in rollouts)
+    tokens = means([entropies.agreement(each) for each in influences])
+    for name in QUADRANTS:
+        logits, network = [each[name] for each in own], [each[name] for each in shared]
+        right = network[0]["predicted"] > 0
+        signs = {f"{key}_signs": sum((x[key] > 0) == right for x in network) for key in NETWORK}
+        yield {
+            "quadrant": name,
+            "tokens": mean(each["tokens"] for each in logits),
+            "predicted": mean(each["predicted"] for each in logits),
+            "independent": mean(each["measured"] for each in logits),
+            "error": max(each["error"] for each in logits),
+            "batches": len(network),
+            **{key: mean(each[key] for each in network) for key in NETWORK},
+            **signs,
+            "agree": tokens[name],
+            "agree_weighted": tokens[f"{name}, weighted"],
+            "correlation": tokens["correlation"],
+            "agree_all": tokens["all"],
+        }
 
 
 PARTS: Mapping[str, Callable[[], Rows]] = {
-    "carried": carried,
-    "bounds": bounds,
-    "sources": compared,
-    "rules": judged,
-    "thresholds": swept,
-    "update": update,
-    "quadrants": quadrants,
+    "carried": partial(by_policy, carried),
+    "bounds": partial(by_policy, bounds, torch.float64),
+    "sources": partial(by_policy, compared),
+    "rules": partial(by_policy, judged),
+    "thresholds": partial(by_policy, swept),
+    "update": partial(by_policy, update),
+    "quadrants": partial(by_policy, quadrants, torch.float64),
     "growth": grown,
 }
 """Name -> what measures it."""
