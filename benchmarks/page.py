@@ -23,7 +23,7 @@ from rlobj import TokenBatch, load_preset
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder
 from rlobj.insight.page.writing import write_inspection_page
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 
 VOCABULARY, GROUP, LENGTH, UPDATES = 16384, 8, 250, 2
@@ -40,7 +40,7 @@ READING = """Filters are timed on loaded columns. The first number is that of th
 first time that it runs; "shown" is that of the page, with the counts of the tokens it finds."""
 
 
-def made_up_update(place: tuple[int, int], lengths: list[int]) -> Observed:
+def made_up_update(place: tuple[int, int], lengths: list[int]) -> ObservedUpdate:
     """One update, planned as the trainer plans it."""
     objective = load_preset("stapo").objective
     generator = torch.Generator().manual_seed(100 * place[0] + place[1])
@@ -72,7 +72,7 @@ def made_up_update(place: tuple[int, int], lengths: list[int]) -> Observed:
     ]
     names = ("logprobs", "entropy", "collision", "entropy_sensitivity")
     columns = [getattr(table, name) for name in names]
-    return Observed(objective, {}, table, plan, sequences, *columns)
+    return ObservedUpdate(objective, {}, table, plan, sequences, *columns)
 
 
 def make_run(run: Path, tokens: int, steps: int) -> None:

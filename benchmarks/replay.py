@@ -21,7 +21,7 @@ from benchmarks.harness import (
     return_freed_memory,
 )
 from rlobj import TokenBatch, load_preset, replay
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 
 RESPONSE, GROUP = 1000, 8
@@ -33,7 +33,7 @@ PRESETS = (
 RULE, SWEEP = "(advantage > 0) & (prob < TAU) & entropy.bottom(0.8)", "TAU=1e-4..1e-2:20"
 
 
-def observed(tokens: int, seed: int) -> Observed:
+def observed(tokens: int, seed: int) -> ObservedUpdate:
     """A random update of STAPO."""
     generator = torch.Generator().manual_seed(seed)
     responses = tokens // RESPONSE
@@ -58,7 +58,7 @@ def observed(tokens: int, seed: int) -> Observed:
     plan = objective.plan([table], {"update": seed}, clauses=True)
     sequences = [([1] * 100, range(RESPONSE))] * responses
     columns = (table.logprobs, entropy, table.collision, torch.zeros(tokens))
-    return Observed(objective, {"update": seed}, table, plan, sequences, *columns)
+    return ObservedUpdate(objective, {"update": seed}, table, plan, sequences, *columns)
 
 
 def answer(what: str, millions: int, steps: int) -> dict[str, float]:

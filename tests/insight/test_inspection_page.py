@@ -17,7 +17,7 @@ from record_rows import write_records
 from rlobj import ConfigError, write_inspection_page
 from rlobj.config.presets import load_preset
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.schema import COLUMNS
 from rlobj.records.tables import write_tables
 
@@ -74,7 +74,7 @@ def write_table(run: Path) -> None:
     plan = OBJECTIVE.plan([table], {}, clauses=True)
     ids = [list(range(LENGTH)) for _ in range(2 * PER_GROUP)]
     columns = (logprobs, entropy, collision, sensitivity)
-    seen = Observed(OBJECTIVE, {}, table, plan, [([8, 9], each) for each in ids], *columns)
+    seen = ObservedUpdate(OBJECTIVE, {}, table, plan, [([8, 9], each) for each in ids], *columns)
     write_tables(run / "tables", STEP, [(1, seen)], (0, 1), {})
 
 

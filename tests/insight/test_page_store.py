@@ -17,7 +17,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.insight.page.encoding import store_data
 from rlobj.insight.page.store import PageRows, encoded, read_rows, whole_rows
 from rlobj.objectives.objective import Objective
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.schema import SCHEMA
 from rlobj.records.tables import UpdateTable, write_tables
 
@@ -42,7 +42,9 @@ def write_step(run: Path, step: int, update: UpdateTable) -> Path:
     plan = objective.plan([table], update.state, clauses=True)
     policy = (getattr(table, name) for name in ("logprobs", "entropy", "collision"))
     unknown = torch.full_like(table.logprobs, torch.nan)
-    observed = Observed(objective, update.state, table, plan, update.sequences, *policy, unknown)
+    observed = ObservedUpdate(
+        objective, update.state, table, plan, update.sequences, *policy, unknown
+    )
     run.mkdir(exist_ok=True)
     (run / "config.resolved.yaml").touch()
     write_tables(run / "tables", step, [(update.update, observed)], (0, 1), {})

@@ -20,7 +20,7 @@ import rlobj
 from rlobj import Objective, TokenBatch, load_preset, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.config.presets import preset_names
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 from rlobj.training import run_training
 
@@ -45,7 +45,7 @@ def test_every_recorded_preset_gives_its_weights_again_from_one_or_two_ranks(
                 columns = [getattr(part, name) for name in ("logprobs", "entropy", "collision")]
                 sequences = [([4], [5] * n) for n in part.lengths.tolist()]
                 sensitivity = torch.zeros(size)
-                observed = Observed(phase, state, part, own, sequences, *columns, sensitivity)
+                observed = ObservedUpdate(phase, state, part, own, sequences, *columns, sensitivity)
                 updates.append((number, observed))
             folder = tmp_path / str(ranks) / "tables"
             write_tables(folder, 7, updates, (rank, ranks), {})

@@ -19,7 +19,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records import read_records
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.recorder import ROW_BYTES, Recorder
 from rlobj.records.schema import COLUMNS
 from rlobj.training import Callback, run_training
@@ -28,7 +28,7 @@ from rlobj.training.loop import stages
 KEYS = ("step", "update", "response", "position")
 
 
-def observed_of(preset: str = "20-entropy", seed: int = 0, groups: int = 64) -> Observed:
+def observed_of(preset: str = "20-entropy", seed: int = 0, groups: int = 64) -> ObservedUpdate:
     """An update of random tokens."""
     objective = load_preset(preset).objective
     table = fitting(objective, awkward_batch(seed, groups, torch.float32))
@@ -36,7 +36,7 @@ def observed_of(preset: str = "20-entropy", seed: int = 0, groups: int = 64) -> 
     plan = objective.plan([table], {"update": 0}, clauses=True)
     sequences = [([4, 5], [4 + i % 16 for i in range(n)]) for n in table.lengths.tolist()]
     columns = (table.logprobs, table.entropy, table.collision, table.logprobs)
-    return Observed(objective, {"update": 0}, table, plan, sequences, *columns)
+    return ObservedUpdate(objective, {"update": 0}, table, plan, sequences, *columns)
 
 
 def record(folder: Path, megabytes: float = 200.0, share: float = 0.1, rank: int = 0) -> Recorder:

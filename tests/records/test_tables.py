@@ -15,7 +15,7 @@ from tiny import tiny_config
 from rlobj import ConfigError
 from rlobj.objectives.tokens import PER_TOKEN
 from rlobj.records import read_tables
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 from rlobj.training import run_training
 from rlobj.training.loop import stages
@@ -127,7 +127,7 @@ def test_a_process_without_responses_writes_a_part_without_rows(tmp_path):
     nothing = observed.table.select([])
     plan = observed.objective.plan([nothing], observed.state, clauses=True)
     none = torch.zeros(0)
-    empty = Observed(observed.objective, {"update": 0}, nothing, plan, [], *[none] * 4)
+    empty = ObservedUpdate(observed.objective, {"update": 0}, nothing, plan, [], *[none] * 4)
     for rank, part in enumerate((observed, empty)):
         write_tables(tmp_path / "tables", 7, [(1, part)], (rank, 2), {})
     [update] = read_tables(tmp_path)

@@ -14,7 +14,7 @@ from rlobj import Clip, Objective, TokenBatch, load_preset
 from rlobj.objectives.divisors import SequenceMean
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.records.metrics import token_metrics
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 
 STAPO = load_preset("stapo").objective
 
@@ -67,7 +67,7 @@ class Softmax:
         responses: Sequence[int] | None = None,
         comm: Comm | None = None,
         skip: Callable[[Tensor], Tensor] | None = None,
-    ) -> Observed:
+    ) -> ObservedUpdate:
         """The update on some of the responses; `skip` says which rows were not scored."""
         whole, columns = self.table(), self.columns(self.logits)
         chosen = list(range(len(self.lengths))) if responses is None else responses
@@ -77,7 +77,7 @@ class Softmax:
         if skip is not None:
             for column in kept.values():
                 column[skip(plan.weights[0] * plan.advantages[0])] = math.nan
-        return Observed(objective, {}, table, plan, [], **kept)
+        return ObservedUpdate(objective, {}, table, plan, [], **kept)
 
 
 @pytest.mark.parametrize(

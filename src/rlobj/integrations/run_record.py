@@ -26,7 +26,7 @@ from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
 from rlobj.records.metrics import average, sampler_gap, token_metrics
-from rlobj.records.observed import POLICY, Observed
+from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class RunRecord:
         self._watch = Watch(config, foreign=True)
         self.folder = self._run.path
         self._recorder = Recorder(self.folder, config, tokenizer, comm)
-        self.updates: list[tuple[Observed, Mapping[str, float]]] = []
+        self.updates: list[tuple[ObservedUpdate, Mapping[str, float]]] = []
         self._stack = ExitStack()
         self.steps = 0
         if state is not None:
@@ -94,7 +94,7 @@ class RunRecord:
         for line in self._run.lines():
             self._watch.add(line)
 
-    def update(self, observed: Observed, metrics: Mapping[str, float]) -> dict[str, float]:
+    def update(self, observed: ObservedUpdate, metrics: Mapping[str, float]) -> dict[str, float]:
         """Record an update.
 
         Args:
@@ -158,7 +158,7 @@ def observed_update(
     plan: Plan,
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
     scores: Sequence[Mapping[str, Tensor]],
-) -> Observed:
+) -> ObservedUpdate:
     """What an update in another trainer read and decided on this rank.
 
     Args:
@@ -183,10 +183,12 @@ def observed_update(
         else nowhere
         for name in POLICY
     }
-    return Observed(objective, state, table.replace(**given), plan.joined, sequences, **columns)
+    return ObservedUpdate(
+        objective, state, table.replace(**given), plan.joined, sequences, **columns
+    )
 
 
-def _rollout_metrics(updates: Sequence[Observed], comm: Comm) -> dict[str, float]:
+def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str, float]:
     """Rewards, groups and lengths of the responses in the updates, each counted once.
 
     If the tables have no rewards, only lengths and counts. `tokens/step` counts a token once for

@@ -21,7 +21,7 @@ from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import largest
-from rlobj.records.observed import POLICY, Observed
+from rlobj.records.observed import POLICY, ObservedUpdate
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TOPS = (0.0001, 0.001, 0.01)
@@ -41,7 +41,7 @@ _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 
 @torch.no_grad()
-def token_metrics(observed: Observed, comm: Comm) -> dict[str, float]:
+def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
     """The metrics of one update; shares, means and quantiles of no tokens are absent.
 
     Args:
@@ -120,7 +120,7 @@ class _Tokens:
     entropy_change: Tensor
 
     @classmethod
-    def of(cls, observed: Observed) -> _Tokens:
+    def of(cls, observed: ObservedUpdate) -> _Tokens:
         clauses = observed.plan.clauses
         assert clauses is not None
         rows = clauses.in_phase.nonzero()[:, 0]
@@ -169,7 +169,7 @@ def _order_statistics(columns: Sequence[tuple[Tensor, Sequence[int]]], comm: Com
 
 
 @dataclass(frozen=True)
-class Measured:
+class MicroBatchResult:
     """What the loss of one micro-batch measured.
 
     Attributes:
@@ -191,7 +191,7 @@ class Measured:
     sampler_logprobs: Any
 
     @classmethod
-    def of(cls, table: TokenBatch, output: LossOutput, rows: Tensor) -> Measured:
+    def of(cls, table: TokenBatch, output: LossOutput, rows: Tensor) -> MicroBatchResult:
         """What the loss of a table measured, without its graph."""
         columns = {name: getattr(table, name) for name in POLICY}
         return cls(
@@ -206,7 +206,11 @@ class Measured:
 
 
 def combine(
-    measured: Sequence[Measured], objective: Objective, plan: Plan, complete: bool, comm: Comm
+    measured: Sequence[MicroBatchResult],
+    objective: Objective,
+    plan: Plan,
+    complete: bool,
+    comm: Comm,
 ) -> dict[str, float]:
     """The metrics of an update: sums and extremes over micro-batches and ranks.
 

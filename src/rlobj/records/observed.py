@@ -1,4 +1,4 @@
-"""Observed: what one optimizer update read and decided on one rank."""
+"""ObservedUpdate: what one optimizer update read and decided on one rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICY = ("logprobs", "entropy", "collision", "entropy_sensitivity")
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedUpdate:
     """One update of one rank: its tokens, its plan, and the policy's columns as it read them.
 
     The columns belong to the policy at the start of the update. They come from the scoring pass if

@@ -23,7 +23,7 @@ from rlobj.base.errors import RunError
 from rlobj.config.run_config import RunConfig
 from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.rows import rows_of
 from rlobj.records.tables import write_tables
 from rlobj.records.texts import TokenTexts
@@ -61,13 +61,13 @@ class Recorder:
         self.state = {"halvings": 0, "rows": 0}
         self._folder, self._config, self._comm = folder, config, comm
         self._texts = TokenTexts(tokenizer)
-        self._updates: list[tuple[int, Observed]] = []  # of a step that gets a full table
+        self._updates: list[tuple[int, ObservedUpdate]] = []  # of a step that gets a full table
         self._first = 0  # step of the open file's first row
         self._open: list[Any] = []  # tables of the open file
         self._unwritten = self._added = 0  # rows; those of the step in progress
         self._written, self._seconds = time.perf_counter(), 0.0  # the last write, and its duration
 
-    def update(self, step: int, index: int, observed: Observed) -> None:
+    def update(self, step: int, index: int, observed: ObservedUpdate) -> None:
         """Record an update; `step` counts from 1 and `index`, in the step, from 0."""
         every = self._config.output.tables_every
         if every and (step % every == 0 or step == self._config.training.steps):
@@ -76,7 +76,7 @@ class Recorder:
             if self.limit:
                 self._add(step, index + 1, observed)
 
-    def _add(self, step: int, update: int, observed: Observed) -> None:
+    def _add(self, step: int, update: int, observed: ObservedUpdate) -> None:
         clauses, table = observed.plan.clauses, observed.table
         assert clauses is not None
         assert table.ids is not None

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlobj.objectives import functional
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.records.schema import CONTEXT, SCHEMA, SCHEMA_VERSION
 from rlobj.records.texts import TokenTexts
 
 
 def rows_of(
-    observed: Observed,
+    observed: ObservedUpdate,
     rows: Tensor,
     probability: Tensor,
     place: tuple[int, int],

@@ -25,7 +25,7 @@ from rlobj.base.files import parse_json, step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
-from rlobj.records.observed import POLICY, Observed
+from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.reading import checked_files
 from rlobj.records.rows import numpy
 from rlobj.records.schema import SCHEMA_VERSION, VERSION_KEY
@@ -66,7 +66,7 @@ class UpdateTable:
 def write_tables(
     folder: Path,
     step: int,
-    updates: Sequence[tuple[int, Observed]],
+    updates: Sequence[tuple[int, ObservedUpdate]],
     ranks: tuple[int, int],
     facts: Mapping[str, Any],
 ) -> None:
@@ -97,7 +97,7 @@ def write_tables(
     write_parquet(path, whole.replace_schema_metadata(metadata))
 
 
-def _rows(step: int, number: int, observed: Observed) -> Any:
+def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     """The responses of an update as a table of pyarrow."""
     table, size = observed.table, len(observed.table.lengths)
     values = {name: getattr(table, name) for name in (*PER_TOKEN, "advantages")}

@@ -24,7 +24,7 @@ from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file, step_of
 from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
-from rlobj.records.observed import POLICY, Observed
+from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.reading import open_records, read_records, sound
 from rlobj.records.rows import numbers, numpy, rows_of
 from rlobj.records.schema import COLUMNS
@@ -144,7 +144,9 @@ def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
     current = {
         name: unknown if (values := getattr(table, name)) is None else values for name in POLICY
     }
-    observed = Observed(update.objective, update.state, table, plan, update.sequences, **current)
+    observed = ObservedUpdate(
+        update.objective, update.state, table, plan, update.sequences, **current
+    )
     decided, ids = table.decided.nonzero()[:, 0], table.ids
     assert ids is not None
     probability = torch.where(plan.clauses.in_phase, 1.0, torch.inf)
@@ -172,7 +174,9 @@ def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
     return pyarrow.concat_tables([rows, pyarrow.table(alone)], promote_options="default")
 
 
-def _more_columns(observed: Observed) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def _more_columns(
+    observed: ObservedUpdate,
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Columns of rules that the record lacks: with one value per token, and per response."""
     table, current, old = observed.table, observed.logprobs, observed.old_logprobs
     found = {

@@ -16,7 +16,7 @@ from rlobj.config.run_folder import is_run
 from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.integrations.trl.window import Inputs, Window
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 
 
 class RecordEvents(TrainerCallback):
@@ -150,7 +150,7 @@ def _object(kind: str) -> str:
     return f"{PYTHON_OBJECT}: {kind}>"
 
 
-def _observed(window: Window, state: Mapping[str, Any]) -> Observed:
+def _observed(window: Window, state: Mapping[str, Any]) -> ObservedUpdate:
     assert window.plan is not None
     sequences = [each for inputs in window.inputs for each in _sequences(inputs)]
     scores = [measured.scores for measured in window.measured]

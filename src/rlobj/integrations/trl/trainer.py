@@ -25,7 +25,7 @@ from rlobj.integrations.trl.window import Inputs, Progress, Window
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
-from rlobj.records.metrics import Measured, combine
+from rlobj.records.metrics import MicroBatchResult, combine
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 
@@ -236,7 +236,7 @@ class ObjectiveMixin(_Trainer):
         except BatchError as error:  # raised below on all processes together
             window.error = window.error or error
             output = window.phase.loss(*place, check=False)
-        window.measured.append(Measured.of(table, output, torch.arange(len(table))))
+        window.measured.append(MicroBatchResult.of(table, output, torch.arange(len(table))))
         if last:
             agree(window.error, "the loss", self._comm)  # before the optimizer's step
             updated = combine(window.measured, window.phase, window.plan, True, self._comm)

@@ -17,7 +17,7 @@ from rlobj.integrations.trl.settings import say
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.metrics import Measured
+from rlobj.records.metrics import MicroBatchResult
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Window:
     plan: Plan | None = None
     tables: list[TokenBatch] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[MicroBatchResult] = field(default_factory=list)
     error: BatchError | None = None
 
     @property

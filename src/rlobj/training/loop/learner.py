@@ -25,8 +25,15 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
-from rlobj.records.metrics import MEASURED, PREDICTED, Measured, average, combine, token_metrics
-from rlobj.records.observed import POLICY, Observed
+from rlobj.records.metrics import (
+    MEASURED,
+    PREDICTED,
+    MicroBatchResult,
+    average,
+    combine,
+    token_metrics,
+)
+from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
@@ -39,7 +46,7 @@ from rlobj.training.rollouts.sample_checks import SampleChecks
 from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, StepBatch, shard
 
 Metrics = Mapping[str, float]
-OnUpdate = Callable[[int, MiniBatch, Observed | None, Metrics], None]
+OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
 
 _CURRENT = ("logprobs", "entropy", "collision")
 _SCORED = {*_CURRENT, *(f"old_{name}" for name in _CURRENT), "proxy_logprobs"}
@@ -248,7 +255,7 @@ class Learner:
 
     # An update.
 
-    def _update(self, phase: Objective, batch: MiniBatch) -> tuple[Observed | None, Metrics]:
+    def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
         """One optimizer update on one mini-batch; what it observed, and its metrics.
 
         Nothing changes on any rank if nothing counts, or if the loss or the gradient is not finite:
@@ -257,14 +264,14 @@ class Learner:
         if not self._finite(batch.table):
             return None, SKIPPED
         plan = self.plan(phase, batch)
-        measured: list[Measured] = []
+        measured: list[MicroBatchResult] = []
         for micro in self._micro_batches(phase, batch, plan):
             own = plan.part(micro.rows)
             output = phase.loss(micro.table, own, check=False)  # the step below is skipped
             if micro.trained:
                 with self.clock.inside("backward"):
                     self.parallel.backward(output.loss, last=micro.last)
-            measured.append(Measured.of(micro.table, output, micro.rows))
+            measured.append(MicroBatchResult.of(micro.table, output, micro.rows))
         gap = {} if self._scored else self._compare_measured(batch, measured)
         with self.clock.inside("forward"), torch.no_grad():
             metrics = combine(measured, self.objective, plan, batch.current, self.comm)
@@ -373,7 +380,9 @@ class Learner:
         sampler = torch.tensor([x for s in samples for x in s.logprobs]).to(columns["logprobs"])
         return self._samples.compare(columns, sampler, self.state, drawn=drawn, whole=drawn)
 
-    def _compare_measured(self, batch: MiniBatch, measured: Sequence[Measured]) -> dict[str, float]:
+    def _compare_measured(
+        self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
+    ) -> dict[str, float]:
         """The same of the tokens that went through the model in the only update of a rollout."""
         columns = {name: torch.cat([each.scores[name] for each in measured]) for name in _CURRENT}
         sampler = torch.cat([each.sampler_logprobs for each in measured])
@@ -388,8 +397,8 @@ def _observed(
     batch: MiniBatch,
     plan: Plan,
     state: Mapping[str, Any],
-    measured: Sequence[Measured],
-) -> Observed:
+    measured: Sequence[MicroBatchResult],
+) -> ObservedUpdate:
     """What an update read and decided: a view of tensors that it has made anyway.
 
     Args:
@@ -409,4 +418,4 @@ def _observed(
             name: nowhere.index_copy(0, rows, torch.cat([each.scores[name] for each in measured]))
             for name in POLICY
         }
-    return Observed(phase, before, batch.table, plan, batch.sequences, **columns)
+    return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns)

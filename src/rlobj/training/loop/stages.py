@@ -19,7 +19,7 @@ from rlobj.config.run_config import settings_of
 from rlobj.config.run_folder import best_checkpoint, checkpoints, held_out, measure_of
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
 from rlobj.ranks import together
-from rlobj.records.observed import Observed
+from rlobj.records.observed import ObservedUpdate
 from rlobj.samplers import Sample, derive_seed
 from rlobj.samplers.types import WeightsLost, seed_generators
 from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
@@ -118,7 +118,7 @@ def after_update(
     parts: Parts,
     index: int,
     batch: MiniBatch,
-    observed: Observed | None,
+    observed: ObservedUpdate | None,
     metrics: Mapping[str, float],
 ) -> None:
     """Count an update, and record it."""
