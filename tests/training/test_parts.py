@@ -1,4 +1,4 @@
-"""The parts of a run: what a caller sets or hands in is what the steps work with."""
+"""The trainer of a run: what a caller sets or hands in is what the steps work with."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step, train_on
 
 
 def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
     config = tiny_config(policy, "grpo", sampling={"dynamic": None}, training={"steps": 1})
-    with open_parts(config, tmp_path / "run") as parts:
-        own = parts.pipeline.collector
+    with open_trainer(config, tmp_path / "run") as trainer:
+        own = trainer.pipeline.collector
 
         class FirstGroups:
             stream = own.stream
@@ -26,8 +26,8 @@ def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
                 rollout = own.collect(step)
                 return replace(rollout, responses=rollout.responses[:48])
 
-        parts.pipeline.collector = FirstGroups()
-        run_step(parts)
+        trainer.pipeline.collector = FirstGroups()
+        run_step(trainer)
     [line] = metrics(tmp_path / "run")
     assert (line["response/count"], line["reward/groups"]) == (48, 6)
 
@@ -38,9 +38,9 @@ def test_a_rollout_is_trained_on_without_a_step_around_it(policy, tmp_path):
     run_training(config, tmp_path / "whole")
     [whole] = metrics(tmp_path / "whole")
     seen = []
-    with open_parts(config, tmp_path / "run") as parts:
-        rollout = parts.pipeline.take(0)
-        found = train_on(parts.learner, rollout, lambda *update: seen.append(update))
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
+        found = train_on(trainer.learner, rollout, lambda *update: seen.append(update))
     assert [(index, metrics == found) for index, _, _, metrics in seen] == [(0, False)]
     assert all(whole[name] == value for name, value in found.items() if name in whole)
     assert found["loss/total"] == whole["loss/total"]

@@ -5,24 +5,22 @@
                in each pass
     update     plan -> loss and backward per micro-batch -> optimizer step
 
-What is called here is in `stages.py` and `learner.py`, which also keep the time. `failures.py` says
-what happens when a step fails.
+What is called here is in `trainer.py` and `learner.py`, which also keep the time. `failures.py`
+says what happens when a step fails.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from rlobj.objectives.objective import Objective
 from rlobj.records.observed import Observed
 from rlobj.records.token_metrics import token_metrics
-from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
 from rlobj.training.loop.learner import SKIPPED, Learner
 from rlobj.training.loop.metrics import PREDICTED, Measured, average
 from rlobj.training.loop.micro_batch import observe
-from rlobj.training.loop.parts import Parts
+from rlobj.training.loop.trainer import Trainer
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 
@@ -31,20 +29,20 @@ OnUpdate = Callable[[int, MiniBatch, Observed | None, Metrics], None]
 
 
 @guarded
-def run_step(parts: Parts) -> None:
+def run_step(trainer: Trainer) -> None:
     """One rollout with all its updates, then everything that is due."""
-    learner = parts.learner
-    rollout = stages.collect(parts)
-    if parts.metrics["reward/groups"] > 0:
-        parts.metrics |= train_on(learner, rollout, partial(stages.after_update, parts))
+    learner = trainer.learner
+    rollout = trainer.collect()
+    if trainer.metrics["reward/groups"] > 0:
+        trainer.metrics |= train_on(learner, rollout, trainer.after_update)
     else:  # no group has responses that differ in reward
-        parts.metrics |= stages.check_samples(parts, rollout)
+        trainer.metrics |= trainer.check_samples(rollout)
     learner.steps += 1
-    stages.record_rollout(parts, rollout)
-    stages.sync(parts)
-    stages.evaluate(parts)
-    stages.write(parts)
-    stages.save(parts)
+    trainer.record_rollout(rollout)
+    trainer.sync()
+    trainer.evaluate()
+    trainer.write()
+    trainer.save()
 
 
 def train_on(
