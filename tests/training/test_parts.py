@@ -9,9 +9,11 @@ from runs import metrics
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
-from rlobj.training import run_training
+from rlobj.scoring import PolicyScorer
+from rlobj.training import CallerInputs, run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step, train_on
+from rlobj.training.rollouts.collector import Collector
 
 
 def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
@@ -30,6 +32,27 @@ def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
         run_step(trainer)
     [line] = metrics(tmp_path / "run")
     assert (line["response/count"], line["reward/groups"]) == (48, 6)
+
+
+def test_a_collector_and_a_scorer_are_handed_in(policy, tmp_path):
+    """The scorer serves policy and reference, and both give the numbers of the usual run."""
+    penalties = {"penalties": [{"kind": "kl", "coefficient": 0.1}]}
+    config = tiny_config(policy, "grpo", objective=penalties, training={"steps": 2})
+    run_training(config, tmp_path / "usual")
+    collected, scored = [], []
+
+    class Mine(Collector):
+        def collect(self, step):
+            collected.append(step)
+            return super().collect(step)
+
+    def scorer(model, packed):
+        scored.append(model)
+        return PolicyScorer(model, packed)
+
+    run_training(config, tmp_path / "own", CallerInputs(collector=Mine, scorer=scorer))
+    assert metrics(tmp_path / "own") == metrics(tmp_path / "usual")
+    assert (collected, len(scored)) == ([0, 1], 2)
 
 
 def test_a_rollout_is_trained_on_without_a_step_around_it(policy, tmp_path):

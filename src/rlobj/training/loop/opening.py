@@ -137,41 +137,19 @@ class CallerInputs:
                 lacks = lacks if name == "sampler" else ""
                 raise ConfigError(f"{name} is a {kind}; expected {_EXPECTED[name]}{lacks}")
 
-    def local(self) -> list[str]:
-        """The arguments that only this process has: no configuration can name them."""
-        named = {name for name in _SETTINGS if isinstance(getattr(self, name), str | Path | None)}
-        named_functions = all(_target(each) is not None for each in self._functions.values())
-        settings = isinstance(self.reward, Mapping | list | Reward) and named_functions
-        if settings or _target(self.reward) is not None:
-            named.add("reward")
-        return [name for name in _SETTINGS if name not in named]
-
     def layers(self) -> list[Layer]:
         """The settings that name the arguments, one layer an argument."""
+        passed = {name: getattr(self, name) for name in _SETTINGS}
+        return [(name, _settings(name, x)) for name, x in passed.items() if x is not None]
+
+    def local(self) -> list[str]:
+        """The arguments that only this process has: no configuration can name them."""
         return [
-            (name, self._reward() if name == "reward" else nested(path, self._text(name)))
-            for name, path in _SETTINGS.items()
-            if getattr(self, name) is not None
+            name
+            for name, settings in self.layers()
+            if not isinstance(getattr(self, name), str | Path)
+            and (name != "reward" or PYTHON_OBJECT in str(settings))
         ]
-
-    def _text(self, name: str) -> str:
-        value = getattr(self, name)
-        if name not in self.local():
-            return str(value)
-        if name == "sampler":
-            return "object"
-        return f"{PYTHON_OBJECT}: {type(value).__name__ if name == 'model' else 'rows'}>"
-
-    def _reward(self) -> dict[str, Any]:
-        reward = self.reward
-        if isinstance(reward, Reward):
-            return {"rewards": reward.model_dump(mode="json")}
-        if (several := _entries(reward)) is not None:
-            of = [_settings(each) for each in several]
-            return {"rewards": {**reward, "of": of} if _is_several(reward) else of}
-        if isinstance(reward, Mapping):
-            return {"rewards": dict(reward)}
-        return {"rewards": reward_settings(reward if isinstance(reward, str) else _text(reward))}
 
     @property
     def _functions(self) -> dict[Any, Any]:
@@ -192,6 +170,33 @@ class CallerInputs:
         return config.rewards.open()
 
 
+def _settings(name: str, value: Any) -> dict[str, Any]:
+    """The settings that name an argument, with a text in place of a Python object."""
+    if name == "reward":
+        return {"rewards": _reward(value)}
+    text = str(value)
+    if not isinstance(value, str | Path):
+        kind = type(value).__name__ if name == "model" else "rows"
+        text = "object" if name == "sampler" else f"{PYTHON_OBJECT}: {kind}>"
+    return nested(_SETTINGS[name], text)
+
+
+def _reward(reward: Any) -> Any:
+    if isinstance(reward, Reward):
+        return reward.model_dump(mode="json")
+    if (several := _entries(reward)) is not None:
+        of = [
+            {"kind": "custom", **each, "target": _text(each["target"])}
+            if isinstance(each, Mapping) and callable(each.get("target"))
+            else each
+            for each in several
+        ]
+        return {**reward, "of": of} if _is_several(reward) else of
+    if isinstance(reward, Mapping):
+        return dict(reward)
+    return reward_settings(reward if isinstance(reward, str) else _text(reward))
+
+
 def _entries(reward: Any) -> list[Any] | None:
     """Several rewards as a list of mappings; None = one reward."""
     if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
@@ -202,13 +207,6 @@ def _entries(reward: Any) -> list[Any] | None:
 
 def _is_several(reward: Any) -> bool:
     return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)
-
-
-def _settings(entry: Any) -> Any:
-    """One of several rewards with a text in place of a function."""
-    if isinstance(entry, Mapping) and callable(entry.get("target")):
-        return {"kind": "custom", **entry, "target": _text(entry["target"])}
-    return entry
 
 
 def _text(function: Any) -> str:

@@ -73,9 +73,15 @@ def run_training(
         Interrupts() as interrupts,
         open_trainer(config, out, inputs, resume=resume) as trainer,
         noted(trainer),
-        _watched(trainer),
-        _frozen(),
+        HangWatch(
+            *(trainer.comm, config.training.hang_timeout),
+            lambda: trainer.learner.clock.stage,
+            partial(write_note, trainer),
+        ),
+        contextlib.ExitStack() as stack,
     ):
+        gc.freeze()  # each full collection would visit the million objects that imports leave
+        stack.callback(gc.unfreeze)
         interrupts.defer()
         while trainer.learner.steps < config.training.steps:
             try:
@@ -92,25 +98,6 @@ def run_training(
     folder = Path(out) if trainer.comm.rank == 0 else trainer.run.path
     passed = None if inputs.passed("model") is None else (inputs.model, inputs.tokenizer)
     return TrainingResult(folder, trainer.learner.steps, seconds, trainer.run.lines(), passed)
-
-
-@contextlib.contextmanager
-def _frozen() -> Iterator[None]:
-    """Leave the objects that exist now out of Python's garbage collections.
-
-    Imports leave about a million of them, and each full collection would visit them all.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-def _watched(trainer: Trainer) -> HangWatch:
-    """Ends all processes if one of them hangs."""
-    limit, clock = trainer.config.training.hang_timeout, trainer.learner.clock
-    return HangWatch(trainer.comm, limit, lambda: clock.stage, partial(write_note, trainer))
 
 
 class Interrupts:
