@@ -19,10 +19,8 @@ from unittest import mock
 from benchmarks.harness import Table, asked, cpu_seconds, main
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
 from rlobj.config.run_config import RunConfig, compose
-from rlobj.training.loop.given import Given
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import CallerInputs, open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.objects import Objects
 from rlobj.training.run import prepared
 
 VOCABULARY, GROUP, LENGTH, WIDTH, LAYERS = 16384, 8, 64, 256, 4
@@ -56,17 +54,18 @@ def settings(variant: str, large: bool, groups: int, steps: int) -> dict[str, An
     return found
 
 
-def open_run(preset: str, layer: dict[str, Any], large: bool, groups: int) -> tuple[RunConfig, Any]:
-    """The configuration of a run, and the parts that are given."""
+def open_run(
+    preset: str, layer: dict[str, Any], large: bool, groups: int
+) -> tuple[RunConfig, CallerInputs]:
+    """The configuration of a run, and what is handed in."""
     if not large:
-        return prepared(compose(preset, [("benchmark", layer)])), Given()
+        return prepared(compose(preset, [("benchmark", layer)])), CallerInputs()
     lengths = lognormal_lengths(groups * GROUP, LENGTH, 0.5)
     sampler = RandomSampler(lengths, GROUP, VOCABULARY)
     rows = [{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(groups)]
     model = make_policy(VOCABULARY, WIDTH, LAYERS)
-    objects = Objects(model, sampler.tokenizer, rows, None, "exact", sampler)
-    config = prepared(compose(preset, [*objects.layers(), ("benchmark", layer)]))
-    return config, objects.given(config)
+    inputs = CallerInputs(model, sampler.tokenizer, rows, None, "exact", sampler)
+    return prepared(compose(preset, [*inputs.layers(), ("benchmark", layer)])), inputs
 
 
 @contextlib.contextmanager
@@ -94,8 +93,8 @@ def answer(case: str, groups: int, steps: int) -> dict[str, list[float]]:
         runs = {}
         for variant in variants:
             layer = settings(variant, large, groups, steps)
-            config, given = open_run(preset, layer, large, groups)
-            opened = open_parts(config, Path(folder) / variant, given=given)
+            config, inputs = open_run(preset, layer, large, groups)
+            opened = open_trainer(config, Path(folder) / variant, inputs)
             runs[variant] = stack.enter_context(opened)
         runs[BARE].learner.judge = None
         for step in range(steps):

@@ -202,26 +202,26 @@ class Bench:
         """
         from rlobj.base.errors import RunError
         from rlobj.data import load_problems
-        from rlobj.training.loop.given import Given
-        from rlobj.training.loop.opening import open_parts
+        from rlobj.training.loop.opening import CallerInputs, open_trainer
         from rlobj.training.loop.step import run_step
 
         config, done, gaps = configured(self._settings, seed, rate, prompts), 0, []
         problems = load_problems(config.data, "train")[:PROBLEMS]
         self._plant(*(fault if not sound else ("",)))
-        given = Given(sampler=self._sampler, train_problems=problems)
+        rows = [{"prompt": each.prompt, "answer": each.answer} for each in problems]
+        inputs = CallerInputs(data=rows, sampler=self._sampler)
         try:
             with (
                 tempfile.TemporaryDirectory() as path,
-                open_parts(config, f"{path}/run", given=given) as parts,
+                open_trainer(config, f"{path}/run", inputs) as trainer,
             ):
                 for _ in range(sound):
-                    run_step(parts)
+                    run_step(trainer)
                 if sound:
                     self._plant(*fault)
                 for done in range(1, limit + 1):  # noqa: B007
-                    run_step(parts)
-                    gaps.append(float(f"{parts.metrics['sampler/logprob_gap']:.3g}"))
+                    run_step(trainer)
+                    gaps.append(float(f"{trainer.metrics['sampler/logprob_gap']:.3g}"))
         except RunError as error:
             head = " ".join(" ".join(str(error).splitlines()[:2]).split())
             return {"steps": done, "message": head[:300], "gaps": gaps}

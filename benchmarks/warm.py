@@ -2,4 +2,4 @@
 
 import transformers.models.qwen3.modeling_qwen3  # noqa: F401
 
-import rlobj.training.loop.trainer  # noqa: F401
+import rlobj.training.loop.running  # noqa: F401

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import RunFolder, dump_config, newest_checkpoint
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 QUICK = {
@@ -101,12 +101,12 @@ def finish(process: Forked, log: Path, code: int = 0, seconds: int = 240) -> str
 def make_steps(config: RunConfig, run: Path, count: int, resume: bool = False) -> list[int]:
     """Make these steps and leave the run as a crash would; those that were sampled for."""
     sampled: list[int] = []
-    with open_parts(config, run, resume=resume) as parts:
-        collect = parts.pipeline.collector.collect
+    with open_trainer(config, run, resume=resume) as trainer:
+        collect = trainer.pipeline.collector.collect
         noted: Any = lambda step: sampled.append(step) or collect(step)  # noqa: E731
-        parts.pipeline.collector.collect = noted
+        trainer.pipeline.collector.collect = noted
         for _ in range(count):
-            run_step(parts)
+            run_step(trainer)
     return sampled
 
 

@@ -111,9 +111,9 @@ def resolved(setting: Setting, condition: str) -> dict[str, Any]:
     """The settings that a run would have now, without its seed."""
     from rlobj.config.layers import layers_of, nested
     from rlobj.config.run_config import build_config, settings_of
-    from rlobj.training.objects import Objects
+    from rlobj.training.loop.opening import CallerInputs
 
     own = {"objective": objective(condition).model_dump(mode="json", by_alias=True)}
-    layers = [("objective", own), *Objects(data=setting.task).layers()]
+    layers = [("objective", own), *CallerInputs(data=setting.task).layers()]
     layers += [("settings", nested(path, value)) for path, value in setting.settings(0).items()]
     return settings_of(build_config(layers_of(None, layers)))

@@ -10,7 +10,7 @@ from tiny import eight_steps
 
 from rlobj.config.run_folder import newest_checkpoint
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 
@@ -19,13 +19,13 @@ def test_lora_trains_adapters_alone_and_resumes_to_the_same_weights(policy, tmp_
     lora = {"lora": {"rank": 4, "alpha": 8.0}}
     config = eight_steps(policy, "lopti", model=lora)
     run_training(config, tmp_path / "whole")
-    with open_parts(config, tmp_path / "cut") as parts:
-        assert parts.learner.reference is None
-        names = [n for n, p in parts.policy.model.named_parameters() if p.requires_grad]
+    with open_trainer(config, tmp_path / "cut") as trainer:
+        assert trainer.learner.reference is None
+        names = [n for n, p in trainer.policy.model.named_parameters() if p.requires_grad]
         assert names
         assert all(".lora_" in name for name in names)
         for _ in range(4):
-            run_step(parts)
+            run_step(trainer)
     run_training(config, tmp_path / "cut", resume=True)
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     before = load_file(policy / "model.safetensors")

@@ -10,7 +10,7 @@ from tiny import tiny_config
 
 from rlobj.objectives.functional import gradient_norm
 from rlobj.scoring import PolicyScorer, score_samples
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 
 COLUMNS = ("logprobs", "entropy", "collision", "entropy_sensitivity")
 
@@ -18,15 +18,15 @@ COLUMNS = ("logprobs", "entropy", "collision", "entropy_sensitivity")
 def observe(config, folder):
     """What each update of one step observed, with a copy of the policy before it."""
     found, models = [], []
-    with open_parts(config, folder) as parts:
-        learner, plan = parts.learner, parts.learner.plan
+    with open_trainer(config, folder) as trainer:
+        learner, plan = trainer.learner, trainer.learner.plan
 
         def planned(phase, batch):
             models.append(copy.deepcopy(learner.model))
             return plan(phase, batch)
 
         learner.plan = planned
-        rollout = parts.pipeline.take(0)
+        rollout = trainer.pipeline.take(0)
         learner.train_on(rollout, lambda _, batch, observed, metrics: found.append(observed))
     return list(zip(found, models, strict=True))
 

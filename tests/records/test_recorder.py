@@ -22,8 +22,8 @@ from rlobj.records import read_records
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.recorder import ROW_BYTES, Recorder
 from rlobj.records.schema import COLUMNS
-from rlobj.training import Callback, run_training
-from rlobj.training.loop import stages
+from rlobj.training import Callback, CallerInputs, run_training
+from rlobj.training.loop.trainer import Trainer
 
 KEYS = ("step", "update", "response", "position")
 
@@ -214,7 +214,7 @@ def test_a_run_that_was_stopped_and_resumed_has_the_rows_of_the_undisturbed_run(
     config = eight_steps(policy, "ar", output=output)
     run_training(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run_training(config, tmp_path / "run", callbacks=[Stop(5)])
+        run_training(config, tmp_path / "run", CallerInputs(callbacks=[Stop(5)]))
     assert read_records(tmp_path / "run", steps=[5])  # written on the way out
     run_training(config, tmp_path / "run", resume=True)
     whole, found = (
@@ -253,14 +253,14 @@ def test_the_record_has_as_many_dropped_tokens_as_the_metrics(policy, tmp_path, 
 
 def test_the_rows_of_an_unfinished_step_are_written_on_the_way_out(policy, tmp_path, monkeypatch):
     config = tiny_config(policy, "ar", training={"steps": 3})
-    record_rollout = stages.record_rollout
+    record_rollout = Trainer.record_rollout
 
-    def fail(parts, rollout):
-        if parts.learner.steps == 2:
+    def fail(trainer, rollout):
+        if trainer.learner.steps == 2:
             raise RuntimeError("no disk")
-        record_rollout(parts, rollout)
+        record_rollout(trainer, rollout)
 
-    monkeypatch.setattr(stages, "record_rollout", fail)
+    monkeypatch.setattr(Trainer, "record_rollout", fail)
     with pytest.raises(RuntimeError, match="no disk"):
         run_training(config, tmp_path / "run")
     assert set(read_records(tmp_path / "run")["step"].to_pylist()) == {1, 2}

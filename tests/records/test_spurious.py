@@ -15,8 +15,7 @@ from rlobj.ranks import ProcessGroup
 from rlobj.records import read_records
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
-from rlobj.training.loop import setup
-from rlobj.training.loop.given import Given
+from rlobj.training.loop.opening import CallerInputs, judge
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.sharding import shard
 
@@ -35,15 +34,15 @@ def responses(tokenizer, *texts: tuple[str, bool | None]) -> Rollout:
     return Rollout(made, [], 1, {}, {})
 
 
-def judged(policy, *texts: tuple[str, bool | None], source: str = "scratchpad", given=None):
+def judged(policy, *texts: tuple[str, bool | None], source: str = "scratchpad", rows=None):
     tokenizer = build_tokenizer("0123456789+=;#")
     config = tiny_config(policy, "stapo", data={"source": source})
-    judge = setup.judge(config, given or Given(), tokenizer)
-    if judge is None:
+    found = judge(config, CallerInputs(data=rows), tokenizer)
+    if found is None:
         return None
     cpu = torch.device("cpu")
     comm = ProcessGroup(cpu)
-    table = shard(responses(tokenizer, *texts), config, comm, cpu, judge).table
+    table = shard(responses(tokenizer, *texts), config, comm, cpu, found).table
     return [part.tolist() for part in table.columns["spurious"].split(table.lengths.tolist())]
 
 
@@ -58,7 +57,7 @@ def test_wrong_digits_of_right_responses_are_spurious_and_wrong_responses_are_no
 
 def test_other_tasks_and_given_problems_are_not_judged(policy):
     assert judged(policy, source="addition") is None
-    assert judged(policy, given=Given(train_problems=[PROBLEM])) is None
+    assert judged(policy, rows=[vars(PROBLEM)]) is None
 
 
 def test_the_record_has_the_judgement(tmp_path):

@@ -18,7 +18,7 @@ from rlobj.records import read_tables
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 from rlobj.training import run_training
-from rlobj.training.loop import stages
+from rlobj.training.loop.trainer import Trainer
 
 TWO_REWARDS = [
     {"name": "right", "kind": "exact"},
@@ -67,13 +67,13 @@ def test_the_recorded_objective_plans_the_recorded_weights_again(
     policy, tmp_path, monkeypatch, preset
 ):
     seen = []
-    after = stages.after_update
+    after = Trainer.after_update
 
-    def note(parts, index, batch, observed, metrics):
-        seen.append((parts.learner.steps + 1, index + 1, observed))
-        after(parts, index, batch, observed, metrics)
+    def note(trainer, index, batch, observed, metrics):
+        seen.append((trainer.learner.steps + 1, index + 1, observed))
+        after(trainer, index, batch, observed, metrics)
 
-    monkeypatch.setattr(stages, "after_update", note)
+    monkeypatch.setattr(Trainer, "after_update", note)
     config = config_of(policy, tmp_path, preset)
     run_training(config, tmp_path / "run")
     found = planned(tmp_path / "run")

@@ -11,8 +11,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import RunFolder, checkpoints
 from rlobj.evaluation.engines import find_model
 from rlobj.training import run_training
-from rlobj.training.loop import stages
-from rlobj.training.loop.parts import Parts
+from rlobj.training.loop.trainer import Trainer
 from rlobj.training.result import TrainingResult
 
 
@@ -21,11 +20,11 @@ def accuracies(monkeypatch):
     """Step -> the held-out accuracy that is measured after it; no other step is evaluated."""
     planned: dict[int, float] = {}
 
-    def evaluate(parts: Parts) -> None:
-        if parts.learner.steps in planned:
-            parts.metrics["eval/accuracy"] = planned[parts.learner.steps]
+    def evaluate(trainer: Trainer) -> None:
+        if trainer.learner.steps in planned:
+            trainer.metrics["eval/accuracy"] = planned[trainer.learner.steps]
 
-    monkeypatch.setattr(stages, "evaluate", evaluate)
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
     return planned
 
 

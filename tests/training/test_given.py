@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlobj.base.errors import ConfigError
 from rlobj.models.policy import policy_of
-from rlobj.training import Given, run_training
+from rlobj.training import CallerInputs, run_training
 
 
 def loaded(folder):
@@ -22,13 +22,12 @@ def test_a_given_policy_resumes_and_keeps_its_reference(policy, tmp_path):
     """The KL term needs the weights before training, the resumed run those of the checkpoint."""
     kl = {"objective": {"penalties": [{"kind": "kl", "coefficient": 0.1}]}}
     sections = {"training": {"steps": 4}, "checkpoint": {"every": 2}, **kl}
-    config = tiny_config(policy, **sections)
     for name, steps in (("whole", [4]), ("cut", [2, 4])):
         for count in steps:
-            made = policy_of(*loaded(policy), config.model, config.data)
+            inputs = CallerInputs(*loaded(policy))
             part = tiny_config(policy, **{**sections, "training": {"steps": count}})
             resume = count != steps[0]
-            run_training(part, tmp_path / name, resume=resume, given=Given(policy=made))
+            run_training(part, tmp_path / name, inputs, resume=resume)
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 

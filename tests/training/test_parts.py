@@ -1,4 +1,4 @@
-"""The parts of a run: what a caller sets or hands in is what the steps work with."""
+"""The trainer of a run: what a caller sets or hands in is what the steps work with."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from runs import metrics
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
-from rlobj.training import run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.scoring import PolicyScorer
+from rlobj.training import CallerInputs, run_training
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
+from rlobj.training.rollouts.collector import Collector
 
 
 def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
     config = tiny_config(policy, "grpo", sampling={"dynamic": None}, training={"steps": 1})
-    with open_parts(config, tmp_path / "run") as parts:
-        own = parts.pipeline.collector
+    with open_trainer(config, tmp_path / "run") as trainer:
+        own = trainer.pipeline.collector
 
         class FirstGroups:
             stream = own.stream
@@ -26,10 +28,31 @@ def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
                 rollout = own.collect(step)
                 return replace(rollout, responses=rollout.responses[:48])
 
-        parts.pipeline.collector = FirstGroups()
-        run_step(parts)
+        trainer.pipeline.collector = FirstGroups()
+        run_step(trainer)
     [line] = metrics(tmp_path / "run")
     assert (line["response/count"], line["reward/groups"]) == (48, 6)
+
+
+def test_a_collector_and_a_scorer_are_handed_in(policy, tmp_path):
+    """The scorer serves policy and reference, and both give the numbers of the usual run."""
+    penalties = {"penalties": [{"kind": "kl", "coefficient": 0.1}]}
+    config = tiny_config(policy, "grpo", objective=penalties, training={"steps": 2})
+    run_training(config, tmp_path / "usual")
+    collected, scored = [], []
+
+    class Mine(Collector):
+        def collect(self, step):
+            collected.append(step)
+            return super().collect(step)
+
+    def scorer(model, packed):
+        scored.append(model)
+        return PolicyScorer(model, packed)
+
+    run_training(config, tmp_path / "own", CallerInputs(collector=Mine, scorer=scorer))
+    assert metrics(tmp_path / "own") == metrics(tmp_path / "usual")
+    assert (collected, len(scored)) == ([0, 1], 2)
 
 
 def test_a_rollout_is_trained_on_without_a_step_around_it(policy, tmp_path):
@@ -38,9 +61,9 @@ def test_a_rollout_is_trained_on_without_a_step_around_it(policy, tmp_path):
     run_training(config, tmp_path / "whole")
     [whole] = metrics(tmp_path / "whole")
     seen = []
-    with open_parts(config, tmp_path / "run") as parts:
-        rollout = parts.pipeline.take(0)
-        found = parts.learner.train_on(rollout, lambda *update: seen.append(update))
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
+        found = trainer.learner.train_on(rollout, lambda *update: seen.append(update))
     assert [(index, metrics == found) for index, _, _, metrics in seen] == [(0, False)]
     assert all(whole[name] == value for name, value in found.items() if name in whole)
     assert found["loss/total"] == whole["loss/total"]

@@ -19,7 +19,7 @@ from rlobj.integrations.trl import recording
 from rlobj.records import read_tables
 from rlobj.scoring import score_samples
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.rollouts.collector import Rollout
 
@@ -86,23 +86,23 @@ def by_hand(model: Any, rollout: Rollout, config: RunConfig) -> None:
 @pytest.mark.parametrize("preset", ["dapo-loss", "20-entropy", "lopti"])
 def test_passes_make_the_updates_of_a_plain_loop(policy, tmp_path, preset, passes):
     config = config_of(policy, preset, training={"passes": passes, "warmup_steps": 0})
-    with open_parts(config, tmp_path / "run") as parts:
-        taken = parts.pipeline.take(0)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        taken = trainer.pipeline.take(0)
         graded = [dataclasses.replace(r, reward=float(r.id % 3 == 0)) for r in taken.responses]
         rollout = dataclasses.replace(taken, responses=graded)
-        parts.pipeline.take = lambda _: rollout
-        model = copy.deepcopy(parts.policy.model)
+        trainer.pipeline.take = lambda _: rollout
+        model = copy.deepcopy(trainer.policy.model)
         before = {name: x.clone() for name, x in model.state_dict().items()}
-        run_step(parts)
-        found = {name: x.detach() for name, x in parts.policy.model.state_dict().items()}
-        line = parts.metrics
+        run_step(trainer)
+        found = {name: x.detach() for name, x in trainer.policy.model.state_dict().items()}
+        line = trainer.metrics
     by_hand(model, rollout, config)
     moved = distance(found, before)
     assert moved > 1e-4
     assert distance(found, model.state_dict()) < 1e-3 * moved
     phases = len(config.objective.phases)
     assert line["policy/ratio_max"] > 1
-    assert parts.learner.state["update"] == 2 * phases * passes
+    assert trainer.learner.state["update"] == 2 * phases * passes
 
 
 def test_a_run_with_passes_and_phases_continues_exactly(policy, tmp_path):

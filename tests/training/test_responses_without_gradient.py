@@ -12,7 +12,7 @@ from rlobj import Objective, TokenBatch
 from rlobj.objectives.penalties import KL, EntropyBonus, Penalty, ProxyKL
 from rlobj.objectives.surrogates import Clip, Reinforce, Surrogate, Switch
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 OBJECTIVES = objectives()
@@ -194,9 +194,9 @@ def test_fresh_samples_are_still_scored_if_no_response_has_a_gradient(
 
     monkeypatch.setattr("rlobj.rewards.kinds._exact", lambda *_: Graded(1.0, True, "yes", None))
     config = tiny_config(policy, "grpo", sampling={"dynamic": None}, training={"steps": 1})
-    with open_parts(config, tmp_path / "run") as parts:
-        run_step(parts)
-        [line] = parts.run.lines()
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run_step(trainer)
+        [line] = trainer.run.lines()
     assert line["tokens/skipped_share"] == 0
     assert 0 < line["sampler/logprob_gap"] < 1e-4
 

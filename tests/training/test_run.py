@@ -196,7 +196,7 @@ def test_own_problems_and_reward_train_the_embedded_policy():
 def test_a_character_that_the_embedded_policy_cannot_read_is_named_before_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr("rlobj.training.loop.setup.embedded_policy")
+    monkeypatch.delattr("rlobj.training.loop.opening.embedded_policy")
     with pytest.raises(ConfigError, match=r"'What is 1\+2' contains 'Whatis'.*--model"):
         rlobj.train("grpo", data=[{"prompt": "What is 1+2", "answer": "3"}], out="run")
     assert not Path("run").exists()
@@ -243,7 +243,7 @@ def test_two_runs_of_one_second_have_their_own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = []
     for _ in range(20):  # some of them in the same second
-        folders.append(run.default_folder(compose("stapo")))
+        folders.append(run.new_folder(compose("stapo")))
         folders[-1].mkdir(parents=True)
     assert len(set(folders)) == 20
 
@@ -315,7 +315,7 @@ def test_two_processes_train_the_run_of_one(policy, monkeypatch):
     def launch(words, count):
         ranks(without(words, "--processes"), count)
 
-    monkeypatch.setattr(run, "launch", launch)
+    monkeypatch.setattr("rlobj.training.parallel.launcher.launch", launch)
     Path("mine.py").write_text(SCORE)
     reward = "mine.py:score"
     names = {"model": save_tiny_policy(Path("policy")), "data": "max-digits", "reward": reward}

@@ -13,7 +13,7 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import read_run_config
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 FUNCTIONS = '''
@@ -78,9 +78,9 @@ def test_metrics_and_samples_hold_each_reward(alone):
 
 def test_the_trained_advantages_are_those_of_the_objective_on_all_rewards(policy, tmp_path):
     """The table of an update has every reward with its name and weight."""
-    with open_parts(config_of(policy, tmp_path), tmp_path / "run") as parts:
-        rollout = parts.pipeline.take(0)
-        table = parts.learner.shard(rollout).table
+    with open_trainer(config_of(policy, tmp_path), tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
+        table = trainer.learner.shard(rollout).table
         assert table.reward_names == ("right", "small", "overlong")
         assert table.reward_weights == (1.0, 0.3, 1.0)
         by_id = {response.id: response for response in rollout.responses}
@@ -88,7 +88,7 @@ def test_the_trained_advantages_are_those_of_the_objective_on_all_rewards(policy
             response = by_id[number]
             assert str(table.rewards[i].tolist()) == str(list(response.grade.rewards))
             assert table.reward()[i] == pytest.approx(response.reward, nan_ok=True)
-        run_step(parts)
+        run_step(trainer)
 
 
 def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path):
@@ -132,8 +132,8 @@ def test_dynamic_sampling_by_reward_reads_each_reward_of_a_decoupled_advantage(p
     for preset in ("grpo", "gdpo"):
         sampling = {"dynamic": {"by": "reward", "max_batches": 1}, "max_tokens": 1}
         config = eight_steps(policy, preset, rewards=cancel, sampling=sampling)
-        with open_parts(config, tmp_path / preset) as parts:
-            rollout = parts.pipeline.take(0)
+        with open_trainer(config, tmp_path / preset) as trainer:
+            rollout = trainer.pipeline.take(0)
             kept[preset] = len(rollout.responses)
             assert all(
                 {r.grade.correct for r in rollout.responses if r.group == group} == {True, False}

@@ -325,11 +325,11 @@ def test_a_sample_holds_arrays_and_shows_lists():
 def test_a_group_shares_its_prompt_and_a_journal_stays_small(policy, tmp_path):
     import pickle
 
-    from rlobj.training.loop.opening import open_parts
+    from rlobj.training.loop.opening import open_trainer
 
     config = tiny_config(policy, "grpo", sampling={"max_tokens": 20}, training={"steps": 1})
-    with open_parts(config, tmp_path / "run") as parts:
-        rollout = parts.pipeline.take(0)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
     samples = [response.sample for response in rollout.responses]
     assert samples[0].prompt is samples[1].prompt
     lists = [(s.prompt_ids, s.token_ids, s.logprobs.tolist()) for s in samples]

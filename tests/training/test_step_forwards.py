@@ -14,9 +14,9 @@ from tiny import tiny_config
 from rlobj.config.presets import preset_names
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, score_samples
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.running import run_training
 from rlobj.training.loop.step import run_step
-from rlobj.training.loop.trainer import run_training
 
 RULES_READ_THE_POLICY = {
     "20-entropy",
@@ -79,8 +79,8 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
     }
     config = tiny_config(policy, preset, training=training)
     passes: Counter[str] = Counter()
-    with open_parts(config, tmp_path / "run") as parts:
-        learner = parts.learner
+    with open_trainer(config, tmp_path / "run") as trainer:
+        learner = trainer.learner
         original = learner.forward.run
 
         def counted(scorer, *rest, **settings):
@@ -91,8 +91,8 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
                 yield found
 
         learner.forward.run = counted
-        run_step(parts)
-        [line] = parts.run.lines()
+        run_step(trainer)
+        [line] = trainer.run.lines()
     responses = line["reward/groups"] * config.sampling.group_size
     found = {kind: passes[kind] / responses for kind in ("trained", "scored", "reference")}
     assert found == pytest.approx(expected(preset, updates, micro_batch_tokens == 10**6), abs=0.02)
@@ -103,17 +103,17 @@ def test_the_proxy_comes_from_the_scoring_pass(policy, tmp_path):
     training = {"steps": 1, "micro_batch_tokens": 400}
     config = tiny_config(policy, "lp-reg", training=training)
     asked = []
-    with open_parts(config, tmp_path / "run") as parts:
+    with open_trainer(config, tmp_path / "run") as trainer:
         original = PolicyScorer.forward
 
         def noted(self, *inputs, **settings):
             asked.append((torch.is_grad_enabled(), settings.get("min_p")))
             return original(self, *inputs, **settings)
 
-        parts.learner.scorer.__self__._module.scorer.forward = noted.__get__(
-            parts.learner.scorer.__self__._module.scorer
+        trainer.learner.scorer.__self__._module.scorer.forward = noted.__get__(
+            trainer.learner.scorer.__self__._module.scorer
         )
-        run_step(parts)
+        run_step(trainer)
     assert {min_p for grad, min_p in asked if not grad} == {0.02}
     assert {min_p for grad, min_p in asked if grad} == {None}
 
@@ -142,8 +142,8 @@ def test_the_proxy_has_the_threshold_temperature_and_policy_of_its_penalty(
     asked = {key: value for key, value in settings.items() if key != "policy"}
     asked = {"temperature": config.sampling.temperature, "min_p": 0.1, **asked}
     gaps = []
-    with open_parts(config, tmp_path / "run") as parts:
-        learner, plan = parts.learner, parts.learner.plan
+    with open_trainer(config, tmp_path / "run") as trainer:
+        learner, plan = trainer.learner, trainer.learner.plan
         before = copy.deepcopy(learner.model)
 
         def compared(phase, batch):
@@ -155,7 +155,7 @@ def test_the_proxy_has_the_threshold_temperature_and_policy_of_its_penalty(
             return plan(phase, batch)
 
         learner.plan = compared
-        run_step(parts)
+        run_step(trainer)
     old, current = gaps[2:]  # of the second update
     same, other = (current, old) if settings.get("policy") == "current" else (old, current)
     assert max(gaps[:2]) < 1e-5
@@ -167,9 +167,9 @@ def test_a_gate_on_the_distance_to_the_reference_has_the_reference_scored(policy
     config = tiny_config(
         policy, "stare", objective={"controllers": {"W": gate}}, training={"steps": 1}
     )
-    with open_parts(config, tmp_path / "run") as parts:
-        run_step(parts)
-        memory = parts.learner.state["W"]
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run_step(trainer)
+        memory = trainer.learner.state["W"]
     assert memory == {"value": 1.1, "measured": pytest.approx(0, abs=1e-5)}
 
 
@@ -178,31 +178,31 @@ import sys
 from pathlib import Path
 import torch
 from rlobj.training import Callback
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.loop.trainer import run_training
+from rlobj.training.loop.running import run_training
 from runs_config import config_of
 
 config = config_of(Path(sys.argv[1]))
-with open_parts(config, sys.argv[2]) as parts:
-    module, calls, backwards = parts.learner.scorer.__self__._module, [], []
+with open_trainer(config, sys.argv[2]) as trainer:
+    module, calls, backwards = trainer.learner.scorer.__self__._module, [], []
     def hook(_, bucket):
         calls.append(bucket.is_last())
         return torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(
-            lambda future: future.value()[0] / parts.comm.size
+            lambda future: future.value()[0] / trainer.comm.size
         )
     module.register_comm_hook(None, hook)
-    original = parts.parallel.backward
+    original = trainer.parallel.backward
     def backward(loss, last):
         before = len(calls)
         original(loss, last)
         backwards.append((last, len(calls) - before))
-    parts.parallel.backward = backward
-    run_step(parts)
-    run_step(parts)
+    trainer.parallel.backward = backward
+    run_step(trainer)
+    run_step(trainer)
     assert all((synced > 0) == last for last, synced in backwards), backwards
     assert len({synced for last, synced in backwards if last}) == 1
-    if parts.comm.rank == 0:
+    if trainer.comm.rank == 0:
         print(len(backwards), sum(last for last, _ in backwards))
 """
 CONFIG = """
@@ -276,6 +276,6 @@ def test_rules_and_loss_share_a_forward_while_padding_is_less_than_a_third(
 ):
     """Above a third, padding costs more than the update's own forward pass."""
     training = {"steps": 1, "micro_batch_tokens": 300}
-    with open_parts(tiny_config(policy, "stapo", training=training), tmp_path / "run") as parts:
+    with open_trainer(tiny_config(policy, "stapo", training=training), tmp_path / "run") as trainer:
         sequences = [([3], [4] * (length - 1)) for length in lengths]
-        assert parts.learner._serves_update(sequences) == shared
+        assert trainer.learner._serves_update(sequences) == shared

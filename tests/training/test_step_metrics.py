@@ -9,19 +9,19 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.training import run_training
-from rlobj.training.loop import stages
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
+from rlobj.training.loop.trainer import Trainer
 
 
 @pytest.mark.parametrize("dynamic", [None, {"by": "reward", "max_batches": 2}])
 def test_groups_without_signal_are_counted_over_all_sampled_groups(policy, tmp_path, dynamic):
     config = tiny_config(policy, "grpo", sampling={"dynamic": dynamic}, training={"steps": 1})
-    with open_parts(config, tmp_path / "run") as parts:
-        rollout = parts.pipeline.take(0)
-        parts.pipeline.take = lambda _: rollout
-        run_step(parts)
-        line = parts.metrics
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
+        trainer.pipeline.take = lambda _: rollout
+        run_step(trainer)
+        line = trainer.metrics
     rewards: dict[int, set[float]] = {}
     for response in rollout.responses + rollout.dead:
         rewards.setdefault(response.group, set()).add(response.reward)
@@ -44,25 +44,25 @@ def test_both_changes_of_the_entropy_belong_to_the_updates_of_the_step_before(
 ):
     predicted: dict[int, list[float]] = {1: [], 2: [], 3: []}
     means: list[float] = []
-    after_update = stages.after_update
+    after_update = Trainer.after_update
 
-    def watched(parts: Any, index: int, batch: Any, observed: Any, metrics: Any) -> None:
-        predicted[parts.learner.steps + 1].append(metrics.get("entropy/predicted_change", 0.0))
-        after_update(parts, index, batch, observed, metrics)
+    def watched(trainer: Any, index: int, batch: Any, observed: Any, metrics: Any) -> None:
+        predicted[trainer.learner.steps + 1].append(metrics.get("entropy/predicted_change", 0.0))
+        after_update(trainer, index, batch, observed, metrics)
 
-    monkeypatch.setattr(stages, "after_update", watched)
+    monkeypatch.setattr(Trainer, "after_update", watched)
     config = tiny_config(policy, preset, training={"steps": 3, "updates_per_step": updates})
-    with open_parts(config, tmp_path / "run") as parts:
-        change = parts.learner.entropy_change
+    with open_trainer(config, tmp_path / "run") as trainer:
+        change = trainer.learner.entropy_change
 
         def measured(table: Any, sum_: float) -> dict[str, float]:
             means.append(float(table.entropy.double().nanmean()))
             return change(table, sum_)
 
-        parts.learner.entropy_change = measured
+        trainer.learner.entropy_change = measured
         for _ in range(3):
-            run_step(parts)
-        lines = parts.run.lines()
+            run_step(trainer)
+        lines = trainer.run.lines()
     assert "entropy/measured_change" not in lines[0]
     assert "entropy/predicted_change" not in lines[0]
     for before, line in enumerate(lines[1:]):

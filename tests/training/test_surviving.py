@@ -25,8 +25,7 @@ from rlobj.config.run_folder import RunFolder, checkpoints, newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.training import run_training
-from rlobj.training.loop import stages
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.run import open_resumed
 from rlobj.training.storage import checkpoint
@@ -123,10 +122,10 @@ def test_the_program_goes_on_from_the_checkpoint_that_counts(policy, whole, tmp_
     for how in ("bits", "cut", "missing", "manifest"):
         copy = shutil.copytree(run, tmp_path / how)
         damage(copy / "checkpoints" / "step-000008", how)
-        assert open_resumed(copy)[2] == 6
+        assert open_resumed(copy).done == 6
         assert (copy / "checkpoints" / "step-000008").is_dir()  # looking changes nothing
     screen = console(terminal=terminal)
-    resume_on_screen(screen, tmp_path / "bits", (), None)
+    resume_on_screen(screen, open_resumed(tmp_path / "bits"))
     assert shows("from step 6 of 8", text_of(screen))
     assert same(weights(tmp_path / "bits"), weights(whole))
     assert metrics(tmp_path / "bits") == metrics(whole)
@@ -182,9 +181,9 @@ def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):
 def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch, stage):
     """The disk refuses one file in the middle of a checkpoint."""
     config = eight_steps(policy, training={"steps": 4}, checkpoint={"every": 2})
-    with open_parts(config, tmp_path / "run") as parts:
+    with open_trainer(config, tmp_path / "run") as trainer:
         for _ in range(3):
-            run_step(parts)
+            run_step(trainer)
 
         def full(*_, **__):
             raise OSError(28, "No space left on device")
@@ -192,7 +191,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch,
         place = "rlobj.training.storage.checkpoint._write_manifest"
         monkeypatch.setattr("safetensors.torch.save_file" if stage == "save_file" else place, full)
         with pytest.raises(RunError, match="No space left"):
-            run_step(parts)
+            run_step(trainer)
     left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert left == ["step-000002"]
 
@@ -202,19 +201,19 @@ def test_a_file_system_that_really_is_full_stops_the_run_with_advice(policy, tmp
     import resource
 
     config = eight_steps(policy, evaluation={"every": 0})
-    with open_parts(config, tmp_path / "run") as parts:
-        run_step(parts)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run_step(trainer)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         try:
             with pytest.raises(RunError, match="cannot write a checkpoint"):
-                stages.save(parts, now=True)
+                trainer.save(now=True)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, handler)
         assert checkpoints(tmp_path / "run") == []
-        stages.save(parts, now=True)
+        trainer.save(now=True)
     assert len(checkpoints(tmp_path / "run")) == 1
 
 
@@ -255,21 +254,21 @@ def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, t
 
 
 def test_log_probs_that_are_not_finite_skip_the_step(policy, tmp_path, monkeypatch):
-    with open_parts(eight_steps(policy), tmp_path / "run") as parts:
-        before = {n: p.detach().clone() for n, p in parts.policy.model.named_parameters()}
-        score = parts.learner.score
+    with open_trainer(eight_steps(policy), tmp_path / "run") as trainer:
+        before = {n: p.detach().clone() for n, p in trainer.policy.model.named_parameters()}
+        score = trainer.learner.score
 
         def broken(share):
             scored = score(share)
             return scored.replace(logprobs=scored.logprobs * math.nan)
 
-        monkeypatch.setattr(parts.learner, "score", broken)
-        run_step(parts)
-        assert same(before, dict(parts.policy.model.named_parameters()))
+        monkeypatch.setattr(trainer.learner, "score", broken)
+        run_step(trainer)
+        assert same(before, dict(trainer.policy.model.named_parameters()))
         assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1
         assert len(list((tmp_path / "run" / "nonfinite").iterdir())) == 2
         monkeypatch.undo()
-        run_step(parts)
+        run_step(trainer)
         assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 0
 
 
@@ -280,8 +279,8 @@ def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(
     """With one update there is no scoring pass: the update is the first to see the numbers."""
     config = eight_steps(policy, preset, training={"updates_per_step": 1})
     file = policy / "model.safetensors"
-    with open_parts(config, tmp_path / "run") as parts:
-        run = parts.learner.forward.run
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run = trainer.learner.forward.run
 
         def broken(*arguments, **settings):
             for part, scores, last in run(*arguments, **settings):
@@ -289,8 +288,8 @@ def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(
                 logprobs = scores["logprobs"].masked_fill(impossible, -math.inf)
                 yield part, {**scores, "logprobs": logprobs}, last
 
-        monkeypatch.setattr(parts.learner.forward, "run", broken)
-        run_step(parts)
-        after = dict(parts.policy.model.named_parameters())
+        monkeypatch.setattr(trainer.learner.forward, "run", broken)
+        run_step(trainer)
+        after = dict(trainer.policy.model.named_parameters())
         assert all(torch.equal(w, after[n]) for n, w in load_file(file).items())
     assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1

@@ -21,10 +21,10 @@ from rlobj.ranks import RankFailed, agree
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import TransformersSampler
 from rlobj.samplers.types import WaitEnded, WeightsLost
-from rlobj.training import Callback, run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training import Callback, CallerInputs, run_training
+from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.running import Interrupts
 from rlobj.training.loop.step import run_step
-from rlobj.training.loop.stopping import Interrupts
 from rlobj_cli.screen.errors import exit_code
 
 
@@ -35,16 +35,16 @@ def test_a_sampler_that_fails_leaves_a_checkpoint_of_the_steps_before(
     """While it samples, and while it is given weights; whatever the error is."""
     for place, done, kind in (("sample", 4, ConfigError), ("sync", 5, OSError)):
         run = tmp_path / place
-        with open_parts(eight_steps(policy), run) as parts:
+        with open_trainer(eight_steps(policy), run) as trainer:
             for _ in range(4):
-                run_step(parts)
+                run_step(trainer)
 
             def lost(*_, kind=kind, **__):
                 raise kind("the server is gone")
 
-            monkeypatch.setattr(parts.sampler, place, lost)
+            monkeypatch.setattr(trainer.sampler, place, lost)
             with pytest.raises(RunError, match="the server is gone"):
-                run_step(parts)
+                run_step(trainer)
             monkeypatch.undo()
         assert newest_checkpoint(run).name == f"step-{done:06d}"
         assert metrics(run)[-1]["step"] == done
@@ -62,14 +62,14 @@ def test_a_restarted_sampler_gets_the_weights_again_and_the_work_is_repeated(
     pushes = {"sync": [1, 2], "sample": [0, 0, 0, 1, 2], "received": [0, 0, 0, 1, 2]}
     for place, expected in pushes.items():
         pushed, faults, run = [], [1, 2, 3], tmp_path / place
-        with open_parts(config, run) as parts, monkeypatch.context() as patch:
-            sync = parts.sampler.sync
+        with open_trainer(config, run) as trainer, monkeypatch.context() as patch:
+            sync = trainer.sampler.sync
 
             def counted(weights, version, pushed=pushed, sync=sync):
                 pushed.append(version)
                 return sync(weights, version)
 
-            usual = counted if place == "sync" else getattr(parts.sampler, place)
+            usual = counted if place == "sync" else getattr(trainer.sampler, place)
 
             def lost(*given, faults=faults, usual=usual, **named):
                 if faults:
@@ -77,10 +77,10 @@ def test_a_restarted_sampler_gets_the_weights_again_and_the_work_is_repeated(
                     raise WeightsLost("the server was restarted")
                 return usual(*given, **named)
 
-            patch.setattr(parts.sampler, "sync", counted)
-            patch.setattr(parts.sampler, place, lost)
+            patch.setattr(trainer.sampler, "sync", counted)
+            patch.setattr(trainer.sampler, place, lost)
             for _ in range(2):
-                run_step(parts)
+                run_step(trainer)
         assert same(weights(run), weights(tmp_path / "whole"))
         assert metrics(run) == metrics(tmp_path / "whole")
         assert pushed == expected
@@ -89,9 +89,9 @@ def test_a_restarted_sampler_gets_the_weights_again_and_the_work_is_repeated(
 
 def one_rank_loses_its_sampler(rank, size, folder):
     """In step 2 its weights, so that both ranks push and sample again; in step 3 for good."""
-    with open_parts(eight_steps(Path(folder) / "policy"), Path(folder) / "run") as parts:
-        run_step(parts)
-        sample, sync, pushed = parts.sampler.sample, parts.sampler.sync, []
+    with open_trainer(eight_steps(Path(folder) / "policy"), Path(folder) / "run") as trainer:
+        run_step(trainer)
+        sample, sync, pushed = trainer.sampler.sample, trainer.sampler.sync, []
         errors = [WeightsLost("restarted"), None, ConfigError("another key")] if rank else []
 
         def failing(*given, **named):
@@ -100,15 +100,15 @@ def one_rank_loses_its_sampler(rank, size, folder):
                 raise error
             return sample(*given, **named)
 
-        parts.sampler.sample = failing
-        parts.sampler.sync = lambda weights, version: (
+        trainer.sampler.sample = failing
+        trainer.sampler.sync = lambda weights, version: (
             pushed.append(version),
             sync(weights, version),
         )
-        run_step(parts)
+        run_step(trainer)
         assert pushed == [1, 2]
         with pytest.raises(RunError, match="another key" if rank else "failed on 1 other rank"):
-            run_step(parts)
+            run_step(trainer)
 
 
 @pytest.mark.slow
@@ -119,15 +119,15 @@ def test_all_ranks_push_again_or_save_when_one_loses_its_sampler(tmp_path):
 
 
 def test_a_sampler_that_is_lost_at_every_push_stops_the_run(policy, tmp_path, monkeypatch):
-    with open_parts(eight_steps(policy), tmp_path / "run") as parts:
+    with open_trainer(eight_steps(policy), tmp_path / "run") as trainer:
 
         def lost(*_, **__):
             raise WeightsLost("the server was restarted")
 
-        run_step(parts)
-        monkeypatch.setattr(parts.sampler, "sample", lost)
+        run_step(trainer)
+        monkeypatch.setattr(trainer.sampler, "sample", lost)
         with pytest.raises(RunError, match="was restarted"):
-            run_step(parts)
+            run_step(trainer)
     assert newest_checkpoint(tmp_path / "run").name == "step-000001"
 
 
@@ -144,7 +144,9 @@ def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_pat
 
                 monkeypatch.setattr(TransformersSampler, place, wait)
 
-        result = run_training(eight_steps(policy), tmp_path / place, callbacks=[Wait()])
+        result = run_training(
+            eight_steps(policy), tmp_path / place, CallerInputs(callbacks=[Wait()])
+        )
         monkeypatch.undo()
         assert result.steps == done
         assert newest_checkpoint(tmp_path / place).name == f"step-{done:06d}"
@@ -185,14 +187,14 @@ def test_the_ranks_have_one_kind_of_error(own, others, kind):
     assert type(caught.value) is kind
 
 
-def hotter(parts, monkeypatch):
+def hotter(trainer, monkeypatch):
     """The sampler draws at another temperature than it was asked for."""
-    sample = parts.sampler.sample
+    sample = trainer.sampler.sample
 
     def other(prompts, *, settings, **rest):
         return sample(prompts, settings=settings.model_copy(update={"temperature": 2.0}), **rest)
 
-    monkeypatch.setattr(parts.sampler, "sample", other)
+    monkeypatch.setattr(trainer.sampler, "sample", other)
 
 
 @pytest.mark.parametrize("preset", ["stapo", "grpo", "dapo"])
@@ -204,23 +206,23 @@ def test_samples_of_another_distribution_stop_the_run_and_are_not_kept(
     if preset == "dapo":
         config = eight_steps(policy, preset, sampling={"dynamic": {"max_batches": 1}})
         monkeypatch.setattr("rlobj.rewards.kinds._exact", lambda *_: Graded(1.0, True, "", None))
-    with open_parts(config, tmp_path / "run") as parts:
-        run_step(parts)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run_step(trainer)
         assert "sampler/logprob_gap" in metrics(tmp_path / "run")[-1]
         with monkeypatch.context() as patch:
-            hotter(parts, patch)
+            hotter(trainer, patch)
             with pytest.raises(RunError, match="does not sample from the policy"):
-                run_step(parts)
+                run_step(trainer)
     make_steps(config, tmp_path / "run", 2, resume=True)
 
 
 def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path, monkeypatch):
     config = eight_steps(policy, sampling={"async_depth": 1})
-    with open_parts(config, tmp_path / "run") as parts:
-        run_step(parts)
-        hotter(parts, monkeypatch)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run_step(trainer)
+        hotter(trainer, monkeypatch)
         with pytest.raises(RunError, match="does not sample from the policy"):
-            run_step(parts)
+            run_step(trainer)
 
 
 @pytest.mark.slow

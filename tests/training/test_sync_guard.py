@@ -14,8 +14,7 @@ from rlobj.config.embedded_profile import PROFILES
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import build_config
 from rlobj.training import run_training
-from rlobj.training.loop import stages
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -46,23 +45,23 @@ def test_lora_is_synced_merged(tmp_path):
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def opened(tmp_path_factory, request):
     config = vllm_config(model={"dtype": request.param})
-    with open_parts(config, tmp_path_factory.mktemp("guard") / "run") as parts:
-        run_step(parts)
-        yield parts
+    with open_trainer(config, tmp_path_factory.mktemp("guard") / "run") as trainer:
+        run_step(trainer)
+        yield trainer
 
 
 @pytest.fixture
-def parts(opened):
+def trainer(opened):
     """In step with its sampler, whatever the test before did."""
-    stages.sync(opened)
+    opened.sync()
     return opened
 
 
-def test_sound_steps_agree_to_rounding(parts):
-    rounding = 1 if parts.config.model.dtype == "float32" else 1e4
+def test_sound_steps_agree_to_rounding(trainer):
+    rounding = 1 if trainer.config.model.dtype == "float32" else 1e4
     for _ in range(3):
-        run_step(parts)
-        line = parts.run.lines()[-1]
+        run_step(trainer)
+        line = trainer.run.lines()[-1]
         assert abs(line["sampler/kl"]) < 1e-7 * rounding
         assert line["sampler/logprob_gap"] < 2e-6 * rounding
         assert abs(line.get("sampler/lag", 0.0)) < 0.01
@@ -96,33 +95,33 @@ def permuted(sync, weights, version):
         (permuted, rf"{LAYER.format(0)}, {LAYER.format(1)}: arrived with other values"),
     ],
 )
-def test_a_sync_that_loses_something_is_named_in_its_step(parts, monkeypatch, fault, message):
-    sync = parts.sampler.sync
-    monkeypatch.setattr(parts.sampler, "sync", lambda w, v: fault(sync, w, v))
+def test_a_sync_that_loses_something_is_named_in_its_step(trainer, monkeypatch, fault, message):
+    sync = trainer.sampler.sync
+    monkeypatch.setattr(trainer.sampler, "sync", lambda w, v: fault(sync, w, v))
     with pytest.raises(RunError, match=message):
-        run_step(parts)
+        run_step(trainer)
 
 
 @in_float32
-def test_the_weights_of_the_step_before_are_named(parts, monkeypatch):
-    before = [(name, tensor.clone()) for name, tensor in parts.policy.weights(lambda p: p.data)]
-    sync = parts.sampler.sync
+def test_the_weights_of_the_step_before_are_named(trainer, monkeypatch):
+    before = [(name, tensor.clone()) for name, tensor in trainer.policy.weights(lambda p: p.data)]
+    sync = trainer.sampler.sync
 
     def stale(weights, version):
         for _ in weights:
             pass
         sync(iter(before), version)
 
-    monkeypatch.setattr(parts.sampler, "sync", stale)
+    monkeypatch.setattr(trainer.sampler, "sync", stale)
     with pytest.raises(RunError, match=r"embed_tokens.weight.* and \d+ more: arrived with other"):
-        run_step(parts)
+        run_step(trainer)
 
 
 @pytest.fixture
-def engine(parts):
+def engine(trainer):
     """The worker of the engine: what happens in it, the checksums of what arrived do not see."""
     found = []
-    parts.sampler._engine.collective_rpc(found.append)
+    trainer.sampler._engine.collective_rpc(found.append)
     return found[0].worker
 
 
@@ -157,10 +156,10 @@ def stale_head(load, now, before):
     load(weights_iterator=now)
 
 
-def head_is_shared(engine, parts):
+def head_is_shared(engine, trainer):
     """Whether the head computes with weights that were loaded without a refresh of the head."""
     engine.reload_weights(
-        weights_iterator=((n, w * 2) for n, w in parts.policy.weights(lambda p: p.data))
+        weights_iterator=((n, w * 2) for n, w in trainer.policy.weights(lambda p: p.data))
     )
     head, shared = (
         engine.rlobj_live()["tensors"][name][1:]
@@ -188,35 +187,37 @@ PACKED = r"(, [\w.]+ \(packed\))?"
         (scaled, rf"^  {FUSED.format(1)}{PACKED}: has other values"),
     ],
 )
-def test_a_fault_inside_the_engine_is_named_in_its_step(parts, engine, monkeypatch, fault, message):
-    before = [(name, tensor.clone()) for name, tensor in parts.policy.weights(lambda p: p.data)]
+def test_a_fault_inside_the_engine_is_named_in_its_step(
+    trainer, engine, monkeypatch, fault, message
+):
+    before = [(name, tensor.clone()) for name, tensor in trainer.policy.weights(lambda p: p.data)]
     load = engine.reload_weights
     monkeypatch.setattr(
         engine, "reload_weights", lambda *, weights_iterator: fault(load, weights_iterator, before)
     )
     if fault is stale_head:
         monkeypatch.setattr("rlobj.samplers.vllm.extension.refresh_head", lambda *_: None)
-        if parts.config.model.dtype == "bfloat16" and head_is_shared(engine, parts):
+        if trainer.config.model.dtype == "bfloat16" and head_is_shared(engine, trainer):
             pytest.skip("on this CPU, the head in bfloat16 computes with the shared weights")
     with pytest.raises(RunError, match=rf"(?ms)computes with others:.*{message}"):
-        run_step(parts)
+        run_step(trainer)
 
 
 def test_log_probs_that_do_not_follow_the_weights_stop_the_run_in_two_steps(
-    parts, engine, monkeypatch
+    trainer, engine, monkeypatch
 ):
     """The engine computes with a copy of its weights, and its own weights are right."""
     monkeypatch.setattr("rlobj.training.rollouts.synchronizer.compare_live", lambda *_, **__: None)
     monkeypatch.setattr("rlobj.training.rollouts.sample_checks.check_gap", lambda *_: None)
     monkeypatch.setattr(engine, "reload_weights", lambda *, weights_iterator: [*weights_iterator])
     with pytest.raises(RunError, match="does not use the weights of the last sync"):
-        [run_step(parts) for _ in range(2)]
+        [run_step(trainer) for _ in range(2)]
 
 
-def test_weights_that_change_between_sync_and_sampling_are_named(parts, engine):
+def test_weights_that_change_between_sync_and_sampling_are_named(trainer, engine):
     engine.model_runner.get_model().model.norm.weight.data.mul_(1.02)
     with pytest.raises(RunError, match=r"  model.norm.weight: has other values"):
-        run_step(parts)
+        run_step(trainer)
 
 
 @pytest.mark.parametrize(
@@ -226,15 +227,15 @@ def test_weights_that_change_between_sync_and_sampling_are_named(parts, engine):
         ({"top_p": 0.95}, "It draws from a part of the policy's tokens only"),
     ],
 )
-def test_another_distribution_is_seen_at_once(parts, monkeypatch, change, message):
-    sample = parts.sampler.sample
+def test_another_distribution_is_seen_at_once(trainer, monkeypatch, change, message):
+    sample = trainer.sampler.sample
 
     def other(prompts, *, settings, **rest):
         return sample(prompts, settings=settings.model_copy(update=change), **rest)
 
-    monkeypatch.setattr(parts.sampler, "sample", other)
+    monkeypatch.setattr(trainer.sampler, "sample", other)
     with pytest.raises(RunError, match=f"does not sample from the policy.*{message}"):
-        run_step(parts)
+        run_step(trainer)
 
 
 def test_faults_inside_a_server_stop_the_run_and_a_sound_server_does_not():

@@ -24,8 +24,8 @@ from rlobj.config.run_folder import RunFolder, checkpoints, dump_config, read_ru
 from rlobj.models.policy import load_model
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import Sample, derive_seed
-from rlobj.training import Callback, run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training import Callback, CallerInputs, run_training
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.loop.step import run_step
 
@@ -73,15 +73,15 @@ def test_a_shared_forward_equals_a_scoring_pass(policy, tmp_path, monkeypatch):
 
 def test_lopti_makes_two_phases_of_updates_per_rollout(policy, tmp_path):
     config = tiny_config(policy, "lopti", training={"steps": 1, "updates_per_step": 2})
-    with open_parts(config, tmp_path / "run") as parts:
-        run_step(parts)
-        assert parts.learner.state["update"] == 4
-        assert parts.learner.reference is not None
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run_step(trainer)
+        assert trainer.learner.state["update"] == 4
+        assert trainer.learner.reference is not None
 
 
 def test_the_reference_policy_is_loaded_only_for_a_kl_term(policy, tmp_path):
-    with open_parts(tiny_config(policy, "stapo"), tmp_path / "run") as parts:
-        assert parts.learner.reference is None
+    with open_trainer(tiny_config(policy, "stapo"), tmp_path / "run") as trainer:
+        assert trainer.learner.reference is None
 
 
 def test_later_updates_select_with_the_current_policy_unless_told_otherwise(policy, tmp_path):
@@ -89,21 +89,21 @@ def test_later_updates_select_with_the_current_policy_unless_told_otherwise(poli
     for selection in ("current", "old"):
         training = {"steps": 1, "updates_per_step": 4, "selection": selection}
         config = tiny_config(policy, "20-entropy", training=training)
-        with open_parts(config, tmp_path / selection) as parts:
+        with open_trainer(config, tmp_path / selection) as trainer:
             forwards = []
-            original = parts.learner.forward.columns
-            parts.learner.forward.columns = lambda *a, f=forwards, o=original, **k: (
+            original = trainer.learner.forward.columns
+            trainer.learner.forward.columns = lambda *a, f=forwards, o=original, **k: (
                 f.append(1) or o(*a, **k)
             )
-            run_step(parts)
+            run_step(trainer)
             seen[selection] = len(forwards)
     assert seen == {"current": 4, "old": 1}  # one scoring pass, and one for each later update
 
 
 def test_dynamic_sampling_refills_until_the_groups_carry_signal(policy, tmp_path):
     config = tiny_config(policy, "dapo", training={"steps": 1})
-    with open_parts(config, tmp_path / "run") as parts:
-        rollout = parts.pipeline.take(0)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
     groups: dict[int, set] = {}
     for response in rollout.responses:
         groups.setdefault(response.group, set()).add(response.grade.correct)
@@ -198,7 +198,7 @@ def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):
     data = {"source": str(file), "template": "{prompt}"}
     evaluation = {"every": 1}
     config = tiny_config(policy, data=data, evaluation=evaluation, training={"steps": 1})
-    run_training(config, tmp_path / "run", callbacks=[Listener()])
+    run_training(config, tmp_path / "run", CallerInputs(callbacks=[Listener()]))
     assert "0 held out (no test split; to evaluate, set data.test=FILE" in heard["problems"]
 
 
@@ -212,7 +212,7 @@ def test_a_failed_start_leaves_no_run_behind(tmp_path):
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1})
     busy, refused = tmp_path / "run", pytest.raises(ConfigError, match="another process")
-    with open_parts(config, busy), refused:
+    with open_trainer(config, busy), refused:
         run_training(config, busy, resume=True)
 
 
@@ -220,12 +220,12 @@ def test_gradient_checkpointing_recomputes_and_changes_nothing(policy, tmp_path)
     forwards = []
     for on in (False, True):
         training = {"steps": 2, "gradient_checkpointing": on}
-        with open_parts(tiny_config(policy, training=training), tmp_path / str(on)) as parts:
+        with open_trainer(tiny_config(policy, training=training), tmp_path / str(on)) as trainer:
             calls = []
-            layer = parts.policy.model.model.layers[0].mlp
+            layer = trainer.policy.model.model.layers[0].mlp
             layer.register_forward_pre_hook(lambda *_, c=calls: c.append(1))
             for _ in range(2):
-                run_step(parts)
+                run_step(trainer)
             forwards.append(len(calls))
     assert forwards[1] > forwards[0]
     assert same(weights(tmp_path / "True"), weights(tmp_path / "False"))
@@ -391,7 +391,7 @@ def test_callbacks_receive_every_step(policy, tmp_path):
 
     listener = Listener()
     config = tiny_config(policy, training={"steps": 2}, evaluation={"every": 1, "samples": 1})
-    run_training(config, tmp_path / "run", callbacks=[listener])
+    run_training(config, tmp_path / "run", CallerInputs(callbacks=[listener]))
     assert listener.heard == [("eval", 0), ("eval", 1), 1, ("eval", 2), 2]
 
 

@@ -16,7 +16,7 @@ from rlobj.base.errors import RunError
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import RunFolder, read_changes, read_stop
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_parts
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.rollouts.journal import pack_rollout, unpack_rollout
 
 STEPS, FAILS, NEEDED, SEED = 5, 3, 6, 4
@@ -51,12 +51,12 @@ def enough(policy, tmp_path_factory):
 def test_the_first_live_groups_of_whole_batches_are_trained_on(policy, tmp_path, oversampling):
     """They are those that a run without dynamic sampling draws from the same prompts."""
     dynamic = {"oversampling": oversampling, "max_batches": 99}
-    with open_parts(config_of(policy, dynamic), tmp_path / "whole") as parts:
-        rollout = parts.pipeline.take(0)
+    with open_trainer(config_of(policy, dynamic), tmp_path / "whole") as trainer:
+        rollout = trainer.pipeline.take(0)
     drawn = int(rollout.batches * 4 * oversampling)
     plain = config_of(policy, {}, sampling={"dynamic": None, "prompts_per_step": drawn})
-    with open_parts(plain, tmp_path / "plain") as parts:
-        every = parts.pipeline.take(0)
+    with open_trainer(plain, tmp_path / "plain") as trainer:
+        every = trainer.pipeline.take(0)
         assert every.stream == rollout.stream
     verdicts: dict[int, set[Any]] = {}
     for response in every.responses:
@@ -85,8 +85,8 @@ def test_surplus_groups_are_counted_apart_from_groups_without_signal(policy, tmp
 
 def test_surplus_groups_are_kept_in_the_journal(policy, tmp_path):
     config = config_of(policy, {"oversampling": 12, "max_batches": 3})
-    with open_parts(config, tmp_path / "run") as parts:
-        rollout = parts.pipeline.take(0)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
     assert rollout.surplus > 0
     assert unpack_rollout(pack_rollout(rollout, ""))[0].surplus == rollout.surplus
 

@@ -63,29 +63,28 @@ def train(
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     given = settings_given(ctx, "train")
     if resume is not None:
-        from rlobj.config.layers import origins
-        from rlobj.config.resuming import refuse_changes
+        from rlobj.training.run import open_resumed
 
         changing = [layer for layer in given if layer[0] != "--reward"]
-        changes = _overrides(None, changing, settings or [])
-        changed = [f"{origin} {path}" for path, origin in origins(changes).items()]
-        refuse_changes(resume, [*refused_on_resume(ctx), *changed])
-        again = {"reward": reward, "trust": trust}
-        _running(console).resume(console, resume, changes, processes, **again)
+        again = [("reward", values) for name, values in given if name == "--reward"]
+        changes, refused = _overrides(None, changing, settings or []), refused_on_resume(ctx)
+        with working(console):
+            found = open_resumed(resume, changes, again, trust=trust, refused=refused)
+        _running(console).resume(console, found, changes, processes, reward)
         return
     _check_problems(data, task)
     overrides = _overrides(config, given, settings or [])
+    from rlobj.config.run_config import build_config
+    from rlobj.training.run import layers_from, new_folder, prepared
+
     if from_run is None:
         layers = _layers(preset, overrides)
     else:
-        _running(console)
-        from rlobj.training.origin import layers_from
-
-        layers = layers_from(from_run, preset, overrides, trust=trust)
-    from rlobj.config.run_config import build_config
-
-    built = build_config(layers, trust=trust)  # a mistake is an error at once
-    _running(console).start(console, built, layers, out, dry_run, processes)
+        with working(console):
+            layers = layers_from(from_run, preset, overrides, trust=trust)
+    built = prepared(build_config(layers, trust=trust))  # a mistake is an error at once
+    folder = new_folder(built, None if dry_run else out)
+    _running(console).start(console, built, layers, folder, dry_run, processes)
 
 
 def _running(console: Console) -> Any:

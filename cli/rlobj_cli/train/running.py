@@ -15,16 +15,13 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import BatchError, RunError
-from rlobj.config.layers import Layer, merged
+from rlobj.config.layers import Layer
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import RunFolder, read_settings
-from rlobj.training import Callback, TrainingResult
-from rlobj.training.objects import Objects
+from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
 from rlobj.training.parallel.launcher import launch, without
-from rlobj.training.run import check_functions, default_folder, open_resumed, prepared
-from rlobj.training.run import resume as resume_run
-from rlobj.training.run import train as train_run
+from rlobj.training.run import Resumed, check_functions, go_on
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import exit_code, report
 from rlobj_cli.train.overview import (
@@ -42,48 +39,43 @@ def start(
     console: Console,
     config: RunConfig,
     layers: list[Layer],
-    out: Path | None,
+    folder: Path,
     dry_run: bool,
     processes: int | None,
 ) -> None:
     """Start a new run, or with `dry_run` show the layers of its configuration."""
-    config = prepared(config)
-    folder = out or default_folder(config)
     if dry_run:
         check_functions(config)
         show_dry_run(console, config, layers, processes)
         return
     if processes not in (None, 1):
-        words = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]
+        words = [*without(sys.argv[1:], "--out"), "--out", str(folder)]
         if config.origin is not None and "--from" in str(words):  # all take the same checkpoint
             words = [*without(words, "--from"), "--from", config.origin]
         raise typer.Exit(launch(words, processes))
     header = lambda: show_header(console, config, layers)  # noqa: E731
     with _shown(console, config, folder, 0, header) as screens:
-        result = train_run(config, out=folder, callbacks=screens)
+        result = run_training(config, folder, CallerInputs(callbacks=screens))
     _show_end(console, config, result)
 
 
 def resume(
     console: Console,
-    path: Path,
-    changes: Sequence[Layer],
-    processes: int | None,
-    *,
+    found: Resumed,
+    changes: Sequence[Layer] = (),
+    processes: int | None = None,
     reward: str | None = None,
-    trust: bool = False,
 ) -> None:
     """Continue a run, of which only settings that do not change results may change.
 
     Args:
         console: the screen.
-        path: the run directory.
+        found: what `open_resumed` returned.
         changes: the settings to change.
         processes: as asked for.
-        reward: as the run was started with; named again, it is imported without `trust`.
-        trust: import the code that the run's settings name.
+        reward: as the run was started with.
     """
-    run, config, done = open_resumed(path, changes, Objects(reward=reward), trust=trust)
+    path, run, config, done, _ = found
     steps = config.training.steps
     if done == steps:
         advice = train_on(path, config)
@@ -95,8 +87,7 @@ def resume(
     if changes:
         title.append("\n  yours     " + yours(config, changes).replace("\n", "\n            "))
     with _shown(console, config, run.path, done, lambda: console.print(title)) as screens:
-        settings = merged(changes)
-        result = resume_run(path, settings=settings, reward=reward, trust=trust, callbacks=screens)
+        result = go_on(found, CallerInputs(reward=reward, callbacks=screens))
     _show_end(console, config, result)
 
 

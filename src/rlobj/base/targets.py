@@ -82,7 +82,7 @@ def import_target(target: str | None) -> Any:
     assert target is not None
     try:
         from_file = source.endswith(".py")
-        module = _load_file(target, source) if from_file else importlib.import_module(source)
+        module = _load_file(target) if from_file else importlib.import_module(source)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
@@ -96,10 +96,20 @@ def import_target(target: str | None) -> Any:
     return getattr(module, name)
 
 
-def _load_file(target: str, source: str) -> ModuleType:
-    path = Path(source).expanduser()
+def require_file(target: str) -> Path:
+    """The file that a target names.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    path = Path(target.rpartition(":")[0]).expanduser()
     if not path.is_file():
         raise ConfigError(f"target {target!r}: there is no file {str(path)!r}.")
+    return path
+
+
+def _load_file(target: str) -> ModuleType:
+    path = require_file(target)
     written = (str(path.resolve()), path.stat().st_mtime_ns)
     if written in _FILES:  # importing it again would make other classes, unequal to the first
         return _FILES[written]

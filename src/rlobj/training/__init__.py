@@ -1,16 +1,31 @@
 """Training: `train` starts a run, `resume` continues one.
 
-run.py, objects.py, result.py   from Python arguments to a run and its result
-loop/      the algorithm of a step
+run.py     from the arguments to the settings, their checks, and a run
+result.py  what a run returns
+loop/      what a run opens, and the algorithm of a step
 rollouts/  from problems to graded responses
 storage/   the files of a run
 parallel/  several processes
 """
 
-from rlobj.training.loop.callbacks import Callback
-from rlobj.training.loop.given import Given
-from rlobj.training.loop.trainer import run_training
-from rlobj.training.result import TrainingResult
-from rlobj.training.run import resume, train
+from typing import TYPE_CHECKING
 
-__all__ = ["Callback", "Given", "TrainingResult", "resume", "run_training", "train"]
+from rlobj.base.lazy import names_of
+
+if TYPE_CHECKING:
+    from rlobj.training.loop.callbacks import Callback
+    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.running import run_training
+    from rlobj.training.result import TrainingResult
+    from rlobj.training.run import resume, train
+
+__getattr__, __all__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "loop.callbacks": "Callback",
+        "loop.opening": "CallerInputs",
+        "loop.running": "run_training",
+        "result": "TrainingResult",
+        "run": "resume train",
+    },
+)

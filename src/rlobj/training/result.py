@@ -9,7 +9,7 @@ from typing import Any
 
 from rlobj.base.errors import RunError
 from rlobj.config.run_folder import best_checkpoint, newest_checkpoint, read_run_config
-from rlobj.models.policy import Policy, load_model, load_tokenizer
+from rlobj.models.policy import load_model, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class TrainingResult:
         seconds: wall time of this session.
         history: the lines of metrics.jsonl, one dict a step. Step 0 is the evaluation before the
             first update.
-        policy: the policy that Python code passed to the run, or None.
+        passed: the model and the tokenizer that Python code passed to the run, or None.
     """
 
     path: Path
     steps: int
     seconds: float
     history: list[dict[str, Any]] = field(repr=False)
-    policy: Policy | None = field(default=None, repr=False)
+    passed: tuple[Any, Any] | None = field(default=None, repr=False)
 
     @cached_property
     def model(self) -> Any:
@@ -41,15 +41,15 @@ class TrainingResult:
         Raises:
             RunError: the run has no checkpoint, because it made no step.
         """
-        if self.policy is not None:
-            return self.policy.model.eval()
+        if self.passed is not None:
+            return self.passed[0].eval()
         return load_model(read_run_config(self.path).model, str(self._folder)).eval()
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of `model`."""
-        if self.policy is not None:
-            return self.policy.tokenizer
+        if self.passed is not None:
+            return self.passed[1]
         return load_tokenizer(read_run_config(self.path).model, str(self._folder))
 
     @property

@@ -3,6 +3,9 @@
 Both take names, which the run's configuration can hold, or Python objects, which it cannot. The
 configuration records an object as a text such as `<Python object: list>`, so that a run whose
 objects are missing is refused and not trained with something else.
+
+A mistake in names or settings is an error before torch is imported, which takes seconds: modules
+that need it are imported where they are used.
 """
 
 from __future__ import annotations
@@ -17,23 +20,25 @@ from contextlib import closing
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import located, step_of
-from rlobj.base.targets import importing
-from rlobj.config.layers import Layer, file_layer, layers_of, merged, nested, origins
-from rlobj.config.presets import difference, merge, read_yaml
-from rlobj.config.resuming import refuse_changes, require_trust
-from rlobj.config.run_config import RunConfig, build_config, settings_of
-from rlobj.config.run_folder import (
-    RunFolder,
-    dump_config,
-    how_to_continue,
-    in_another_trainer,
-    read_run_config,
-    read_settings,
+from rlobj.base.targets import PYTHON_OBJECT, importing, require_file
+from rlobj.config import run_folder
+from rlobj.config.layers import (
+    FromFile,
+    Layer,
+    file_layer,
+    flattened,
+    layers_of,
+    merged,
+    nested,
+    origins,
 )
+from rlobj.config.presets import difference, load_preset, merge, read_yaml
+from rlobj.config.resuming import named_code, refuse_changes, require_trust
+from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.config.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
@@ -43,12 +48,11 @@ from rlobj.models.location import require_model
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.schedule import learning_rate
-from rlobj.training.loop.trainer import run_training
-from rlobj.training.objects import Objects, recorded_objects
-from rlobj.training.origin import layers_from
-from rlobj.training.parallel.launcher import launch
-from rlobj.training.result import TrainingResult
-from rlobj.training.storage.checkpoint import newest_sound
+
+if TYPE_CHECKING:
+    from rlobj.config.run_folder import RunFolder
+    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.result import TrainingResult
 
 logger = logging.getLogger(__name__)
 
@@ -123,22 +127,27 @@ def train(
         >>> type(result.model).__name__
         'Qwen3ForCausalLM'
     """
+    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.running import run_training
+
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
-    objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
-    above = [*objects.layers(), *_layers(settings)]
+    inputs = CallerInputs(model, tokenizer, data, eval_on, reward, sampler, callbacks=callbacks)
+    above = [*inputs.layers(), *_layers(settings)]
     if from_run is None:
         config = prepared(_configured(objective, above, trust))
     else:
         preset = None if objective is None else str(objective)
         layers = layers_from(from_run, preset, above, trust=trust)
         config = prepared(build_config(layers, trust=trust))
-    out = default_folder(config) if out is None else Path(out)
-    if _launches(processes, objects, callbacks):
-        with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
-            file = Path(folder) / "config.yaml"
-            file.write_text(dump_config(config), encoding="utf-8")
-            return _launched(["--config", str(file), "--out", str(out), "--trust"], processes, out)
-    return run_training(config, out, callbacks=callbacks, given=objects.given(config))
+    out = new_folder(config, out)
+    if not _launches(processes, inputs):
+        return run_training(config, out, inputs)
+    from rlobj.config.run_folder import dump_config
+
+    with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(dump_config(config), encoding="utf-8")
+        return _launched(["--config", str(file), "--out", str(out), "--trust"], processes, out)
 
 
 def resume(
@@ -188,57 +197,144 @@ def resume(
         >>> [line["step"] for line in result.history]
         [1, 2]
     """
+    from rlobj.training.loop.opening import CallerInputs
+
     if run is None:
         raise ConfigError("run is None; expected the path of a run")
     _refuse_wrong_types(run, settings, processes, callbacks, "run")
     if isinstance(sampler, str):
         settings, sampler = {"sampling.engine": sampler, **(settings or {})}, None
-    objects = Objects(model, tokenizer, data, eval_on, reward, sampler)
-    changes = _layers(settings)
-    directory, config, done = open_resumed(run, changes, objects, trust=trust)
-    if done == config.training.steps:
-        return TrainingResult(directory.path, done, 0.0, directory.lines())
-    if "training.steps" in origins(changes):
-        _warn_of_more_steps(config, directory.lines()[-1:], done)
-    if _launches(processes, objects, callbacks):
+    inputs = CallerInputs(model, tokenizer, data, eval_on, reward, sampler, callbacks=callbacks)
+    found = open_resumed(run, _layers(settings), inputs.layers(), trust=trust)
+    if found.done < found.config.training.steps and _launches(processes, inputs):
         words = ["--resume", str(run), "--trust"]
         for path, value in (settings or {}).items():
             words += ["--set", f"{path}={json.dumps(value)}"]
-        return _launched(words, processes, directory.path)
-    given = objects.given(config)
-    return run_training(config, run, resume=True, callbacks=callbacks, given=given)
+        return _launched(words, processes, found.run.path)
+    return go_on(found, inputs)
+
+
+class Resumed(NamedTuple):
+    """A run that is about to be resumed.
+
+    Attributes:
+        path: the run directory, as it was given.
+        run: its files.
+        config: its configuration, with the changes.
+        done: the steps done.
+        longer: the changes have a number of steps.
+    """
+
+    path: Path
+    run: RunFolder
+    config: RunConfig
+    done: int
+    longer: bool
 
 
 def open_resumed(
     run: Path | str,
     changes: Sequence[Layer] = (),
-    objects: Objects = Objects(),  # noqa: B008
+    again: Sequence[Layer] = (),
     *,
     trust: bool = False,
-) -> tuple[RunFolder, RunConfig, int]:
-    """A run that is about to be resumed: its folder, its configuration, and the steps done.
+    refused: Sequence[str] = (),
+) -> Resumed:
+    """Check a run that is about to be resumed, and all that the caller gives with it.
 
     Args:
         run: the run directory.
         changes: layers over the run's own configuration.
-        objects: what the caller passed again.
+        again: what the run was started with, by the names of `train`'s arguments.
         trust: as in `resume`, which also lists the errors.
+        refused: other options that were given and that no resumed run accepts.
     """
-    if in_another_trainer(Path(run)):
-        raise ConfigError(f"{run} cannot be resumed here. {how_to_continue(Path(run))}")
-    refuse_changes(run, (f"{origin} {path}" for path, origin in origins(changes).items()))
+    path = Path(run)
+    if run_folder.in_another_trainer(path):
+        how = run_folder.how_to_continue(path)
+        raise ConfigError(f"{run} cannot be resumed here. {how}")
+    known = origins(changes)
+    refuse_changes(run, [*refused, *(f"{origin} {name}" for name, origin in known.items())])
+    own = run_folder.read_settings(path)
     if not trust:
-        given = merged([*objects.layers(), *changes])
-        require_trust(run, merge(read_settings(Path(run)), given), given)
+        given = merged([*again, *changes])
+        require_trust(run, merge(own, given), given)
     with importing(trust or str(merged(changes))):  # what `named_code` cannot see: texts of rules
-        directory, stored = RunFolder(run), read_run_config(Path(run))
-        config = build_config([("run", settings_of(stored)), *changes])
-    _require_same_objects(run, stored, objects, recorded_objects(config))
+        stored = settings_of(RunConfig(**own))
+        config = build_config([("run", stored), *changes])
+    _require_same_objects(run, stored, again, recorded_objects(config))
+    from rlobj.config.run_folder import RunFolder
+    from rlobj.training.storage.checkpoint import newest_sound
+
+    directory = RunFolder(run)
     newest = newest_sound(directory)
     steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
         raise ConfigError(f"training.steps={steps}: {run} has {done} steps done already")
-    return directory, config, done
+    return Resumed(path, directory, config, done, "training.steps" in known)
+
+
+def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
+    """Continue a run. If all steps are done, the result is that of the finished run."""
+    from rlobj.training.loop.running import run_training
+    from rlobj.training.result import TrainingResult
+
+    path, directory, config, done, longer = found
+    if done == config.training.steps:
+        return TrainingResult(directory.path, done, 0.0, directory.lines())
+    if longer:
+        _warn_of_more_steps(config, directory.lines()[-1:], done)
+    return run_training(config, path, inputs, resume=True)
+
+
+def layers_from(
+    origin: str | Path, preset: str | None, above: Sequence[Layer], *, trust: bool
+) -> list[Layer]:
+    """The layers of a new run with the settings of another one, and with its policy.
+
+    Args:
+        origin: `RUN`, its newest checkpoint, or its own model before the first one; `RUN@STEP`, or
+            `RUN@best`.
+        preset: whose objective replaces the run's; None = the one of `above`, if any.
+        above: what the caller sets: (origin, partial RunConfig), later over earlier.
+        trust: import the code that the run's settings name.
+
+    Raises:
+        ConfigError: no such run or checkpoint, a damaged one, another model as well, or code
+            without `trust`.
+    """
+    text = str(origin)
+    whole = run_folder.is_run(Path(text).expanduser())  # a folder whose name may have an @
+    name, _, step = (text, "", "") if whole else text.rpartition("@")
+    path = Path(name or text).expanduser().absolute()
+    settings = run_folder.read_settings(path)
+    given = [(layer, dict(values)) for layer, values in above]
+    named = [values.pop("preset", None) for _, values in given]
+    preset = preset or next((each for each in reversed(named) if each is not None), None)
+    if model := flattened(merged(given)).get("model.name"):
+        raise ConfigError(f"--from {text} and the model {model} both name a policy: give one")
+    if preset is not None:
+        objective = dict(load_preset(preset).config.get("objective", {}))
+        given = [(FromFile(f"preset {preset}"), {"preset": preset, "objective": objective}), *given]
+        settings.pop("objective", None)
+    layer = FromFile(f"run {path.name}")
+    if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
+        checkpoint = run_folder.named_checkpoint(path, step or None)
+        from rlobj.config.run_folder import RunFolder
+        from rlobj.training.storage.checkpoint import newest_sound, require_sound
+
+        if step:
+            require_sound(checkpoint)
+        else:
+            checkpoint = newest_sound(RunFolder(path)) or checkpoint
+        settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
+        settings["origin"] = f"{path}@{step_of(checkpoint)}"
+        layer = FromFile(f"{layer}@{step_of(checkpoint)}")
+    layers = [(layer, settings), *given]
+    if not trust:
+        named = merged(layer for layer in given if not isinstance(layer[0], FromFile))
+        require_trust(path, merged(layers), named)
+    return layers
 
 
 def prepared(config: RunConfig) -> RunConfig:
@@ -258,6 +354,9 @@ def prepared(config: RunConfig) -> RunConfig:
         require_model(config.model.name)
     for source in filter(None, (config.data.source, config.data.test)):
         require_source(source)
+    for target in named_code({"rewards": settings_of(config)["rewards"]}):
+        if ".py:" in target:
+            require_file(target)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
@@ -279,8 +378,18 @@ def check_functions(config: RunConfig) -> None:
             refuse_unknown_accuracy(config, grader.says_right)
 
 
-def default_folder(config: RunConfig) -> Path:
-    """`runs/PRESET-TIME`, with a number behind it if that folder exists."""
+def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
+    """The folder of a new run: `out`, or `runs/PRESET-TIME` with a number behind it if that exists.
+
+    Raises:
+        ConfigError: it has a run already.
+    """
+    if out is not None:
+        if run_folder.is_run(Path(out)):
+            from rlobj.config.run_folder import RunFolder
+
+            RunFolder(out).refuse_if_taken()
+        return Path(out)
     name = Path(config.preset).stem if config.preset else "run"
     folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     numbered = (folder.with_name(f"{folder.name}-{i}") for i in count(2))
@@ -338,18 +447,26 @@ def _absolute(name: str | None) -> str | None:
     return located(name, Path.cwd())
 
 
+def recorded_objects(config: RunConfig) -> list[str]:
+    """The arguments of `rlobj.train` that were objects when the run was started."""
+    texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
+    found = [name for name, text in texts.items() if (text or "").startswith(PYTHON_OBJECT)]
+    if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
+        found.append("reward")
+    return [*found, *(["sampler"] if config.sampling.engine == "object" else [])]
+
+
 def _require_same_objects(
-    run: Path | str, stored: RunConfig, objects: Objects, needed: Sequence[str]
+    run: Path | str, own: Mapping[str, Any], again: Sequence[Layer], needed: Sequence[str]
 ) -> None:
     """Check that a resumed run gets the objects that it was started with, and no others."""
-    missing = [f"{name}=..." for name in needed if getattr(objects, name) is None]
+    missing = [f"{name}=..." for name in needed if name not in dict(again)]
     if missing:
         raise ConfigError(
             f"{run} was started with Python objects, which its configuration cannot name. Pass "
             f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
         )
-    own = settings_of(stored)
-    for name, layer in objects.layers():
+    for name, layer in again:
         config = prepared(build_config([("run", own), (name, layer)]))
         for path, before, now in difference(own, settings_of(config)):
             raise ConfigError(
@@ -370,7 +487,7 @@ def _warn_of_more_steps(config: RunConfig, last: Sequence[Mapping[str, Any]], do
         )
 
 
-def _launches(processes: int | None, objects: Objects, callbacks: Sequence[Callback]) -> bool:
+def _launches(processes: int | None, inputs: CallerInputs) -> bool:
     """Whether other processes do the work.
 
     Raises:
@@ -378,7 +495,7 @@ def _launches(processes: int | None, objects: Objects, callbacks: Sequence[Callb
     """
     if processes is None or processes == 1:
         return False
-    local = [*objects.local(), *(["callbacks"] if callbacks else [])]
+    local = [*inputs.local(), *(["callbacks"] if inputs.callbacks else [])]
     if local:
         raise ConfigError(
             f"processes={processes} starts new processes, which cannot get the Python objects "
@@ -391,6 +508,10 @@ def _launches(processes: int | None, objects: Objects, callbacks: Sequence[Callb
 
 def _launched(words: Sequence[str], processes: int | None, out: Path) -> TrainingResult:
     """Train in new processes, and read what they left."""
+    from rlobj.config.run_folder import RunFolder
+    from rlobj.training.parallel.launcher import launch
+    from rlobj.training.result import TrainingResult
+
     start = time.perf_counter()
     code = launch(["train", *words], processes or 1)
     if code:

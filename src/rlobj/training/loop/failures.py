@@ -13,12 +13,11 @@ from rlobj.base.files import nearby
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
 from rlobj.ranks import RankFailed
-from rlobj.training.loop import stages
-from rlobj.training.loop.parts import Parts
+from rlobj.training.loop.trainer import Trainer
 from rlobj.training.rollouts.sample_checks import SamplerGap
 
 
-def guarded(step: Callable[[Parts], None]) -> Callable[[Parts], None]:
+def guarded(step: Callable[[Trainer], None]) -> Callable[[Trainer], None]:
     """A step that leaves the run in order when it fails.
 
     - If samples do not come from the policy, their rollout is deleted: no run may train on it.
@@ -26,42 +25,42 @@ def guarded(step: Callable[[Parts], None]) -> Callable[[Parts], None]:
     """
 
     @functools.wraps(step)
-    def guarded_step(parts: Parts) -> None:
-        with explained(parts):
+    def guarded_step(trainer: Trainer) -> None:
+        with explained(trainer):
             try:
-                step(parts)
+                step(trainer)
             except RankFailed:
                 raise
             except RunError as error:
-                stage = parts.learner.clock.stage
+                stage = trainer.learner.clock.stage
                 if stage in ("scoring", "updating") and isinstance(error, SamplerGap):
-                    if parts.comm.rank == 0:
-                        parts.journal.drop(parts.learner.steps)
+                    if trainer.comm.rank == 0:
+                        trainer.journal.drop(trainer.learner.steps)
                 elif stage in ("syncing", "evaluating"):
-                    stages.write(parts)
-                    stages.save(parts, now=True)
+                    trainer.write()
+                    trainer.save(now=True)
                 elif stage == "sampling":
-                    stages.save(parts, now=True)
+                    trainer.save(now=True)
                 raise
 
     return guarded_step
 
 
 @contextlib.contextmanager
-def explained(parts: Parts) -> Iterator[None]:
+def explained(trainer: Trainer) -> Iterator[None]:
     """Inside, errors become RunErrors: the input was right, since steps are being made."""
-    step = parts.learner.steps  # from 0
+    step = trainer.learner.steps  # from 0
     try:
         yield
     except RunError:
         raise
     except BatchError as error:
-        trust = trust_option(settings_of(parts.config))
+        trust = trust_option(settings_of(trainer.config))
         raise RunError(
             f"step {step + 1} failed: {error}\nThe same step would fail again. Mend what the error "
             "names: a rule in a preset file, which rlobj presets check FILE.yaml tries, or the "
             f"reward. Then start anew:\n"
-            f"  rlobj train --from {nearby(parts.run.path)}{trust} --preset FILE.yaml"
+            f"  rlobj train --from {nearby(trainer.run.path)}{trust} --preset FILE.yaml"
         ) from error
     except RlobjError as error:
         raise RunError(f"step {step + 1} failed: {error}") from error

@@ -185,6 +185,40 @@ class Learner:
         change = self.entropy_change(table, found.pop(PREDICTED, 0.0))
         return {**found, **change}
 
+    def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
+        """One optimizer update on one mini-batch; what it observed, and its metrics.
+
+        Nothing changes on any rank if nothing counts, or if the loss or the gradient is not finite:
+        then `train/skipped_updates` is 1.
+        """
+        if not self._finite(batch.table):
+            return None, SKIPPED
+        plan = self.plan(phase, batch)
+        measured: list[MicroBatchResult] = []
+        for micro in self._micro_batches(phase, batch, plan):
+            own = plan.part(micro.rows)
+            output = phase.loss(micro.table, own, check=False)  # the step below is skipped
+            if micro.trained:
+                with self.clock.inside("backward"):
+                    self.parallel.backward(output.loss, last=micro.last)
+            measured.append(MicroBatchResult.of(micro.table, output, micro.rows))
+        gap = {} if self._scored else self._compare_measured(batch, measured)
+        with self.clock.inside("forward"), torch.no_grad():
+            metrics = combine(measured, self.objective, plan, batch.current, self.comm)
+        finite = math.isfinite(metrics["loss/total"])
+        with self.clock.inside("optimizer"):
+            norm = self.parallel.step(apply=finite and not plan.empty)
+        finite = finite and math.isfinite(norm)
+        observed = _observed(phase, batch, plan, self.state, measured)
+        more = token_metrics(observed, self.comm)
+        if not finite or plan.empty:
+            more.pop(PREDICTED, None)
+        done = {
+            "train/grad_norm": norm if finite else math.nan,
+            "train/skipped_updates": float(not finite or plan.empty),
+        }
+        return observed, {**more, **gap, **plan.metrics, **metrics, **done}
+
     def shard(self, rollout: Rollout) -> StepBatch:
         """This rank's part of the rollout, in mini-batches of whole groups."""
         self.clock.start("scoring")
@@ -254,40 +288,6 @@ class Learner:
         return replace(batch, table=batch.table.replace(**scores), current=True)
 
     # An update.
-
-    def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
-        """One optimizer update on one mini-batch; what it observed, and its metrics.
-
-        Nothing changes on any rank if nothing counts, or if the loss or the gradient is not finite:
-        then `train/skipped_updates` is 1.
-        """
-        if not self._finite(batch.table):
-            return None, SKIPPED
-        plan = self.plan(phase, batch)
-        measured: list[MicroBatchResult] = []
-        for micro in self._micro_batches(phase, batch, plan):
-            own = plan.part(micro.rows)
-            output = phase.loss(micro.table, own, check=False)  # the step below is skipped
-            if micro.trained:
-                with self.clock.inside("backward"):
-                    self.parallel.backward(output.loss, last=micro.last)
-            measured.append(MicroBatchResult.of(micro.table, output, micro.rows))
-        gap = {} if self._scored else self._compare_measured(batch, measured)
-        with self.clock.inside("forward"), torch.no_grad():
-            metrics = combine(measured, self.objective, plan, batch.current, self.comm)
-        finite = math.isfinite(metrics["loss/total"])
-        with self.clock.inside("optimizer"):
-            norm = self.parallel.step(apply=finite and not plan.empty)
-        finite = finite and math.isfinite(norm)
-        observed = _observed(phase, batch, plan, self.state, measured)
-        more = token_metrics(observed, self.comm)
-        if not finite or plan.empty:
-            more.pop(PREDICTED, None)
-        done = {
-            "train/grad_norm": norm if finite else math.nan,
-            "train/skipped_updates": float(not finite or plan.empty),
-        }
-        return observed, {**more, **gap, **plan.metrics, **metrics, **done}
 
     def plan(self, phase: Objective, batch: MiniBatch) -> Plan:
         """`Objective.plan` for the whole update, over all ranks."""

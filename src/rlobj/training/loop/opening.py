@@ -1,106 +1,317 @@
-"""Opening a run: from its configuration, and the parts that a caller hands in, to `Parts`."""
+"""Opening a run: from its settings, and what the caller hands in, to a `Trainer`.
+
+`CallerInputs` is what the caller hands in. `open_trainer` opens everything in its order, and the
+functions below it stand in the same order.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
-from rlobj.base.errors import counted
-from rlobj.base.files import nearby, refuse_links
-from rlobj.config.resuming import changed, recorded, refuse_changes, rollout_key
+from rlobj.base.errors import ConfigError, DataError, RlobjError
+from rlobj.base.files import refuse_links
+from rlobj.base.targets import PYTHON_OBJECT, import_target
+from rlobj.config.embedded_profile import OWN_PROBLEMS_TASK, PROFILES
+from rlobj.config.layers import Layer, nested, reward_settings
+from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import REWARD_FILE, RunFolder, is_run, read_settings
-from rlobj.config.starting import doubts, refuse_unknown_accuracy
-from rlobj.data import ProblemStream
+from rlobj.config.run_folder import RunFolder, is_run, read_settings
+from rlobj.config.starting import refuse_unknown_accuracy
+from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
+from rlobj.data.tasks import TASKS
+from rlobj.models import lora
+from rlobj.models.embedded import RECIPES, embedded_policy
+from rlobj.models.policy import Policy, arithmetic, load_model, load_policy, policy_of
+from rlobj.objectives.objective import Objective
 from rlobj.ranks import ProcessGroup, together
+from rlobj.records.texts import TokenTexts
+from rlobj.rewards import Grader, Reward, Several, function_grader
+from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
-from rlobj.training.loop import setup, stages
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.given import Given
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.parts import Parts
-from rlobj.training.loop.setup import InitialPolicy
+from rlobj.training.loop.trainer import Trainer
 from rlobj.training.memory import check_card
+from rlobj.training.parallel import Parallel, open_parallel
+from rlobj.training.rollouts.collector import Collector, Response
+from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.storage import checkpoint
 from rlobj.training.storage.trackers import open_trackers, require_trackers
 
 logger = logging.getLogger(__name__)
 
+_SETTINGS = {
+    "model": "model.name",
+    "data": "data.source",
+    "eval_on": "data.test",
+    "reward": "rewards.target",
+    "sampler": "sampling.engine",
+}
+"""The setting that names each argument, or records that it was an object."""
+
+_ROWS = "a name, a path, or an iterable of dicts"
+_EXPECTED = {
+    "model": "a hub id, a folder, or a transformers model",
+    "tokenizer": "a transformers tokenizer",
+    "data": _ROWS,
+    "eval_on": _ROWS,
+    "reward": "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of functions, "
+    "or a list of mappings with 'name'",
+    "sampler": "transformers, vllm, vllm-server, or an rlobj.Sampler: it has no ",
+}
+_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
+"""The members of a `Sampler` that training uses."""
+
+
+@dataclass(frozen=True)
+class CallerInputs:
+    """What a caller hands in: names, Python objects, or None for what the configuration says.
+
+    An object is used instead of what the configuration would open. All ranks must get the same.
+
+    Attributes:
+        model: a transformers model, which is trained in place.
+        tokenizer: of the model.
+        data: the rows to train on.
+        eval_on: the held-out rows.
+        reward: a function, or several of them.
+        sampler: draws responses; the run does not close it.
+        collector: makes what collects rollouts; it is called as `Collector` is.
+        scorer: makes the scorer of the policy and of the reference; called as `PolicyScorer` is.
+        callbacks: receive the events of the run.
+    """
+
+    model: Any = None
+    tokenizer: Any = None
+    data: Any = None
+    eval_on: Any = None
+    reward: Any = None
+    sampler: Any = None
+    collector: Callable[..., Collector] = Collector
+    scorer: Callable[..., PolicyScorer] = PolicyScorer
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        """Check the arguments without using them.
+
+        Raises:
+            ConfigError: an argument that is neither a name nor a fitting object.
+        """
+        local = self.local()
+        if "model" in local and self.tokenizer is None:
+            raise ConfigError(
+                f"model is a {type(self.model).__name__} object: pass its tokenizer as well, "
+                "as tokenizer=..."
+            )
+        if self.tokenizer is not None and "model" not in local:
+            raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
+        missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
+        fits = {
+            "model": hasattr(self.model, "config"),
+            "data": isinstance(self.data, Iterable) and not isinstance(self.data, Mapping),
+            "eval_on": isinstance(self.eval_on, Iterable) and not isinstance(self.eval_on, Mapping),
+            "reward": callable(self.reward) or bool(self._functions),
+            "sampler": not missing,
+            "tokenizer": hasattr(self.tokenizer, "decode"),
+        }
+        for name in [*local, *(["tokenizer"] if "model" in local else [])]:
+            if not fits[name]:
+                kind, lacks = type(getattr(self, name)).__name__, ", ".join(missing)
+                lacks = lacks if name == "sampler" else ""
+                raise ConfigError(f"{name} is a {kind}; expected {_EXPECTED[name]}{lacks}")
+
+    def layers(self) -> list[Layer]:
+        """The settings that name the arguments, one layer an argument."""
+        passed = {name: getattr(self, name) for name in _SETTINGS}
+        return [(name, _settings(name, x)) for name, x in passed.items() if x is not None]
+
+    def local(self) -> list[str]:
+        """The arguments that only this process has: no configuration can name them."""
+        return [
+            name
+            for name, settings in self.layers()
+            if not isinstance(getattr(self, name), str | Path)
+            and (name != "reward" or PYTHON_OBJECT in str(settings))
+        ]
+
+    @property
+    def _functions(self) -> dict[Any, Any]:
+        """The functions among several rewards, by name."""
+        entries = [each for each in _entries(self.reward) or () if isinstance(each, Mapping)]
+        return {e.get("name"): e["target"] for e in entries if callable(e.get("target"))}
+
+    def passed(self, name: str) -> Any:
+        """The object that was passed as this argument; None if it is a name or was not passed."""
+        return getattr(self, name) if name in self.local() else None
+
+    def grader(self, config: RunConfig) -> Grader:
+        """What grades responses; to be entered."""
+        if isinstance(config.rewards, Several):
+            return config.rewards.open(self._functions)
+        if callable(self.reward):
+            return function_grader(self.reward, _name(self.reward), config.rewards)
+        return config.rewards.open()
+
+
+def _settings(name: str, value: Any) -> dict[str, Any]:
+    """The settings that name an argument, with a text in place of a Python object."""
+    if name == "reward":
+        return {"rewards": _reward(value)}
+    text = str(value)
+    if not isinstance(value, str | Path):
+        kind = type(value).__name__ if name == "model" else "rows"
+        text = "object" if name == "sampler" else f"{PYTHON_OBJECT}: {kind}>"
+    return nested(_SETTINGS[name], text)
+
+
+def _reward(reward: Any) -> Any:
+    if isinstance(reward, Reward):
+        return reward.model_dump(mode="json")
+    if (several := _entries(reward)) is not None:
+        of = [
+            {"kind": "custom", **each, "target": _text(each["target"])}
+            if isinstance(each, Mapping) and callable(each.get("target"))
+            else each
+            for each in several
+        ]
+        return {**reward, "of": of} if _is_several(reward) else of
+    if isinstance(reward, Mapping):
+        return dict(reward)
+    return reward_settings(reward if isinstance(reward, str) else _text(reward))
+
+
+def _entries(reward: Any) -> list[Any] | None:
+    """Several rewards as a list of mappings; None = one reward."""
+    if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
+        return [{"name": name, "target": function} for name, function in reward.items()]
+    of = reward["of"] if _is_several(reward) else reward
+    return list(of) if isinstance(of, list | tuple) else None
+
+
+def _is_several(reward: Any) -> bool:
+    return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)
+
+
+def _text(function: Any) -> str:
+    """The target that names a function, or a text that says there is none."""
+    return _target(function) or f"{PYTHON_OBJECT}: {_name(function)}>"
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _target(function: Any) -> str | None:
+    """`package.module:function`, if that names this very function in every process."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if not callable(function) or module in (None, "__main__"):
+        return None
+    target = f"{module}:{name}"
+    try:
+        return target if import_target(target) is function else None
+    except RlobjError:
+        return None
+
 
 @contextlib.contextmanager
-def open_parts(
+def open_trainer(
     config: RunConfig,
     out: Path | str,
+    inputs: CallerInputs = CallerInputs(),
     *,
     resume: bool = False,
-    callbacks: Sequence[Callback] = (),
-    given: Given = Given(),  # noqa: B008
-) -> Iterator[Parts]:
-    """The parts of a run, ready for `run_step`; closed at the end of the `with` block.
+) -> Iterator[Trainer]:
+    """A run that is ready for `run_step`; closed at the end of the `with` block.
 
     The arguments are those of `run_training`.
 
     Raises:
         ConfigError: the input was wrong; nothing was written.
-        RunError: a part cannot be opened.
+        RunError: something cannot be opened.
     """
     with ExitStack() as stack:
-        parallel, autocast = setup.hardware(config)
+        parallel, autocast = _hardware(config)
         stack.callback(parallel.close)
         comm = parallel.comm
         with together(comm, "estimating the memory"):
-            given_model = None if given.policy is None else given.policy.model
-            check_card(config, parallel.strategy, parallel.size, given_model)
+            check_card(config, parallel.strategy, parallel.size, inputs.passed("model"))
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
-            train, test, note = setup.problems(config, given)
-            if config.model.name is None and given.policy is None:
-                setup.require_readable(config, train, test)
+            train, test, note = _problems(config, inputs)
+            if config.model.name is None and inputs.passed("model") is None:
+                _require_readable(config, train, test)
         with together(comm, "checking the reward"):
-            grader = stack.enter_context(given.grader or config.rewards.open())
+            grader = stack.enter_context(inputs.grader(config))
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
-        initial = InitialPolicy(config, given.policy, parallel, callbacks, stack)
+        initial = InitialPolicy(config, inputs, parallel, stack)
         newest = _newest(run, comm) if resume else None
         objective = config.resolved_objective()
         with together(comm, "loading the model"):
             policy = initial.trained(newest)
             size = _size(policy.model)
-            train, test = setup.fitting(config, policy, train, test)
+            limit = _prompt_limit(config, policy)
+            train = _short_enough(train, policy.encode, limit, "training")
+            test = _short_enough(test, policy.encode_test, limit, "held-out")
             reference = initial.reference(objective)
             stream = ProblemStream(train, seed=config.seed)
-            scorer = PolicyScorer(policy.model, config.training.packed)
-        clock = Clock(callbacks, parallel.device)
+            scorer = inputs.scorer(policy.model, config.training.packed)
+        clock = Clock(inputs.callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, reference, autocast, clock)
-        learner.judge = setup.judge(config, given, policy.tokenizer)
-        sampler = given.sampler
+        learner.judge = judge(config, inputs, policy.tokenizer)
+        sampler = inputs.passed("sampler")
         if sampler is None:
             with together(comm, "opening the sampler"):
-                sampler = setup.sampler(config, policy, parallel, initial, run)
+                sampler = _sampler(config, policy, parallel, initial, run)
             stack.callback(sampler.close)
-        parts = Parts(
-            config, callbacks, parallel, policy, learner, stream, test, sampler, grader, run
+        trainer = Trainer(
+            *(config, inputs.callbacks, parallel, policy, learner, stream),
+            *(test, sampler, grader, run, inputs.collector),
         )
-        stack.enter_context(parts.pipeline)
-        changes = _prepare_folder(parts, newest, resume, stack)
-        stack.callback(parts.recorder.close)
+        stack.enter_context(trainer.pipeline)
+        changes = trainer.prepare_folder(newest, resume, stack)
+        stack.callback(trainer.recorder.close)
         with together(comm, "opening the trackers"):
             trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
-            parts.trackers = trackers
-        stack.callback(parts.trackers.close)
+            trainer.trackers = trackers
+        stack.callback(trackers.close)
         facts = {
             f"from step {learner.steps + 1}": f"{path} {before} → {now}"
             for path, (before, now) in changes.items()
         }
-        _start(parts, _facts(parts, given, size, note) | facts)
-        yield parts
+        name = config.model.name or "embedded"
+        if inputs.passed("model") is not None:
+            name = policy.source or "given"
+        trainer.start(trainer.facts(name, size, note) | facts)
+        yield trainer
+
+
+def _hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
+    """The processes that share the run, and the arithmetic of forward passes (None = float32).
+
+    Sets the number of torch's threads; on a CPU the default is one, which is the fastest.
+    """
+    training, autocast = config.training, arithmetic(config.model)
+    usual = torch.get_num_threads() if torch.cuda.is_available() else 1
+    torch.set_num_threads(usual if training.threads == "auto" else training.threads)
+    norm, seed = training.max_grad_norm, config.seed
+    parallel = open_parallel(training.strategy, max_grad_norm=norm, autocast=autocast, seed=seed)
+    return parallel, autocast
 
 
 def _open_folder(
@@ -120,6 +331,149 @@ def _open_folder(
     return run
 
 
+def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], list[Problem], str]:
+    """Training problems, held-out problems, and a note that says why there are none of these.
+
+    If a source has no test part, all of it is trained on and the run is not evaluated.
+
+    Raises:
+        DataError: a source that cannot be read, or a test part that was required and is missing.
+    """
+    data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
+    rows = None if rows is None else list(rows)
+    train = load_problems(data, "train", rows)
+    if not config.evaluation.every:
+        return train, [], ""
+    if rows is not None and held_out is None:
+        held_out = rows if data.test_fraction else None
+        if held_out is None and data.test is None:
+            return train, [], " (no test problems were given)"
+    try:
+        test = load_problems(data, "test", held_out)
+    except DataError as error:
+        if held_out is not None or data.test is not None or data.test_fraction:
+            raise
+        logger.warning("no held-out evaluation: %s", error)
+        note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
+        return train, [], note
+    return train, test[: config.evaluation.problems], ""
+
+
+def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
+    """Check that the embedded policy has a token for every character of the prompts.
+
+    It is not made for problems that it cannot read: that takes most of a minute.
+
+    Raises:
+        ConfigError: a prompt with other characters.
+    """
+    alphabet, data = RECIPES[_embedded_task(config)].alphabet, config.data
+    prompts = chain(
+        (format_prompt(data.template, problem) for problem in train),
+        (format_prompt(data.template_for_tests, problem) for problem in test),
+    )
+    for text in prompts:
+        if unknown := "".join(each for each in dict.fromkeys(text) if each not in alphabet):
+            shown = text if len(text) <= 60 else f"{text[:60]}..."
+            raise ConfigError(
+                f"the embedded policy reads only the characters {alphabet!r}, and the prompt "
+                f"{shown!r} contains {unknown[:20]!r}. Train another model (--model with a hub id "
+                "or a folder), or use problems of these characters with data.template={prompt}"
+            )
+
+
+class InitialPolicy:
+    """Makes the trained policy, and frozen copies of the model as it was before training.
+
+    Args:
+        config: the run.
+        inputs: the caller's model, and callbacks: their `warm_starting` is called while the
+            embedded policy is made.
+        parallel: the processes.
+        stack: removes temporary files when the run ends.
+
+    Attributes:
+        source: folder or hub id of the model.
+    """
+
+    def __init__(
+        self, config: RunConfig, inputs: CallerInputs, parallel: Parallel, stack: ExitStack
+    ) -> None:
+        self._config, self._inputs, self._device = config, inputs, parallel.device
+        self._original, self._passed = inputs.passed("model"), None
+        if self._original is None:
+            self.source = config.model.name or _make_embedded(config, parallel, inputs.callbacks)
+            return
+        passed = policy_of(self._original, inputs.tokenizer, config.model, config.data)
+        self._passed, self.source = passed, passed.source
+        if config.sampling.engine == "vllm":  # vLLM loads from a folder
+            self.source = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlobj-policy-"))
+            passed.model.save_pretrained(self.source)
+            passed.tokenizer.save_pretrained(self.source)
+
+    def frozen(self) -> Any:
+        """A copy of the model before training, on the device, that is never trained."""
+        if self._original is None:
+            model: Any = load_model(self._config.model, self.source)
+        else:
+            model = copy.deepcopy(self._original)
+        return model.to(self._device).eval().requires_grad_(False)
+
+    def reference(self, objective: Objective) -> PolicyScorer | None:
+        """The scorer of the reference policy; None if the objective reads none.
+
+        With LoRA there is none either: the policy without its adapters is the reference.
+        """
+        read = "ref_logprobs" in objective.needs.ever
+        if not read or self._config.model.lora is not None:
+            return None
+        return self._inputs.scorer(self.frozen(), self._config.training.packed)
+
+    def trained(self, checkpoint: Path | None) -> Policy:
+        """The policy to train, on the device: with the weights of a checkpoint if there is one."""
+        config = self._config
+        adapter = weights = None
+        if checkpoint is not None and config.model.lora is not None:
+            adapter = checkpoint / "adapter"
+        elif checkpoint is not None:
+            weights = str(checkpoint / "model")
+        if self._passed is None:
+            policy = load_policy(config.model, config.data, weights or self.source, adapter)
+        else:
+            policy = self._passed
+            if weights is not None:
+                self._original = copy.deepcopy(policy.model)
+                policy.model.load_state_dict(load_model(config.model, weights).state_dict())
+            if config.model.lora is not None:
+                model = lora.adapted(policy.model, config.model.lora, adapter)
+                policy = replace(policy, model=model)
+        policy.model.to(self._device).train()  # recomputing activations needs training mode
+        if config.training.gradient_checkpointing:
+            policy.recompute_activations()
+        return policy
+
+
+def _embedded_task(config: RunConfig) -> str:
+    """The task whose embedded policy a run without a model trains."""
+    source = str(config.data.source)
+    return source if source in PROFILES else OWN_PROBLEMS_TASK
+
+
+def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Callback]) -> str:
+    """The folder of the embedded policy. On first use one process of each machine makes it."""
+
+    def progress(done: int, total: int, loss: float) -> None:
+        for callback in callbacks:
+            callback.warm_starting(done, total, loss)
+
+    task, folder = _embedded_task(config), ""
+    for first in (True, False):
+        with together(parallel.comm, "making the embedded policy"):
+            if first == parallel.accelerator.is_local_main_process:
+                folder = str(embedded_policy(task, progress=progress))
+    return folder
+
+
 def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
     """The checkpoint to continue from, the same on all ranks; None before the first."""
     found: Path | None = None
@@ -129,91 +483,102 @@ def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
     return comm.broadcast(found)
 
 
-def _prepare_folder(
-    parts: Parts, newest: Path | None, resume: bool, stack: ExitStack
-) -> dict[str, tuple[Any, Any]]:
-    """Create a new run's folder, or continue from a checkpoint and delete what came after it.
+def _prompt_limit(config: RunConfig, policy: Policy) -> int | None:
+    """Tokens that a prompt may have: as configured, and at most what the model's context leaves."""
+    configured = config.data.max_prompt_tokens
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        return configured
+    longest = config.sampling.max_tokens
+    if longest >= context:
+        raise ConfigError(
+            f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
+            f"{context} tokens. Set sampling.max_tokens to less than {context}"
+        )
+    return min(configured or context, context - longest)
 
-    The rollouts of later steps stay: they are trained on again.
 
-    Returns:
-        The settings that were changed (before, now); on the first rank.
+def _short_enough(
+    problems: Sequence[Problem],
+    encode: Callable[[Problem], list[int]],
+    limit: int | None,
+    kind: str,
+) -> list[Problem]:
+    """The problems whose prompts fit; the number of the others is logged.
+
+    Raises:
+        ConfigError: none fits.
     """
-    learner, rank, changes, key = parts.learner, parts.comm.rank, {}, ""
-    initial = None if parts.config.origin is None else parts.config.model.name
-    parts.config = parts.run.adopted(parts.config)
-    settings = settings_of(parts.config)
-    stored = None
-    if newest is not None:
-        state = checkpoint.read_state(newest)
-        stored, key = state.settings, state.key
-        learner.steps = parts.saved = state.step
-        learner.state = state.objective
-        parts.skips.restore(state.failures)
-        parts.recorder.state = dict(state.records)
-        parts.stream.restore(state.stream)
-        checkpoint.restore_optimizer(newest, parts.parallel, parts.policy.model)
-        checkpoint.restore_random(newest, rank)
-    old, key = key, rollout_key(settings, str(learner.autocast), learner.steps, key)
-    parts.journal.since, parts.journal.key = learner.steps, key
-    with together(parts.comm, "preparing the run's folder"):
-        if rank == 0 and not resume:
-            parts.run.create(parts.config, initial=initial)
-            stack.enter_context(parts.run.locked())
-        elif rank == 0:
-            before = stored or read_settings(parts.run.path)
-            changes = recorded(changed(before, settings))
-            if old:
-                same = rollout_key(before, "", 0, "").split()[0]  # with the files of today
-                if same != old.split()[0]:
-                    changes[REWARD_FILE] = (old.split()[0], same)
-            parts.run.write_config(parts.config)
-            parts.run.truncate(learner.steps if newest is not None else -1)
-            for line in parts.run.lines():
-                parts.watch.add(line)
-            if newest is not None:
-                parts.journal.copy_from(newest / "rollouts")
-        if rank == 0:
-            parts.run.add_session(learner.steps, changes)
-    return changes
+    if limit is None or not problems:
+        return list(problems)
+    kept = [problem for problem in problems if len(encode(problem)) <= limit]
+    if not kept:
+        raise ConfigError(
+            f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
+            "Lower sampling.max_tokens, or set data.max_prompt_tokens"
+        )
+    if len(kept) < len(problems):
+        left_out = len(problems) - len(kept)
+        logger.warning("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
+    return kept
 
 
-def _start(parts: Parts, facts: dict[str, str]) -> None:
-    """Give the sampler its first weights, and evaluate the policy before the first step."""
-    config = parts.config
-    for doubt in doubts(config):
-        logger.warning(doubt)
-    stages.sync(parts)
-    for callback in parts.callbacks:
-        callback.started(facts)
-    evaluated = parts.comm.broadcast(bool(parts.run.lines()))
-    if parts.learner.steps == 0 and config.evaluation.every and not evaluated:
-        parts.metrics = {"step": 0}
-        stages.evaluate(parts)
-        stages.write_metrics(parts)
-    parts.learner.clock.restart()
+def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | None:
+    """What finds the spurious tokens of responses that were graded right, if the task can say."""
+    task = TASKS.get(config.data.source or "")
+    if task is None or task.judge is None or inputs.passed("data") is not None:
+        return None
+    find, texts = task.judge, TokenTexts(tokenizer)
+    special = set(tokenizer.all_special_ids)
+
+    @functools.lru_cache(4096)  # good policies repeat themselves
+    def marks(prompt: str, tokens: tuple[int, ...]) -> list[float]:
+        written = ["" if token in special else texts.text(token) for token in tokens]
+        return [float(mark) for mark in find(prompt, written)]
+
+    def judged(response: Response) -> Sequence[float]:
+        tokens = response.sample.tokens
+        if not response.grade.correct:
+            return [math.nan] * len(tokens)
+        return marks(response.problem.prompt, tuple(tokens))
+
+    return judged
 
 
-def _facts(parts: Parts, given: Given, size: str, note: str) -> dict[str, str]:
-    """What the run works with, in short texts by name."""
-    config, parallel, learner = parts.config, parts.parallel, parts.learner
-    name = config.model.name or "embedded"
-    if given.policy is not None:
-        name = given.policy.source or "given"
-    device, depth = parallel.device.type, config.sampling.async_depth
-    threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
-    alone = parallel.size == 1 and parallel.strategy == "ddp"
-    ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
-    arithmetic = "float32" if learner.autocast is None else "bfloat16"
-    held_out = f"{len(parts.test_problems)} held out{note}"
-    return {
-        "policy": f"{name}, {size}",
-        "problems": f"{len(parts.stream)} to train on, {held_out}",
-        "device": f"{device}, {arithmetic}{threads}{ranks}",
-        "sampler": config.sampling.engine + (f", {counted(depth, 'step')} ahead" if depth else ""),
-        "reference": "loaded" if learner.reference else "not needed",
-        "run": str(nearby(parts.run.path)),
-    }
+def _sampler(
+    config: RunConfig, policy: Policy, parallel: Parallel, initial: InitialPolicy, run: RunFolder
+) -> Sampler:
+    """The engine that draws responses, as configured.
+
+    Args:
+        config: the run.
+        policy: the policy, before training.
+        parallel: the processes.
+        initial: the policy before training; weights come with the first sync.
+        run: takes the lease of a server.
+    """
+    settings = config.sampling
+    if settings.engine == "object":
+        raise ConfigError(
+            "sampling.engine is object: this run samples with a Python object; pass it as "
+            "sampler=..."
+        )
+    if settings.engine == "transformers":
+        apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
+        return TransformersSampler(
+            initial.frozen() if apart else policy.model,
+            policy.tokenizer,
+            batch_tokens=settings.batch_tokens,
+            autocast=arithmetic(config.model),
+            own_copy=apart,
+        )
+    from rlobj.models.vllm import vllm_sampler
+
+    inner, primary = lora.base(policy.model), parallel.rank == 0
+    holder = f"{run.id} {quote(str(run.path.resolve()))}"
+    return vllm_sampler(
+        config, initial.source, policy.tokenizer, inner, primary=primary, holder=holder
+    )
 
 
 def _size(model: Any) -> str:

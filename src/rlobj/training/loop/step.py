@@ -1,32 +1,32 @@
 """A training step, from top to bottom.
 
-    run_step   collect a rollout -> train on it -> sync the sampler -> evaluate, write, checkpoint
+    run_step             collect a rollout -> train on it -> sync the sampler -> evaluate -> save
+    Learner.train_on     shard -> score -> advantages and controllers -> one update per phase and
+                         mini-batch in each pass
+    Learner._update      plan -> loss and backward per micro-batch -> optimizer step
 
-`learner.py` trains; `stages.py` has the other stages. Both keep the time. `failures.py` says what
-happens when a step fails.
+What is called here is in `trainer.py` and `learner.py`, which also keep the time. `failures.py`
+says what happens when a step fails.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
-from rlobj.training.loop import stages
 from rlobj.training.loop.failures import guarded
-from rlobj.training.loop.parts import Parts
+from rlobj.training.loop.trainer import Trainer
 
 
 @guarded
-def run_step(parts: Parts) -> None:
+def run_step(trainer: Trainer) -> None:
     """One rollout with all its updates, then everything that is due."""
-    learner = parts.learner
-    rollout = stages.collect(parts)
-    if parts.metrics["reward/groups"] > 0:
-        parts.metrics |= learner.train_on(rollout, partial(stages.after_update, parts))
+    learner = trainer.learner
+    rollout = trainer.collect()
+    if trainer.metrics["reward/groups"] > 0:
+        trainer.metrics |= learner.train_on(rollout, trainer.after_update)
     else:  # no group has responses that differ in reward
-        parts.metrics |= stages.check_samples(parts, rollout)
+        trainer.metrics |= trainer.check_samples(rollout)
     learner.steps += 1
-    stages.record_rollout(parts, rollout)
-    stages.sync(parts)
-    stages.evaluate(parts)
-    stages.write(parts)
-    stages.save(parts)
+    trainer.record_rollout(rollout)
+    trainer.sync()
+    trainer.evaluate()
+    trainer.write()
+    trainer.save()

@@ -1,97 +1,502 @@
-"""A training run, from its configuration to its last step."""
+"""Trainer: a run that is open. It has what a step works with, and the stages of a step around the
+training itself: collect, sync, evaluate, write, checkpoint.
+
+Each stage adds its numbers to `Trainer.metrics` and its time to the learner's clock.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from rlobj.base.progress import ENDING
-from rlobj.config.run_config import RunConfig
-from rlobj.ranks import any_rank
-from rlobj.samplers.types import WaitEnded
-from rlobj.training.loop import stages
+import torch
+
+from rlobj.base.errors import counted
+from rlobj.base.files import nearby, remove, step_of
+from rlobj.base.progress import waiting
+from rlobj.config.resuming import changed, recorded, rollout_key
+from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.config.run_folder import (
+    REWARD_FILE,
+    RunFolder,
+    best_checkpoint,
+    checkpoints,
+    held_out,
+    measure_of,
+    read_settings,
+)
+from rlobj.config.starting import doubts
+from rlobj.data import Problem, ProblemStream
+from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
+from rlobj.insight.diagnosis import Finding, Watch
+from rlobj.models.policy import Policy
+from rlobj.ranks import ProcessGroup, together
+from rlobj.records.observed import ObservedUpdate
+from rlobj.records.recorder import Recorder
+from rlobj.rewards import Grader
+from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
+from rlobj.samplers.types import WeightsLost, seed_generators
 from rlobj.training.loop.callbacks import Callback
-from rlobj.training.loop.failures import explained
-from rlobj.training.loop.given import Given
-from rlobj.training.loop.opening import open_parts
-from rlobj.training.loop.parts import Parts
-from rlobj.training.loop.step import run_step
-from rlobj.training.loop.stopping import Interrupts, noted, stop_on_findings, write_note
-from rlobj.training.parallel.hangs import HangWatch
-from rlobj.training.result import TrainingResult
+from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
+from rlobj.training.loop.skips import Skips
+from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.environment import TIMEOUT
+from rlobj.training.rollouts.collector import Collector, Rollout
+from rlobj.training.rollouts.journal import Journal
+from rlobj.training.rollouts.pipeline import Pipeline
+from rlobj.training.rollouts.probes import Probes
+from rlobj.training.rollouts.sharding import MiniBatch
+from rlobj.training.rollouts.synchronizer import Synchronizer
+from rlobj.training.storage import checkpoint
+from rlobj.training.storage.tables import write_samples
+from rlobj.training.storage.trackers import Trackers
+
+PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
+"""Prompts per rank, samples of each and tokens per sample, that compare sampler and policy where no
+fresh rollout can."""
+_PUSHES = 5
+"""Pushes in a row after each of which the sampler is lost again, until the run stops."""
+
+logger = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
-def run_training(
-    config: RunConfig,
-    out: Path | str,
-    *,
-    resume: bool = False,
-    callbacks: Sequence[Callback] = (),
-    given: Given = Given(),  # noqa: B008
-) -> TrainingResult:
-    """Run the configuration to its last step.
-
-    On SIGTERM or Ctrl-C the step is finished and saved, and the result has fewer steps. A run that
-    waits for a server gives the step up and saves those before. A finding that `training.stop_on`
-    lists stops the run in the same way, with a RunError.
+@dataclass
+class Trainer:
+    """A run that is open. `open_trainer` opens it from its settings and the caller's objects.
 
     Args:
+        make_collector: is called as `Collector` is.
+
+    Attributes:
         config: the run.
-        out: the run directory; new, or with `resume` the run to continue.
-        resume: continue from the newest checkpoint (or the start, before the first).
-        callbacks: receive the events of the run.
-        given: parts that are used instead of what the configuration would open.
-
-    Raises:
-        ConfigError: the input was wrong; nothing was done.
-        RunError: the work failed; `resume` continues from the last checkpoint.
+        callbacks: receive the events.
+        parallel: the processes that share the run.
+        policy: the model in training, and how problems become prompts.
+        learner: trains the policy; counts the steps done.
+        stream: the training problems in their endless order.
+        test_problems: the held-out problems; none = no evaluation.
+        sampler: draws responses.
+        grader: grades them; open.
+        run: the run directory.
+        trackers: where metrics go beside metrics.jsonl.
+        metrics: of the step in progress.
+        saved: the step of the newest checkpoint; -1 = none.
+        begun: findings of the last step that the step before did not have; on the first rank.
+        journal: the rollouts on disk.
+        pipeline: the rollouts in the order of their steps; a context manager, to be entered.
+        synchronizer: gives the sampler the policy's weights.
+        probes: sequences that show whether the sampler follows the policy.
+        skips: counts updates and steps that changed nothing.
+        recorder: what updates did to tokens, in records/ and tables/.
+        watch: checks the metrics of each step; on the first rank.
     """
-    start = time.perf_counter()
-    opened = open_parts(config, out, resume=resume, callbacks=callbacks, given=given)
-    with (
-        contextlib.chdir("."),  # a reward may have changed it
-        Interrupts() as interrupts,
-        opened as parts,
-        noted(parts),
-        _watched(parts),
-        _frozen(),
-    ):
-        interrupts.defer()
-        while parts.learner.steps < config.training.steps:
+
+    config: RunConfig
+    callbacks: Sequence[Callback]
+    parallel: Parallel
+    policy: Policy
+    learner: Learner
+    stream: ProblemStream
+    test_problems: Sequence[Problem]
+    sampler: Sampler
+    grader: Grader
+    run: RunFolder
+    make_collector: InitVar[Callable[..., Collector]]
+    trackers: Trackers = field(default_factory=Trackers)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    saved: int = -1
+    begun: list[Finding] = field(default_factory=list)
+
+    def __post_init__(self, make_collector: Callable[..., Collector]) -> None:
+        config, depth = self.config, self.config.sampling.async_depth
+        # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
+        comm = _second_group(self.comm) if depth else self.comm
+        collector = make_collector(
+            config, self.policy, self.sampler, self.grader, self.stream, comm
+        )
+        self.journal = Journal(self.run, comm)
+        self.pipeline = Pipeline(collector, self.journal, depth, config.training.steps)
+        own_names = isinstance(self.sampler, TransformersSampler)
+        self.synchronizer = Synchronizer(
+            self.sampler,
+            lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
+            exact=config.sampling.max_logprob_gap == "auto",
+        )
+        self.probes = Probes(self.comm)
+        self.watch = Watch(config)
+        self.skips = Skips(self.run, self.comm, config.training.max_skipped)
+        self.recorder = Recorder(self.run.path, config, self.policy.tokenizer, self.comm)
+
+    @property
+    def comm(self) -> ProcessGroup:
+        """The process group."""
+        return self.parallel.comm
+
+    def prepare_folder(
+        self, newest: Path | None, resume: bool, stack: ExitStack
+    ) -> dict[str, tuple[Any, Any]]:
+        """Create a new run's folder, or continue from a checkpoint and delete what came after it.
+
+        The rollouts of later steps stay: they are trained on again.
+
+        Returns:
+            The settings that were changed (before, now); on the first rank.
+        """
+        learner, rank, changes, key = self.learner, self.comm.rank, {}, ""
+        initial = None if self.config.origin is None else self.config.model.name
+        self.config = self.run.adopted(self.config)
+        settings = settings_of(self.config)
+        stored = None
+        if newest is not None:
+            state = checkpoint.read_state(newest)
+            stored, key = state.settings, state.key
+            learner.steps = self.saved = state.step
+            learner.state = state.objective
+            self.skips.restore(state.failures)
+            self.recorder.state = dict(state.records)
+            self.stream.restore(state.stream)
+            checkpoint.restore_optimizer(newest, self.parallel, self.policy.model)
+            checkpoint.restore_random(newest, rank)
+        old, key = key, rollout_key(settings, str(learner.autocast), learner.steps, key)
+        self.journal.since, self.journal.key = learner.steps, key
+        with together(self.comm, "preparing the run's folder"):
+            if rank == 0 and not resume:
+                self.run.create(self.config, initial=initial)
+                stack.enter_context(self.run.locked())
+            elif rank == 0:
+                before = stored or read_settings(self.run.path)
+                changes = recorded(changed(before, settings))
+                if old:
+                    same = rollout_key(before, "", 0, "").split()[0]  # with the files of today
+                    if same != old.split()[0]:
+                        changes[REWARD_FILE] = (old.split()[0], same)
+                self.run.write_config(self.config)
+                self.run.truncate(learner.steps if newest is not None else -1)
+                for line in self.run.lines():
+                    self.watch.add(line)
+                if newest is not None:
+                    self.journal.copy_from(newest / "rollouts")
+            if rank == 0:
+                self.run.add_session(learner.steps, changes)
+        return changes
+
+    def start(self, facts: Mapping[str, str]) -> None:
+        """Give the sampler its first weights, and evaluate the policy before the first step."""
+        config = self.config
+        for doubt in doubts(config):
+            logger.warning(doubt)
+        self.sync()
+        for callback in self.callbacks:
+            callback.started(facts)
+        evaluated = self.comm.broadcast(bool(self.run.lines()))
+        if self.learner.steps == 0 and config.evaluation.every and not evaluated:
+            self.metrics = {"step": 0}
+            self.evaluate()
+            self.write_metrics()
+        self.learner.clock.restart()
+
+    def facts(self, name: str, size: str, note: str) -> dict[str, str]:
+        """What the run works with, in short texts by name.
+
+        Args:
+            name: of the model.
+            size: of the model.
+            note: why there are no held-out problems.
+        """
+        config, parallel, learner = self.config, self.parallel, self.learner
+        device, depth = parallel.device.type, config.sampling.async_depth
+        threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
+        alone = parallel.size == 1 and parallel.strategy == "ddp"
+        ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
+        arithmetic = "float32" if learner.autocast is None else "bfloat16"
+        held_out = f"{len(self.test_problems)} held out{note}"
+        return {
+            "policy": f"{name}, {size}",
+            "problems": f"{len(self.stream)} to train on, {held_out}",
+            "device": f"{device}, {arithmetic}{threads}{ranks}",
+            "sampler": config.sampling.engine
+            + (f", {counted(depth, 'step')} ahead" if depth else ""),
+            "reference": "loaded" if learner.reference else "not needed",
+            "run": str(nearby(self.run.path)),
+        }
+
+    def repeated(self, work: Callable[[], _Result], *, push: bool = False) -> _Result:
+        """Return the result of work with the sampler; if the sampler is restarted, repeat the work.
+
+        A restarted sampler gets the policy's weights and is checked. All ranks call this together.
+
+        Args:
+            work: raises `WeightsLost` on all ranks if the sampler is restarted.
+            push: give the sampler the policy's weights first.
+
+        Raises:
+            RunError: the sampler is lost.
+        """
+        for left in reversed(range(_PUSHES + 1)):
             try:
-                run_step(parts)
-            except WaitEnded:  # the steps done are saved
-                break
-            with explained(parts):
-                stop_on_findings(parts)
-                if any_rank(ENDING.is_set(), parts.comm):
-                    stages.save(parts, now=True)
-                    break
-    seconds = time.perf_counter() - start
-    lines = parts.run.lines()
-    # By default each rank names the folder after its own clock, and rank 0's name is used.
-    folder = Path(out) if parts.comm.rank == 0 else parts.run.path
-    return TrainingResult(folder, parts.learner.steps, seconds, lines, given.policy)
+                if push:
+                    survive = self.learner.steps > 0
+                    with waiting(), together(self.comm, "syncing the sampler", survive=survive):
+                        self.synchronizer.push(self.learner.steps)
+                return work()
+            except WeightsLost as error:
+                if not left:
+                    raise
+                push = True
+                if self.comm.rank == 0:
+                    logger.warning("%s. It gets version %d again.", error, self.learner.steps)
+        raise AssertionError("unreachable")
+
+    def collect(self) -> Rollout:
+        """The next step's rollout, from a sampler that holds the weights it was given.
+
+        Raises:
+            RunError: the sampler is lost, or has lost the weights.
+        """
+        step, clock = self.learner.steps, self.learner.clock
+        rate = self.learner.set_learning_rate()
+        clock.start("sampling")
+
+        def take() -> Rollout:
+            with together(self.comm, "checking the sampler", survive=True):
+                self.synchronizer.check()
+            self._seed("rewards")
+            return self.pipeline.take(step)
+
+        rollout = self.repeated(take)
+        seconds = rollout.seconds
+        if self.config.sampling.async_depth:  # sampled and graded beside the steps before
+            graded = seconds["hidden"] + seconds["grade"]
+            hidden = {"sampling": seconds["sample"], "grading": graded}
+        else:
+            self.sampler.sleep()
+            clock.move("sampling", "grading", seconds["grade"])
+            clock.move("sampling", "writing", seconds["write"])
+            hidden = {"sampling": 0.0, "grading": seconds["hidden"]}
+        names = self.config.rewards.names or ()
+        decoupled = bool(names) and self.config.objective.advantage.decoupled
+        measured = rollout_metrics(rollout, self.comm, names, decoupled)
+        self.metrics = {"step": step + 1, **measured}
+        self.metrics |= sameness_metrics(rollout, self.comm)
+        self.metrics["train/learning_rate"] = rate
+        self.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
+        return rollout
+
+    def check_samples(self, rollout: Rollout) -> dict[str, float]:
+        """The gap between sampler and policy on a few samples of a rollout without any signal.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        self.learner.clock.start("scoring")
+        few = [response.sample for response in rollout.dead[: PROBE_PROMPTS * PROBE_SAMPLES]]
+        return {**self.learner.compare_samples(few), "train/skipped_updates": 1.0}
+
+    def after_update(
+        self,
+        index: int,
+        batch: MiniBatch,
+        observed: ObservedUpdate | None,
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Count an update, and record it."""
+        if observed is not None:
+            with self.learner.clock.inside("writing"):
+                self.recorder.update(self.learner.steps + 1, index, observed)
+        self.skips.count_update(self.learner.steps, index, batch, metrics)
+
+    def record_rollout(self, rollout: Rollout) -> None:
+        """Count and record the step, and write its sample table if it is due.
+
+        Raises:
+            RunError: too many steps without an update in a row.
+        """
+        done = self.learner.steps
+        self.skips.count_step(done - 1, self.metrics, rollout.undecided)
+        self.metrics.pop("train/updates", None)
+        self.metrics |= self.learner.forward.counts.metrics(self.comm)
+        with self.learner.clock.inside("writing"):
+            self.recorder.end_step(done)
+        if _due(done, self.config.output.samples_every):
+            with self.learner.clock.inside("writing"):
+                names = self.config.rewards.names or ()
+                write_samples(self.run, done, rollout, self.comm, names)
+
+    def sync(self) -> None:
+        """The policy's weights into the sampler; then check that it samples from them.
+
+        Raises:
+            RunError: the sampler is lost, or does not hold the weights.
+            SamplerGap: its samples do not come from the policy.
+        """
+        clock, steps = self.learner.clock, self.learner.steps
+        clock.start("syncing")
+        with clock.inside("sampling"):
+            try:
+                self.pipeline.settle()
+            except WeightsLost as error:  # the rollout is sampled when a step takes it
+                logger.warning("%s. A rollout is sampled again, from version %d.", error, steps)
+
+        probes, score = self.probes, getattr(self.sampler, "score", None)
+
+        def exchange() -> tuple[list[Sample], list[float]]:
+            """Fresh samples where they are needed, and the engine's log-probs of the probes."""
+            fresh: list[Sample] = []
+            with together(self.comm, "probing the sampler", survive=steps > 0):
+                if self.config.sampling.async_depth or (score and not probes.sequences):
+                    fresh = self._draw()
+                if score is None:
+                    return fresh, []
+                # The engine draws a token to score a sequence: the last one leaves room for it.
+                found = [(s.prompt, s.tokens[:-1]) for s in fresh if len(s.tokens) > 1]
+                probes.sequences = probes.sequences or found
+                return fresh, score(probes.sequences)
+
+        fresh, engine = self.repeated(exchange, push=True)
+        if score is not None:
+            trainer = self.learner.logprobs(probes.sequences, temperature=1.0)
+            self.metrics |= probes.check(trainer, torch.tensor(engine))
+        if self.config.sampling.async_depth:  # rollouts are too old to be compared with the policy
+            self.learner.compare_samples(fresh, drawn=True)
+
+    def _draw(self) -> list[Sample]:
+        """Some short samples of the first problems."""
+        settings = self.config.sampling.settings()
+        short = settings.model_copy(update={"max_tokens": min(settings.max_tokens, PROBE_TOKENS)})
+        prompts = [self.policy.encode(p) for p in self.stream.first(PROBE_PROMPTS)]
+        seeds = [derive_seed(self.learner.steps, "probe", i) for i in range(len(prompts))]
+        groups = self.sampler.sample(prompts, count=PROBE_SAMPLES, settings=short, seeds=seeds)
+        return [sample for group in groups for sample in group]
+
+    def _seed(self, purpose: str) -> None:
+        """Seed the global generators for this step; a resumed run draws the same numbers."""
+        seed_generators(derive_seed(self.config.seed, purpose, self.learner.steps, self.comm.rank))
+
+    def evaluate(self) -> None:
+        """Evaluate on the test problems if it is due: after some steps, the last, and before the
+        first."""
+        evaluation, comm, done = self.config.evaluation, self.comm, self.learner.steps
+        due = _due(done, evaluation.every) or done == self.config.training.steps
+        if not (due and evaluation.every and self.test_problems):
+            return
+        self.learner.clock.start("evaluating")
+
+        def own() -> list[GradedProblem]:
+            self._seed("held-out rewards")
+            with together(comm, "evaluating", survive=done > 0):
+                part = sample_and_grade(
+                    self.sampler,
+                    self.policy.encode_test,
+                    self.test_problems[comm.rank :: comm.size],
+                    self.grader,
+                    self.config.evaluation_settings(),
+                    count=evaluation.samples,
+                    seed=derive_seed(self.config.seed, "evaluation"),
+                )
+                return list(part.problems)
+
+        ranks = comm.gather(self.repeated(own))
+        whole = [ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems))]
+        graded = GradedBenchmark("evaluation", tuple(whole))
+        summary = summarise(graded, says_right=self.grader.says_right)
+        for callback in self.callbacks:
+            callback.evaluated(done, summary)
+        self.metrics |= summary.metrics()
+
+    def write(self) -> None:
+        """End the step: its findings, and its line in metrics.jsonl and in the trackers."""
+        if self.comm.rank == 0:  # which writes the lines that a resumed run starts from
+            self.begun = self.watch.add(self.metrics)
+            self.metrics |= self.watch.metrics()
+        self.write_metrics()
+        for callback in self.callbacks:
+            callback.stepped(self.learner.steps, self.metrics)
+            for finding in self.begun:
+                callback.found(finding)
+
+    def write_metrics(self) -> None:
+        """The line of the step in progress, with the time it took."""
+        clock, metrics = self.learner.clock, self.metrics
+        if "tokens/sampled" in metrics:
+            metrics |= clock.stop(metrics["tokens/sampled"])
+        with clock.inside("writing"), together(self.comm, "writing metrics.jsonl"):
+            if self.comm.rank == 0:
+                self.run.append(metrics)
+        self.trackers.log(metrics, metrics["step"])
+
+    def save(self, *, now: bool = False) -> None:
+        """A checkpoint of the steps done if it is due, and there is none.
+
+        Args:
+            now: it is due, whatever the configuration says.
+        """
+        done, settings, comm = self.learner.steps, self.config.checkpoint, self.comm
+        due = _due(done, settings.every) or done == self.config.training.steps or self._is_best()
+        if not (due or now):
+            if not settings.every and comm.rank == 0:
+                self.journal.forget(before=done)  # no checkpoint will cover them
+            return
+        if done in (0, self.saved):
+            return
+        state = {
+            "step": done,
+            "objective": self.learner.state,
+            "stream": self.stream.state(),
+            "failures": self.skips.state(),
+            "records": self.recorder.state,
+            "strategy": self.parallel.strategy,
+            "processes": comm.size,
+            "settings": settings_of(self.config),
+            "key": self.journal.key,
+        }
+        ahead = self.pipeline.pending()
+
+        def add_rollouts(folder: Path) -> None:
+            self.journal.copy_into(folder / "rollouts", ahead)
+
+        with self.learner.clock.inside("writing"):
+            self.recorder.close_file()  # a resumed run deletes the files of later steps
+            with waiting():  # for a slow disk
+                path = checkpoint.write(
+                    self.run, done, self.parallel, self.policy, state, add_rollouts
+                )
+            self.saved = done
+            with together(comm, "removing old checkpoints"):
+                if comm.rank == 0:
+                    best = best_checkpoint(self.run.path) if settings.best else None
+                    known = {line["step"] for line in self.run.lines()}
+                    for old in checkpoints(self.run.path)[: -settings.keep]:
+                        # one whose line is damaged or lost may be the best
+                        if old != best and (step_of(old) in known or not settings.best):
+                            remove(old)
+                    self.journal.forget(before=done)
+        for callback in self.callbacks:
+            callback.saved(path)
+
+    def _is_best(self) -> bool:
+        """Whether this step's evaluation is better than that of every checkpoint; on all ranks."""
+        settings = self.config.checkpoint
+        value = self.metrics.get(measure_of([self.metrics]).key, math.nan)
+        if math.isnan(value) or not (settings.best and settings.every):
+            return False
+        _, measured = held_out(self.run.path)
+        return self.comm.broadcast(all(value > other for other in measured.values()))
 
 
-@contextlib.contextmanager
-def _frozen() -> Iterator[None]:
-    """Leave the objects that exist now out of Python's garbage collections.
-
-    Imports leave about a million of them, and each full collection would visit them all.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
-def _watched(parts: Parts) -> HangWatch:
-    """Ends all processes if one of them hangs."""
-    limit, clock = parts.config.training.hang_timeout, parts.learner.clock
-    return HangWatch(parts.comm, limit, lambda: clock.stage, partial(write_note, parts))
+def _second_group(comm: ProcessGroup) -> ProcessGroup:
+    """The same ranks in a second process group, on the CPU."""
+    if comm.size == 1:
+        return comm
+    group = torch.distributed.new_group(backend="gloo", timeout=TIMEOUT)
+    return ProcessGroup(torch.device("cpu"), group)

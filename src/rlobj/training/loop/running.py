@@ -1,4 +1,5 @@
-"""Ending a run: signals, the findings that it is asked to stop on, and a note of any error.
+"""The steps of a run, and what ends it: the last step, a signal, a finding that it is asked to stop
+on, or an error.
 
 SIGTERM and Ctrl-C finish and save the step before the run ends. A run that waits for its sampler
 saves the steps before.
@@ -6,13 +7,16 @@ saves the steps before.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import logging
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -20,11 +24,17 @@ from rlobj.base.errors import RunError
 from rlobj.base.files import nearby, step_of, write_whole
 from rlobj.base.progress import ENDING
 from rlobj.config.resuming import trust_option
-from rlobj.config.run_config import settings_of
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import ACCURACY, CONFIG_FILE, STOP_FILE, best_checkpoint, held_out
 from rlobj.insight.diagnosis import Finding
-from rlobj.training.loop import stages
-from rlobj.training.loop.parts import Parts
+from rlobj.ranks import any_rank
+from rlobj.samplers.types import WaitEnded
+from rlobj.training.loop.failures import explained
+from rlobj.training.loop.opening import CallerInputs, open_trainer
+from rlobj.training.loop.step import run_step
+from rlobj.training.loop.trainer import Trainer
+from rlobj.training.parallel.hangs import HangWatch
+from rlobj.training.result import TrainingResult
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +42,62 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ECHO = 1.0
 """Seconds in which a second signal counts as the first: a service manager may signal every process
 of a job, and a launcher passes its own signal on."""
+
+
+def run_training(
+    config: RunConfig,
+    out: Path | str,
+    inputs: CallerInputs = CallerInputs(),  # noqa: B008
+    *,
+    resume: bool = False,
+) -> TrainingResult:
+    """Run the configuration to its last step.
+
+    On SIGTERM or Ctrl-C the step is finished and saved, and the result has fewer steps. A run that
+    waits for a server gives the step up and saves those before. A finding that `training.stop_on`
+    lists stops the run in the same way, with a RunError.
+
+    Args:
+        config: the run.
+        out: the run directory; new, or with `resume` the run to continue.
+        inputs: what is used instead of what the configuration would open, and callbacks.
+        resume: continue from the newest checkpoint (or the start, before the first).
+
+    Raises:
+        ConfigError: the input was wrong; nothing was done.
+        RunError: the work failed; `resume` continues from the last checkpoint.
+    """
+    start = time.perf_counter()
+    with (
+        contextlib.chdir("."),  # a reward may have changed it
+        Interrupts() as interrupts,
+        open_trainer(config, out, inputs, resume=resume) as trainer,
+        noted(trainer),
+        HangWatch(
+            *(trainer.comm, config.training.hang_timeout),
+            lambda: trainer.learner.clock.stage,
+            partial(write_note, trainer),
+        ),
+        contextlib.ExitStack() as stack,
+    ):
+        gc.freeze()  # each full collection would visit the million objects that imports leave
+        stack.callback(gc.unfreeze)
+        interrupts.defer()
+        while trainer.learner.steps < config.training.steps:
+            try:
+                run_step(trainer)
+            except WaitEnded:  # the steps done are saved
+                break
+            with explained(trainer):
+                stop_on_findings(trainer)
+                if any_rank(ENDING.is_set(), trainer.comm):
+                    trainer.save(now=True)
+                    break
+    seconds = time.perf_counter() - start
+    # By default each rank names the folder after its own clock, and rank 0's name is used.
+    folder = Path(out) if trainer.comm.rank == 0 else trainer.run.path
+    passed = None if inputs.passed("model") is None else (inputs.model, inputs.tokenizer)
+    return TrainingResult(folder, trainer.learner.steps, seconds, trainer.run.lines(), passed)
 
 
 class Interrupts:
@@ -76,7 +142,7 @@ class Interrupts:
         logger.warning("%s: finishing and saving this step; a second signal stops at once", name)
 
 
-def stop_on_findings(parts: Parts) -> None:
+def stop_on_findings(trainer: Trainer) -> None:
     """Save and stop the run, on all ranks together, if the last step began a finding it stops on.
 
     A finding that held when the run was resumed does not stop it again.
@@ -84,23 +150,23 @@ def stop_on_findings(parts: Parts) -> None:
     Raises:
         RunError: `training.stop_on` lists the finding.
     """
-    names = parts.config.training.stop_on
+    names = trainer.config.training.stop_on
     if not names:
         return
-    begun = next((each for each in parts.begun if each.name in names), None)
-    if (begun := parts.comm.broadcast(begun)) is not None:
-        stages.save(parts, now=True)
-        raise RunError(_reason(parts, begun), finding=begun.name)
+    begun = next((each for each in trainer.begun if each.name in names), None)
+    if (begun := trainer.comm.broadcast(begun)) is not None:
+        trainer.save(now=True)
+        raise RunError(_reason(trainer, begun), finding=begun.name)
 
 
-def _reason(parts: Parts, finding: Finding) -> str:
+def _reason(trainer: Trainer, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
-    run, rate = nearby(parts.run.path), parts.config.training.learning_rate / 10
+    run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
     best, (measure, known) = best_checkpoint(run, before=finding.since), held_out(run)
     found = f"none was saved with a {measure.name}{' above 0' * (measure is ACCURACY)}"
     if best is not None:
         found = f"{best}, {measure.name} {known[best]:.3f}"
-    trust = trust_option(settings_of(parts.config))
+    trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
         again = f"--config {run / CONFIG_FILE}"  # the policy now is the one that failed
@@ -115,20 +181,20 @@ def _reason(parts: Parts, finding: Finding) -> str:
     )
 
 
-def write_note(parts: Parts, message: str, finding: str | None = None) -> None:
+def write_note(trainer: Trainer, message: str, finding: str | None = None) -> None:
     """Note in the run's folder why the run ends."""
-    step = parts.metrics.get("step", parts.learner.steps)
+    step = trainer.metrics.get("step", trainer.learner.steps)
     note = {"step": step, "finding": finding, "message": message}
-    with suppress(RunError):  # on a full disk the error itself is the message
-        write_whole(parts.run.path / STOP_FILE, json.dumps(note).encode())
+    with contextlib.suppress(RunError):  # on a full disk the error itself is the message
+        write_whole(trainer.run.path / STOP_FILE, json.dumps(note).encode())
 
 
-@contextmanager
-def noted(parts: Parts) -> Iterator[None]:
+@contextlib.contextmanager
+def noted(trainer: Trainer) -> Iterator[None]:
     """Inside, an error that ends the run is noted in its folder, where `diagnose` reads it."""
     try:
         yield
     except RunError as error:
-        if parts.comm.rank == 0:
-            write_note(parts, str(error), error.finding)
+        if trainer.comm.rank == 0:
+            write_note(trainer, str(error), error.finding)
         raise
