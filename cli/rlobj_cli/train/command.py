@@ -60,16 +60,23 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
+    from rlobj.config.run_config import build_config
+    from rlobj.models.location import require_inputs
+
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     given = settings_given(ctx, "train")
     if resume is not None:
         from rlobj.config.layers import origins
-        from rlobj.config.resuming import refuse_changes
+        from rlobj.config.resuming import named_code, refuse_changes
+        from rlobj.config.run_folder import read_settings
 
         changing = [layer for layer in given if layer[0] != "--reward"]
         changes = _overrides(None, changing, settings or [])
         changed = [f"{origin} {path}" for path, origin in origins(changes).items()]
         refuse_changes(resume, [*refused_on_resume(ctx), *changed])
+        stored = read_settings(resume)
+        if not named_code(stored):
+            build_config([("run", stored), *changes])  # a mistake is an error at once
         again = {"reward": reward, "trust": trust}
         _running(console).resume(console, resume, changes, processes, **again)
         return
@@ -82,9 +89,8 @@ def train(
         from rlobj.training.origin import layers_from
 
         layers = layers_from(from_run, preset, overrides, trust=trust)
-    from rlobj.config.run_config import build_config
-
     built = build_config(layers, trust=trust)  # a mistake is an error at once
+    require_inputs(built)
     _running(console).start(console, built, layers, out, dry_run, processes)
 
 

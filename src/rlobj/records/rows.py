@@ -10,7 +10,6 @@ import pyarrow
 import torch
 from numpy.typing import NDArray
 from pyarrow import parquet
-from torch import Tensor
 
 from rlobj.base.files import write_whole
 from rlobj.objectives import functional
@@ -21,8 +20,8 @@ from rlobj.records.texts import TokenTexts
 
 def rows_of(
     observed: Observed,
-    rows: Tensor,
-    probability: Tensor,
+    rows: torch.Tensor,
+    probability: torch.Tensor,
     place: tuple[int, int],
     texts: TokenTexts,
     context: int = CONTEXT,
@@ -88,12 +87,12 @@ def rows_of(
     return pyarrow.table(columns, schema=SCHEMA)
 
 
-def numpy(values: Tensor) -> NDArray[Any]:
+def numpy(values: torch.Tensor) -> NDArray[Any]:
     """The values on the CPU."""
     return values.detach().cpu().numpy()
 
 
-def numbers(values: Tensor) -> NDArray[np.float32]:
+def numbers(values: torch.Tensor) -> NDArray[np.float32]:
     """The values on the CPU in single precision; NaN becomes null in a file."""
     return numpy(values.float())
 

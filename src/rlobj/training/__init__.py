@@ -7,11 +7,26 @@ storage/   the files of a run
 parallel/  several processes
 """
 
-from rlobj.training.loop.callbacks import Callback
-from rlobj.training.loop.given import Given
-from rlobj.training.loop.trainer import run_training
-from rlobj.training.result import TrainingResult
-from rlobj.training.run import resume, train
-from rlobj.training.storage.run_directory import RunDirectory
+from typing import TYPE_CHECKING
 
-__all__ = ["Callback", "Given", "RunDirectory", "TrainingResult", "resume", "run_training", "train"]
+from rlobj.base.lazy import names_of
+
+if TYPE_CHECKING:
+    from rlobj.training.loop.callbacks import Callback
+    from rlobj.training.loop.given import Given
+    from rlobj.training.loop.trainer import run_training
+    from rlobj.training.result import TrainingResult
+    from rlobj.training.run import resume, train
+    from rlobj.training.storage.run_directory import RunDirectory
+
+__getattr__, __all__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "loop.callbacks": "Callback",
+        "loop.given": "Given",
+        "loop.trainer": "run_training",
+        "result": "TrainingResult",
+        "run": "resume train",
+        "storage.run_directory": "RunDirectory",
+    },
+)

@@ -32,12 +32,12 @@ from rlobj.config.run_folder import (
     read_run_config,
     read_settings,
 )
-from rlobj.config.starting import refuse_senseless, refuse_unknown_accuracy
+from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
-from rlobj.data.sources import NAMED_SOURCES, require_source
+from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_model
+from rlobj.models.location import require_inputs
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.schedule import learning_rate
@@ -252,11 +252,7 @@ def prepared(config: RunConfig) -> RunConfig:
             f"objective.columns: {', '.join(config.objective.columns)}: a run has no columns of "
             "your own. Use the objective in your own loop, with TokenBatch(columns={...})"
         )
-    refuse_senseless(config)
-    if config.model.name is not None:
-        require_model(config.model.name)
-    for source in filter(None, (config.data.source, config.data.test)):
-        require_source(source)
+    require_inputs(config)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import Preset
@@ -163,7 +162,7 @@ class _Replay:
         if self.keep:
             self.rows.append(_rows(first, touched, planned))
 
-    def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, Tensor]]:
+    def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, torch.Tensor]]:
         """The tokens of decided responses that each rule selects."""
         for name, rules in self.candidates.rules.items():
             if name in self.refused:
@@ -212,14 +211,14 @@ class _Recorded(Frame):
     A rule is decided there if its other parts decide it: false & undefined is false.
     """
 
-    def _read(self, name: str, who: str) -> Tensor:
+    def _read(self, name: str, who: str) -> torch.Tensor:
         return self.table.column(name, who).detach()
 
     def _evaluate_Column(self, node: Column | NamedReward) -> Values:
         return self._finite(node, super()._evaluate_Column(node))
 
 
-def _select(rule: Rule, frame: Frame, first: UpdateTable) -> Tensor:
+def _select(rule: Rule, frame: Frame, first: UpdateTable) -> torch.Tensor:
     """The tokens that a rule selects, bool [N].
 
     Raises:
@@ -237,7 +236,9 @@ def _select(rule: Rule, frame: Frame, first: UpdateTable) -> Tensor:
     return chosen
 
 
-def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[str, Any]) -> Any:
+def _rows(
+    first: UpdateTable, touched: Mapping[str, torch.Tensor], planned: Mapping[str, Any]
+) -> Any:
     """One row per token of a mini-batch, as a pyarrow table."""
     table, rows = first.table, first.table.decided
     ids = table.responses if table.ids is None else table.spread(table.ids)

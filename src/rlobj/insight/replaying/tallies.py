@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlobj.insight.replaying.candidates import RECORDED
 from rlobj.insight.replaying.planned import EFFECTS, Planned
@@ -31,7 +30,7 @@ class Tally(defaultdict[str, float]):
     def __init__(self) -> None:
         super().__init__(float)
 
-    def add(self, columns: Mapping[str, Tensor]) -> None:
+    def add(self, columns: Mapping[str, torch.Tensor]) -> None:
         """Add columns [N] of tokens."""
         for name, column in columns.items():
             self[name] += float(column.double().sum())
@@ -53,7 +52,11 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
             del self[key]
 
     def add_touched(
-        self, key: tuple[Any, ...], touched: Tensor, spurious: Tensor, gradient: Tensor
+        self,
+        key: tuple[Any, ...],
+        touched: torch.Tensor,
+        spurious: torch.Tensor,
+        gradient: torch.Tensor,
     ) -> None:
         """Add what the touched or selected tokens are, and what they carry.
 
@@ -74,7 +77,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         }
         self[key].add(columns)
 
-    def add_planned(self, name: str, planned: Planned, spurious: Tensor) -> None:
+    def add_planned(self, name: str, planned: Planned, spurious: torch.Tensor) -> None:
         """Add what an objective does to tokens."""
         self.add_touched((name, None), planned.effect >= 0, spurious, planned.free)
         norms = planned.gradient.abs()
@@ -89,7 +92,9 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         }
         self[name, None].add(columns)
 
-    def add_pairs(self, touched: Mapping[str, Tensor], planned: Mapping[str, Planned]) -> None:
+    def add_pairs(
+        self, touched: Mapping[str, torch.Tensor], planned: Mapping[str, Planned]
+    ) -> None:
         """Add what each two have in common.
 
         Args:
@@ -143,7 +148,7 @@ class Tallies(defaultdict[tuple[Any, ...], Tally]):
         return rows
 
 
-def _centred(weights: Tensor) -> Tensor:
+def _centred(weights: torch.Tensor) -> torch.Tensor:
     """Weights minus their mean, float64; exactly 0 if they are equal but for rounding."""
     centred = weights.double() - weights.double().mean()
     equal = not len(weights) or centred.abs().amax() <= 1e-6 * weights.abs().amax()
