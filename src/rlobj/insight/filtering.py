@@ -71,7 +71,7 @@ def read_filter(where: str | Expr) -> Expr:
         if name in RECORDED and name not in _RECORDED:
             raise ConfigError(
                 f"'{name}' is a text, and a rule compares numbers. For the text of a token use "
-                "--text TEXT (text=TEXT in Python); for other columns read the record as a table "
+                "text=TEXT; for other columns read the record as a table "
                 "with rlobj.records.read_records"
             )
         if name not in (*_READABLE, *FUNCTIONS):

@@ -40,7 +40,7 @@ def layers_from(
     named = [values.pop("preset", None) for _, values in given]
     preset = preset or next((each for each in reversed(named) if each is not None), None)
     if model := flattened(merged(given)).get("model.name"):
-        raise ConfigError(f"--from {text} and the model {model} both name a policy: give one")
+        raise ConfigError(f"from_run={text} and the model {model} both name a policy: give one")
     if preset is not None:
         objective = dict(load_preset(preset).config.get("objective", {}))
         given = [(FromFile(f"preset {preset}"), {"preset": preset, "objective": objective}), *given]

@@ -19,14 +19,14 @@ from rlobj.records.tables import UpdateTable
 
 EFFECTS: tuple[str, ...] = get_args(Effect)
 UNSCORED = (
-    "the run did not score all tokens; train with --set training.skip_inactive=false to score "
+    "the run did not score all tokens; set training.skip_inactive=false to score "
     "those without a gradient, too"
 )
 UNKNOWN = "its trainer does not compute Σ π², the column collision; `rlobj train` does"
 """Why the gradients of a run in another trainer are unknown."""
 _NOT_RECORDED = (
-    "the run did not record {}_logprobs; train with --set 'objective.penalties=[{{kind: {}, "
-    "coefficient: 0}}]' to record them"
+    "the run did not record {}_logprobs; set objective.penalties=[{{kind: {}, "
+    "coefficient: 0}}] to record them"
 )
 MiniBatch = Sequence[UpdateTable]
 """The recorded updates on the same responses: one for each phase of the objective."""

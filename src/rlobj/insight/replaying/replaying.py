@@ -88,8 +88,8 @@ def _require_tables(path: Path) -> None:
     """
     if path.is_dir() and not any((*path.glob("tables/*.parquet"), *path.glob("*.parquet"))):
         raise ConfigError(
-            f"{path} has no full tables, and a replay reads all tokens of whole updates: train "
-            "with --set output.tables_every=10, which writes them in every 10th and the last step"
+            f"{path} has no full tables, and a replay reads all tokens of whole updates: set "
+            "output.tables_every=10, which writes them in every 10th and the last step"
         )
 
 
@@ -229,7 +229,7 @@ def _select(rule: Rule, frame: Frame, first: UpdateTable) -> torch.Tensor:
         if isinstance(node, Controlled) and node.name not in first.state:
             raise BatchError(
                 f"'{node.name}' has no value: it is no controller of the recorded objective. To "
-                f"sweep it: --sweep {node.name}=1e-4..1e-2; one name is swept at a time"
+                f"sweep it: sweep={node.name}=1e-4..1e-2; one name is swept at a time"
             )
     chosen = frame.rule(rule)
     frame.check()
