@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import tomllib
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -108,26 +106,15 @@ def completed(incomplete: str) -> list[tuple[str, str]]:
 
 
 def meant(option: str) -> str:
-    """The setting that an unknown option names, in full or by its initials; "" = none.
+    """The setting that an unknown option names, in full or by its initials; "" = none."""
+    from rlobj.config.schema import setting_meanings
 
-    The code of the settings is read and not imported: a mistyped option is refused at once.
-    """
-    name, source = option.lstrip("-").replace("-", "_"), find_spec("rlobj.config.run_config")
-    code = Path(str(source and source.origin)).read_text(encoding="utf-8")
-    fields = {
-        each.name: {
-            ast.unparse(field.target): ast.unparse(field.annotation)
-            for field in each.body
-            if isinstance(field, ast.AnnAssign)
-        }
-        for each in ast.parse(code).body
-        if isinstance(each, ast.ClassDef)
-    }
-    for section, model in fields["RunConfig"].items():
-        for setting in fields.get(model, ()):
-            initials = "".join(word[0] for word in setting.split("_"))
-            if name == setting or (name == initials and len(name) > 1):
-                return f"{section}.{setting}"
+    name = option.lstrip("-").replace("-", "_")
+    for path in setting_meanings():
+        setting = path.partition(".")[2]
+        initials = "".join(word[0] for word in setting.split("_") if word)
+        if name == setting or (name == initials and len(name) > 1):
+            return path
     return ""
 
 
