@@ -49,12 +49,13 @@ def serve(
     with working(console):
         from rlobj.config.layers import merged, parse_setting
         from rlobj.evaluation.engines import find_model
-        from rlobj.samplers.vllm import Server
 
         arguments = merged(("--set", parse_setting(text)) for text in settings or [])
+        found = find_model(model)
+        from rlobj.samplers.vllm import Server
     calm_libraries(console)
     with preparing_policy(console) as progress:  # the embedded policy is made on first use
-        source = find_model(model).locate(progress)
+        source = found.locate(progress)
     with working(console, "checking vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:

@@ -242,7 +242,7 @@ def test_settings_that_name_code_are_imported_only_if_they_are_trusted(tmp_path:
     settings = yaml.safe_load((run / "config.resolved.yaml").read_text())
     settings["objective"]["drop"] = f"custom('{code}:rule')"
     (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
-    with pytest.raises(ConfigError, match="--trust on the command line"):
+    with pytest.raises(ConfigError, match="add trust=True"):
         following.follow(console(), run)
     assert not marker.exists()
     with pytest.raises(ConfigError, match="subclass of rlobj's CustomRule"):

@@ -81,7 +81,7 @@ def test_another_model_on_a_scratchpad_is_graded_by_its_answer() -> None:
 
 
 def test_error_asks_for_a_model_for_other_problems() -> None:
-    with pytest.raises(ConfigError, match=r"'mine\.jsonl' needs a model: --model"):
+    with pytest.raises(ConfigError, match=r"'mine\.jsonl' needs a model: model="):
         layers_of("grpo", [("--data", {"data": {"source": "mine.jsonl"}})])
 
 

@@ -39,10 +39,26 @@ def test_every_preset_is_valid_under_the_schema(path: Path) -> None:
         ({"training": {"steps": "many"}}, "$.training.steps"),
         ({"objective": {"surrogate": "clipp"}}, "$.objective.surrogate"),
         ({"objective": {"surrogate": {"kind": "clipp"}}}, "$.objective.surrogate"),
+        ({"objective": {"surrogate": {"kind": "clip", "lo": 0.2}}}, "$.objective.surrogate"),
+        ({"objective": {"surrogate": {"kind": "clip", "dual": [1]}}}, "$.objective.surrogate"),
+        ({"objective": {"penalties": [{"kind": "kl"}, {"kind": 3}]}}, "$.objective.penalties[1]"),
     ],
 )
 def test_a_mistake_is_invalid_under_the_schema(content: dict[str, Any], path: str) -> None:
     assert errors(content) == [path]
+
+
+def test_each_kind_of_a_primitive_has_its_fields_with_their_meaning() -> None:
+    schema = preset_schema()["$defs"]
+    for family in ("Advantage", "Controller", "Divisor", "Mismatch", "Penalty", "Reward"):
+        for kind, member in next(
+            each for each in Primitive.__subclasses__() if each.__name__ == family
+        ).registry.items():
+            assert {"$ref": f"#/$defs/{member.__name__}"} in schema[family]["anyOf"]
+            fields = schema[member.__name__]["properties"]
+            assert fields["kind"] == {"const": kind}
+            assert fields.keys() == {"kind", *member.keys()}
+            assert all("description" in fields[key] for key in member.meanings())
 
 
 def test_every_setting_has_its_meaning() -> None:

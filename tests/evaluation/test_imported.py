@@ -230,7 +230,7 @@ CHOICES = {**lm_eval(0, []), "resps": [[["-5.1", "False"]], [["-0.1", "True"]]]}
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ([{"id": "a", "answer": "4"}], {}, r"no response.*--column response=COLUMN"),
+        ([{"id": "a", "answer": "4"}], {}, r'no response.*columns=\{"response": "COLUMN"\}'),
         ([{"id": "a", "answer": "4", "said": "4"}], {}, "columns are id, answer, said. Name it"),
         ([{"id": "a", "response": "4"}], {}, r"no gold answer.*on=NAME"),
         ([{"response": "4"}], {"columns": {"answer": "answer"}}, "no column 'answer'"),
@@ -240,7 +240,7 @@ CHOICES = {**lm_eval(0, []), "resps": [[["-5.1", "False"]], [["-0.1", "True"]]]}
         (
             [{**ROW, "prompt": "2+2?"}, {**ROW, "prompt": "2 * 2?"}],
             {},
-            r"question '2 \* 2\?' here and '2\+2\?' before.*id=COLUMN",
+            r"question '2 \* 2\?' here and '2\+2\?' before.*\"id\": \"COLUMN\"",
         ),
         *(
             ([ROW, {**ROW, "response": wrong}], {}, r"r\.jsonl:2: expected the response as text")

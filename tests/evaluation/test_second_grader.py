@@ -69,7 +69,7 @@ def test_any_gold_is_right_and_a_grader_that_hangs_is_stopped_at_the_deadline() 
 
 
 def test_another_grader_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="--with trl: expected math-verify"):
+    with pytest.raises(ConfigError, match="grader=trl: expected math-verify"):
         regrade_with(folder, "trl")
 
 

@@ -52,7 +52,7 @@ def test_the_embedded_policy_is_refused_before_problems_are_made(
     monkeypatch: Any, model: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("rlobj.data.reasoning_gym.find_spec", lambda name: name)
-    with pytest.raises(ConfigError, match="needs a model: --model"):
+    with pytest.raises(ConfigError, match="needs a model: model="):
         layers_of("grpo", [("x", {"data": {"source": "reasoning-gym:countdown"}, **model})])
 
 

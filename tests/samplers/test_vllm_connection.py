@@ -141,7 +141,7 @@ def test_the_command_line_of_the_server_holds_no_key(monkeypatch):
 def test_a_server_does_not_start_on_a_port_in_use(flaky, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = Server("folder", port=flaky.server_port)
-    with pytest.raises(ConfigError, match="Choose another --port"):
+    with pytest.raises(ConfigError, match="Choose another port=N"):
         server.__enter__()
     assert flaky.seen == []  # so it has not received the key
 

@@ -139,7 +139,7 @@ def test_no_file_is_left_if_all_ranks_end_well(tmp_path):
 
 def test_a_launch_inside_a_launch_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigError, match=r"--processes 2, but WORLD_SIZE is 4: torchrun"):
+    with pytest.raises(ConfigError, match=r"processes=2, but WORLD_SIZE is 4: torchrun"):
         launch([], 2, program=python(""))
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(ConfigError, match="at least 1"):

@@ -94,8 +94,8 @@ def test_a_run_that_cannot_fit_is_told_what_can():
         require_memory(vllm, EIGHT, "ddp", 1, 80 * GIB)
     text = str(error.value)
     assert "a process needs 131.5 GiB without activations, and the GPU has 80.0 GiB" in text
-    assert "--set model.lora.rank=16: 71.0 GiB" in text
-    assert "--strategy zero3 --processes 4: 78.1 GiB" in text
+    assert "  set model.lora.rank=16: 71.0 GiB" in text
+    assert "set training.strategy=zero3, processes=4: 78.1 GiB" in text
     require_memory(vllm, EIGHT, "zero3", 4, 80 * GIB)
     with pytest.raises(ConfigError, match="a smaller model, or LoRA and zero3"):
         require_memory(vllm, EIGHT, "ddp", 1, 2 * GIB)

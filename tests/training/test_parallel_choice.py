@@ -17,7 +17,7 @@ def test_auto_is_ddp_and_a_strategy_of_the_launcher_must_be_named():
         assert resolve_strategy("auto", off) == "ddp"
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
         assert resolve_strategy("zero1", {name: "true"}) == "zero1"
-        with pytest.raises(ConfigError, match=rf"has set {name}.* --strategy zero2"):
+        with pytest.raises(ConfigError, match=rf"has set {name}.*: set training.strategy=zero2"):
             resolve_strategy("auto", {name: "true"})
 
 

@@ -93,7 +93,7 @@ def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy):
         (lambda: rlobj.resume("reward", settings=longer), r"mine\.py:score\. It would"),
         (lambda: rlobj.resume("both", settings=longer, reward=reward), r"code: mine\.py:Mine\. It"),
         (lambda: rlobj.resume("both", settings=longer), r"code: mine\.py:Mine, .*mine\.py:score\."),
-        (lambda: rlobj.evaluate("both", n=1, limit=4), r"code: .*mine\.py:score\. .* --trust"),
+        (lambda: rlobj.evaluate("both", n=1, limit=4), r"code: .*mine\.py:score\. .* trust=True"),
     ):
         with pytest.raises(ConfigError, match=code):
             refused()
@@ -222,7 +222,7 @@ def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy):
     rlobj.train("stapo", **names, out="old", settings={**settings, "training.steps": 3})
     with pytest.raises(ConfigError, match=r"no checkpoint 1 .*expected one of 2, 3, newest"):
         rlobj.train(from_run="old@1")
-    with pytest.raises(ConfigError, match=r"--from old and the model .* both name a policy"):
+    with pytest.raises(ConfigError, match=r"from_run=old and the model .* both name a policy"):
         rlobj.train(from_run="old", model=policy)
     runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     words = ["train", "--from", "old@2", "--set", "training.learning_rate=5e-4", "--out", "new"]
@@ -245,7 +245,7 @@ def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy):
 def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_trusted():
     Path("mine.py").write_text(SCORE)
     rlobj.train("grpo", data="max-digits", reward="mine.py:score", out="old", settings=QUICK)
-    with pytest.raises(ConfigError, match=r"old name code: .*mine\.py:score\. .*--trust"):
+    with pytest.raises(ConfigError, match=r"old name code: .*mine\.py:score\. .*trust=True"):
         rlobj.train(from_run="old")
     before = weights(Path("old"))
     still = {"training.steps": 1, "training.learning_rate": 1e-12}

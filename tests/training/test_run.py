@@ -197,7 +197,7 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named_before_it_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr("rlobj.training.loop.opening.embedded_policy")
-    with pytest.raises(ConfigError, match=r"'What is 1\+2' contains 'Whatis'.*--model"):
+    with pytest.raises(ConfigError, match=r"'What is 1\+2' contains 'Whatis'.*model=NAME"):
         rlobj.train("grpo", data=[{"prompt": "What is 1+2", "answer": "3"}], out="run")
     assert not Path("run").exists()
 

@@ -41,7 +41,7 @@ def regrade(
     directory: Path,
     reward: str | None = None,
     deadline: float | None = None,
-    second: str | None = None,
+    grader: str | None = None,
     every: bool = False,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
@@ -59,15 +59,15 @@ def regrade(
     console, evaluations, screen = _loaded()
     from rlobj.base.errors import ConfigError
 
-    if second is None and every:
+    if grader is None and every:
         raise ConfigError("--all needs --with GRADER")
-    if second and reward:
+    if grader and reward:
         raise ConfigError("--reward replaces the grades and --with keeps them: give one of both")
     with screen(console, doing="grading ") as callback:
-        if second is None:
+        if grader is None:
             evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
             return
-        found = evaluations.regrade_with(directory, second, deadline=deadline, callback=callback)
+        found = evaluations.regrade_with(directory, grader, deadline=deadline, callback=callback)
     show_markdown(console, found.to_markdown(None) if every else found.to_markdown())
     console.print(f"wrote {found.path}", markup=False, highlight=False, soft_wrap=True)
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,17 +33,15 @@ T = TypeVar("T")
 
 def calm_libraries(console: Console) -> None:
     """Hide progress bars and notices of other libraries, and show rlobj's own warnings."""
-    import torch
-
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed prints a guess
-    from transformers.utils import logging as notices
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if "transformers" in sys.modules:  # otherwise it reads the variables
+        from transformers.utils import logging as notices
 
-    notices.disable_progress_bar()
-    notices.set_verbosity_error()
+        notices.disable_progress_bar()
+        notices.set_verbosity_error()
     warnings.filterwarnings("ignore", module=r"(torch|transformers|accelerate|datasets)\b.*")
     handler = RichHandler(
         console=console, level=logging.WARNING, show_time=False, show_path=False, markup=False

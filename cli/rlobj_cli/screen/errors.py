@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from typing import Any
 
@@ -25,10 +24,8 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from rlobj.base.errors import RlobjError, RunError
-from rlobj_cli.screen.options import meant
+from rlobj_cli.screen.options import as_typed, meant
 
-_ARGUMENT = re.compile(r"(?<![\w.-])(out|on)=")
-"""What the library calls out=DIR is --out DIR on the command line."""
 _UsageError: Any = typer.BadParameter.__base__
 FAILED = 1
 WRONG_INPUT = 2
@@ -87,8 +84,8 @@ class GuardedGroup(TyperGroup):
                 raise
             note = "another process has ended, and this one with it: " if lost else ""
             failed = lost or isinstance(error, RunError)
-            text = _ARGUMENT.sub(r"--\1 ", str(error))
-            report("Failed" if failed else "Wrong input", note + text)
+            text = note + as_typed(str(error), str(ctx.invoked_subcommand))
+            report("Failed" if failed else "Wrong input", text)
             raise typer.Exit(FAILED if failed else WRONG_INPUT) from None
 
 

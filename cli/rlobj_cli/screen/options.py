@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import tomllib
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -57,6 +56,26 @@ def refused_on_resume(ctx: typer.Context) -> list[str]:
     ]
 
 
+def as_typed(message: str, command: str) -> str:
+    """A message of the library with options in place of the arguments that it names.
+
+    Example:
+        >>> as_typed("use data=FILE, trust=True, or set training.steps=3", "train")
+        'use --data FILE, --trust, or --set training.steps=3'
+        >>> as_typed('name it with columns={"id": "COLUMN"}', "eval")
+        'name it with --column id=COLUMN'
+    """
+    tables = [table for name, table in _table().items() if name.split()[0] == command]
+    names = {name: each["usage"].split()[0] for table in tables for name, each in table.items()}
+    options = "|".join(name for name, option in names.items() if option.startswith("-"))
+    message = re.sub(r"(?<![\w-])set (\w+(\.\w+)+=)", r"--set \1", message)
+    return re.sub(
+        rf"""(?<![\w.-])({options or "-"})=(True\b|\{{"(.*?)": "(.*?)"\}})?""",
+        lambda x: f"{names[x[1]]} {x[3]}={x[4]}" if x[3] else names[x[1]] + " " * (not x[2]),
+        message,
+    )
+
+
 def _parameter(
     name: str,
     usage: str,
@@ -87,26 +106,15 @@ def completed(incomplete: str) -> list[tuple[str, str]]:
 
 
 def meant(option: str) -> str:
-    """The setting that an unknown option names, in full or by its initials; "" = none.
+    """The setting that an unknown option names, in full or by its initials; "" = none."""
+    from rlobj.config.schema import setting_meanings
 
-    The code of the settings is read and not imported: a mistyped option is refused at once.
-    """
-    name, source = option.lstrip("-").replace("-", "_"), find_spec("rlobj.config.run_config")
-    code = Path(str(source and source.origin)).read_text(encoding="utf-8")
-    fields = {
-        each.name: {
-            ast.unparse(field.target): ast.unparse(field.annotation)
-            for field in each.body
-            if isinstance(field, ast.AnnAssign)
-        }
-        for each in ast.parse(code).body
-        if isinstance(each, ast.ClassDef)
-    }
-    for section, model in fields["RunConfig"].items():
-        for setting in fields.get(model, ()):
-            initials = "".join(word[0] for word in setting.split("_"))
-            if name == setting or (name == initials and len(name) > 1):
-                return f"{section}.{setting}"
+    name = option.lstrip("-").replace("-", "_")
+    for path in setting_meanings():
+        setting = path.partition(".")[2]
+        initials = "".join(word[0] for word in setting.split("_") if word)
+        if name == setting or (name == initials and len(name) > 1):
+            return path
     return ""
 
 

@@ -60,6 +60,8 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
+    from rlobj.config.run_config import build_config
+
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     given = settings_given(ctx, "train")
     if resume is not None:
@@ -74,7 +76,6 @@ def train(
         return
     _check_problems(data, task)
     overrides = _overrides(config, given, settings or [])
-    from rlobj.config.run_config import build_config
     from rlobj.training.run import layers_from, new_folder, prepared
 
     if from_run is None:

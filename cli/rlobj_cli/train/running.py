@@ -24,6 +24,7 @@ from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import Resumed, check_functions, go_on
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import exit_code, report
+from rlobj_cli.screen.options import as_typed
 from rlobj_cli.train.overview import (
     show_dry_run,
     show_header,
@@ -147,6 +148,8 @@ def _advice(path: Path, error: str = "") -> str:
     processes = f" --processes {size}" if size != "1" else ""
     trust = trust_option(read_settings(path))
     command = f"\n  rlobj train --resume {path}{trust}{processes}"
-    lines = [f"{command} {each}" for each in re.findall(r"--set \S+\w", error)] or [command]
+    lines = [
+        f"{command} {each}" for each in re.findall(r"--set \S+\w", as_typed(error, "train"))
+    ] or [command]
     one_of = " one of" * (len(lines) > 1)
     return f"Stopped with {saved}. Continue with{one_of}:{''.join(lines)}"

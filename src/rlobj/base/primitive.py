@@ -82,7 +82,7 @@ class Primitive(Model):
             for key in member.keys():  # noqa: SIM118
                 texts.setdefault(key, []).append(f"{kind}: {member.meanings().get(key, '')}")
         fields = {key: {"description": "; ".join(each)} for key, each in texts.items()}
-        settings = {"kind": kinds, "target": {"type": "string"}, **fields}
+        settings = {"kind": {"const": "custom"}, "target": {"type": "string"}, **fields}
         return {"anyOf": [kinds, {"type": ["object", "array"], "properties": settings}]}
 
     @model_serializer(mode="wrap")

@@ -59,7 +59,7 @@ def trusted_target(target: str | None) -> tuple[str, str]:
     if not allowed:
         raise ConfigError(
             f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
-            "--trust on the command line, trust=True in Python"
+            "add trust=True"
         )
     return source, name
 

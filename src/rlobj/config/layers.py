@@ -53,7 +53,7 @@ def layers_of(
         if "preset" in config:
             raise ConfigError(
                 f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
-                "'preset:' belongs in a configuration file (--config)"
+                "'preset:' belongs in a configuration file"
             )
         layers.append((FromFile(f"preset {preset}"), {"preset": preset, **config}))
     recipe = flattened(merged(layers))
@@ -88,7 +88,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not all(map(str.strip, key.split("."))):
-        raise ConfigError(f"--set {text!r}: expected key=value, such as training.steps=50")
+        raise ConfigError(f"settings={text!r}: expected key=value, such as training.steps=50")
     return nested(key.strip(), _value(value.strip()))
 
 
@@ -162,9 +162,9 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
         refuse_missing(source)
     if is_gym(source) or not chosen:
         raise ConfigError(
-            f"data.source: '{source}' needs a model: --model with a hub id or a folder. Without "
-            "--model, rlobj trains its embedded policy on a built-in task: "
+            f"data.source: '{source}' needs a model: model=NAME with a hub id or a folder. Without "
+            "one, rlobj trains its embedded policy on a built-in task: "
             f"{', '.join(PROFILES)}. If the problems contain only digits and + - * , = use "
-            "--model embedded"
+            "model=embedded"
         )
     return OWN_PROBLEMS_PROFILE

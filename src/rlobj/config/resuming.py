@@ -171,8 +171,8 @@ def require_named(source: object, settings: Mapping[str, Any], given: Mapping[st
     if untrusted := [code for code in named_code(settings) if code not in named]:
         raise ConfigError(
             f"the settings of {source} name code: {', '.join(untrusted)}. It would be imported, "
-            "and could do whatever you can. If you trust it, add --trust on the command line, "
-            "trust=True in Python. A reward can be named again instead: --reward FILE.py:NAME"
+            "and could do whatever you can. If you trust it, add trust=True. A reward "
+            "can be named again instead: reward=FILE.py:NAME"
         )
 
 
@@ -194,7 +194,6 @@ def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[s
         raise ConfigError(
             f"the settings of {run} name a server on another machine: {', '.join(away)}. It would "
             f"get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
-            "http://127.0.0.1:8000. If the server is yours, name it again: --set "
-            f"sampling.server.url={away[0]}; or add --trust on the command line, trust=True in "
-            "Python"
+            "http://127.0.0.1:8000. If the server is yours, name it again: set "
+            f"sampling.server.url={away[0]}; or add trust=True"
         )

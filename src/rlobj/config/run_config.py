@@ -250,7 +250,7 @@ class RunConfig(Model):
             (
                 self.model.name is not None and self.data.source is None,
                 "data.source",
-                f"model '{self.model.name}' needs problems to train on: --data FILE.jsonl, a hub "
+                f"model '{self.model.name}' needs problems to train on: data=FILE.jsonl, a hub "
                 "data set, or a built-in task",
             ),
             (

@@ -186,8 +186,7 @@ def _refuse_other_formats(path: Path) -> None:
             raise ConfigError(
                 f"{path} was made by another version of rlobj ({made or 'unknown'}, with files of "
                 f"format {start.get('format', 0)}; expected {FORMAT}): continue it with that "
-                "version, or start a new run from the weights in checkpoints/step-N/model with "
-                "--model"
+                "version, or start a new run from its weights: model=checkpoints/step-N/model"
             )
 
 

@@ -72,7 +72,7 @@ def published_rows(
     if folder is not None:
         folder = folder.expanduser()
         if not folder.is_dir():
-            option = f"RLOBJ_DATA_DIR={variable}" if data_dir is None else f"--data-dir {folder}"
+            option = f"RLOBJ_DATA_DIR={variable}" if data_dir is None else f"data_dir={folder}"
             raise DataError(f"{option}: there is no such folder.")
         copy = local_copy(folder, name)
         if copy is not None and (copy.is_dir() or fallback):
@@ -91,7 +91,7 @@ def published_rows(
             f"{name} has no split '{split}'. Set data.test, or hold out a share of it: "
             "data.test_fraction=0.1"
         )
-    instead = f"Without the hub: --data-dir DIR, or RLOBJ_DATA_DIR=DIR, a folder with {form}."
+    instead = f"Without the hub: data_dir=DIR, or RLOBJ_DATA_DIR=DIR, a folder with {form}."
     source, part = first_available(candidates, name, instead)
     return str(source), _rows(str(source), part, duplicates)
 

@@ -167,7 +167,7 @@ def find_columns(
             raise DataError(
                 f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
                 f"The columns are: {', '.join(names)}. Name one: "
-                f"--set data.columns.{part}=COLUMN"
+                f"set data.columns.{part}=COLUMN"
             )
     return Columns(**found)
 

@@ -1,4 +1,7 @@
-"""The model of an evaluation: found, and opened in an engine, a sampler with its tokenizer."""
+"""The model of an evaluation: found, and opened in an engine, a sampler with its tokenizer.
+
+Finding imports neither torch nor transformers, so that a mistake is an error at once.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,8 @@ from rlobj.config.manifest import require_sound
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
-from rlobj.models.embedded import embedded_policy
 from rlobj.models.location import require_model
-from rlobj.models.policy import arithmetic, chat_of, load_policy, load_tokenizer
-from rlobj.samplers import Sampler, TransformersSampler
+from rlobj.samplers import Sampler
 
 SMALL = 10_000_000
 """Parameters below which one CPU thread is faster than several."""
@@ -93,11 +94,14 @@ def find_model(
 def _embedded(asked: Sequence[Any]) -> ModelSource:
     tasks = [each for each in asked if isinstance(each, str) and each in PROFILES]
     task = tasks[0] if tasks else OWN_PROBLEMS_TASK
-    return ModelSource(
-        "embedded",
-        ("embedded", PROFILES[task] if tasks else OWN_PROBLEMS_PROFILE),
-        lambda progress: str(embedded_policy(task, progress=progress)),
-    )
+
+    def locate(progress: Callable[[int, int, float], None]) -> str:
+        from rlobj.models.embedded import embedded_policy
+
+        return str(embedded_policy(task, progress=progress))
+
+    profile = PROFILES[task] if tasks else OWN_PROBLEMS_PROFILE
+    return ModelSource("embedded", ("embedded", profile), locate)
 
 
 def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
@@ -164,6 +168,9 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
 
 
 def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
+    from rlobj.models.policy import arithmetic, chat_of, load_policy
+    from rlobj.samplers import TransformersSampler
+
     if config.sampling.engine != "transformers":
         raise ConfigError(
             f"sampler is {config.sampling.engine}, and a model object is sampled with "
@@ -197,6 +204,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
 def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
+    from rlobj.models.policy import chat_of, load_tokenizer
     from rlobj.models.vllm import vllm_sampler
 
     tokenizer = load_tokenizer(config.model, source)

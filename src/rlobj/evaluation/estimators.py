@@ -18,7 +18,6 @@ from statistics import NormalDist, fmean, stdev, variance
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 LEVEL = 0.95
 RESAMPLES = 10_000
@@ -260,7 +259,7 @@ def sign_flip_test(
     if len(counts) == 1:
         return SignFlips(p_value, Interval(math.nan, math.nan, "none"))
 
-    def edge(ends: Tensor) -> float:
+    def edge(ends: torch.Tensor) -> float:
         """The smallest end with 5% of the sign vectors at it or below."""
         ends, order = ends.sort()
         below = weights[order].cumsum(0) < every * (1 - LEVEL) * (1 - 1e-9)
@@ -269,7 +268,7 @@ def sign_flip_test(
     return SignFlips(p_value, Interval(edge(low), -edge(-high) + 0.0, "sign flips"))
 
 
-def _resampled_means(values: Tensor) -> Tensor:
+def _resampled_means(values: torch.Tensor) -> torch.Tensor:
     """Means of resamples with replacement, [RESAMPLES]."""
     n, generator = len(values), torch.Generator().manual_seed(SEED)
     parts = torch.empty(RESAMPLES).split(max(1, _CELLS // n))

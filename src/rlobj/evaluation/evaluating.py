@@ -226,7 +226,7 @@ def _fitted(
     if unread == count:
         reasons.append(
             "every prompt has characters that its tokenizer does not know, in the problem or in "
-            "the text around it (--template)"
+            "the text around it, template=TEXT"
         )
     if reasons:
         own = "Without on=NAMES, its own problems are asked. " if "data" in source.layer[1] else ""

@@ -15,7 +15,6 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
 from rlobj.data.problems import digest
-from rlobj.samplers.weights import digest as weight_digest
 
 PIECES, PIECE = 1024, 1 << 20
 """A file is hashed in at most so many pieces of so many bytes: whole up to 1 GiB."""
@@ -44,6 +43,8 @@ def model_identity(source: str) -> dict[str, str | None]:
 
 def module_identity(model: Any) -> dict[str, str | None]:
     """`model_identity` of a torch module in memory: `weights` is a digest of its tensors."""
+    from rlobj.samplers.weights import digest as weight_digest
+
     sums = {name: weight_digest(tensor).placed for name, tensor in model.state_dict().items()}
     weights = digest(json.dumps(sums, sort_keys=True))[:16]
     return {"weights": weights, "settings": None, "revision": None}

@@ -67,7 +67,7 @@ class _Row:
             names = ", ".join(column_names(self.columns))
             raise DataError(
                 f"{self.where}: no response. Looked for response; the columns are {names}. Name it "
-                "with --column response=COLUMN."
+                'with columns={"response": "COLUMN"}.'
             )
         if self.named.get("response") == "resps" and _all(list, found):
             found = [text for each in found for text in each]
@@ -104,8 +104,8 @@ def read_responses(
     for part, column in columns.items():
         if part not in PARTS or not column:
             raise ConfigError(
-                f"--column {part}={column}: expected PART=COLUMN with one of {', '.join(PARTS)}, "
-                "such as response=completion"
+                f'columns={{"{part}": "{column}"}}: expected PART=COLUMN with one of '
+                f"{', '.join(PARTS)}, such as response=completion"
             )
     problems: dict[str, Problem] = {}
     responses: dict[Key, ResponseRecord] = {}
@@ -137,13 +137,13 @@ def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
     answers, prompt, name = row.answers(), row.prompt, row.id
     if not answers:
         raise DataError(
-            f"{row.where}: no gold answer. Name its column with --column answer=COLUMN, or the "
-            "benchmark with on=NAME."
+            f"{row.where}: no gold answer. Name its column with "
+            'columns={"answer": "COLUMN"}, or the benchmark with on=NAME.'
         )
     if name is None and not prompt.strip():
         raise DataError(
             f"{row.where}: neither an id nor a question says which problem it belongs to. Name a "
-            "column: --column id=COLUMN or --column prompt=COLUMN."
+            'column: columns={"id": "COLUMN"} or columns={"prompt": "COLUMN"}.'
         )
     extra = {"alternatives": answers} if len(answers) > 1 else {}
     own = Problem(name or digest(prompt)[:16], prompt, answers[0], extra)
@@ -155,7 +155,7 @@ def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
         if here and before and here != before:
             raise DataError(
                 f"{row.where}: problem '{own.id}' has the {what} {here!r} here and {before!r} "
-                "before. Name the column that identifies problems: --column id=COLUMN."
+                'before. Name the column that identifies problems: columns={"id": "COLUMN"}.'
             )
     return there
 
@@ -184,7 +184,8 @@ def _finder(known: Sequence[Problem]) -> Callable[[_Row], Problem]:
                 other = f"asks '{asked[0].id}'" if asked else "does not hold its question"
                 raise DataError(
                     f"{row.where}: the id is that of problem '{named.id}', and the prompt {other}. "
-                    "Name the right columns: --column id=COLUMN or --column prompt=COLUMN."
+                    'Name the right columns: columns={"id": "COLUMN"} or '
+                    'columns={"prompt": "COLUMN"}.'
                 )
             return named
         if not asked:
@@ -196,7 +197,7 @@ def _finder(known: Sequence[Problem]) -> Callable[[_Row], Problem]:
             names = ", ".join(problem.id for problem in asked)
             raise DataError(
                 f"{row.where}: its question is that of {names}. Name a column with their ids: "
-                "--column id=COLUMN."
+                'columns={"id": "COLUMN"}.'
             )
         return asked[0]
 
@@ -214,8 +215,8 @@ def _text(value: Any, where: str) -> str:
     raise DataError(
         f"{where}: expected the response as text, as a chat [{{role, content}}, ...] with an "
         f"answer of the assistant at its end, or as a list of such; found {str(value)[:80]!r}. "
-        "Only generated text can be graded, log-likelihoods cannot. Another column: --column "
-        "response=COLUMN."
+        "Only generated text can be graded, log-likelihoods cannot. Another column: "
+        'columns={"response": "COLUMN"}.'
     )
 
 

@@ -72,7 +72,7 @@ class Overrides:
             "data": {"template": own.pop("template")},
             "evaluation": own,
         }
-        return [(f"--protocol {self.protocol.name}", layer), *self.layers]
+        return [(f"protocol={self.protocol.name}", layer), *self.layers]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
             f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name"
         )
     above = overrides.above(name)
-    config = build_config([model, ("--on", _source_settings(name)), *above])
+    config = build_config([model, (f"on={name}", _source_settings(name)), *above])
     if name in BENCHMARKS:
         given = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
         return _published(name, config, overrides, lower_to_context=not given)

@@ -183,7 +183,7 @@ def regrade_with(
         RunError: its process does not start, or the disk refused.
     """
     if grader != GRADER:
-        raise ConfigError(f"--with {grader}: expected {GRADER}")
+        raise ConfigError(f"grader={grader}: expected {GRADER}")
     callback, samples = callback or EvaluationCallback(), Samples.open(path)
     benchmarks = {name: samples.graded(name, each) for name, each in samples.problems().items()}
     questions = [

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import EXACT_POWERS, OPERATIONS, Evaluator, Values, power
@@ -28,26 +27,26 @@ OWN_COLUMNS = tuple(name for name in _RECORDED if name not in COLUMNS)
 """Recorded columns that rules of an objective do not have; true is 1 and false is 0."""
 
 
-def _portable(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _portable(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The function in double precision, rounded to single: the same number on any machine."""
     return lambda *x: function(*(each.double() for each in x)).float().to(x[0].dtype)
 
 
-def _power(base: Tensor, exponent: Tensor) -> Tensor:
+def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     exact = exponent.dim() == 0 and float(exponent) in EXACT_POWERS
     return power(base, exponent) if exact else _portable(power)(base, exponent)
 
 
 FUNCTIONS_OF_PAGES = {
     **OPERATIONS,
-    "exp": _portable(torch.exp),
-    "log": _portable(torch.log),
+    "exp": _portable(lambda x: torch.exp(x)),
+    "log": _portable(lambda x: torch.log(x)),
     "**": _power,
 }
 """The functions of numbers as JavaScript computes them as well."""
 
 _log = FUNCTIONS_OF_PAGES["log"]
-_DERIVED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+_DERIVED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "logprob": ("prob", _log),
     "surprisal": ("prob", lambda prob: -_log(prob)),
     "old_logprob": ("old_prob", _log),
@@ -72,7 +71,7 @@ def read_filter(where: str | Expr) -> Expr:
         if name in RECORDED and name not in _RECORDED:
             raise ConfigError(
                 f"'{name}' is a text, and a rule compares numbers. For the text of a token use "
-                "--text TEXT (text=TEXT in Python); for other columns read the record as a table "
+                "text=TEXT; for other columns read the record as a table "
                 "with rlobj.records.read_records"
             )
         if name not in (*_READABLE, *FUNCTIONS):

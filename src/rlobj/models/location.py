@@ -6,7 +6,29 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import refuse_others
+from rlobj.base.targets import require_file
+from rlobj.config.resuming import named_code
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, newest_checkpoint
+from rlobj.config.starting import refuse_senseless
+from rlobj.data.sources import require_source
+
+
+def require_inputs(config: RunConfig) -> None:
+    """Check what a run is about to learn from, without loading a model or problems.
+
+    Raises:
+        ConfigError: as `refuse_senseless` and `require_model`.
+        DataError: as `require_source`.
+    """
+    refuse_senseless(config)
+    if config.model.name is not None:
+        require_model(config.model.name)
+    for source in filter(None, (config.data.source, config.data.test)):
+        require_source(source)
+    for target in named_code({"rewards": settings_of(config)["rewards"]}):
+        if ".py:" in target:
+            require_file(target)
 
 
 def require_model(name: str) -> None:

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlobj.objectives import functional
 from rlobj.objectives.objective import Objective
@@ -45,25 +44,25 @@ class ObservedUpdate:
     table: TokenBatch
     plan: Plan
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
-    logprobs: Tensor
-    entropy: Tensor
-    collision: Tensor
-    entropy_sensitivity: Tensor
+    logprobs: torch.Tensor
+    entropy: torch.Tensor
+    collision: torch.Tensor
+    entropy_sensitivity: torch.Tensor
 
     @cached_property
-    def old_logprobs(self) -> Tensor:
+    def old_logprobs(self) -> torch.Tensor:
         """log π_old, nats, [N]; in the only update of a rollout π_old is π."""
         old = self.table.old_logprobs
         return self.logprobs if old is None else old.detach()
 
     @cached_property
-    def spurious(self) -> Tensor:
+    def spurious(self) -> torch.Tensor:
         """1 for spurious tokens, 0 for others, NaN for those that nobody judged, [N]."""
         judged = self.table.columns.get("spurious")
         return torch.full_like(self.logprobs, torch.nan) if judged is None else judged
 
     @cached_property
-    def gradient_norm(self) -> Tensor:
+    def gradient_norm(self) -> torch.Tensor:
         """|A|·sqrt(1 − 2π + Σ π²), the norm of the gradient of A·log π by the logits, [N]."""
         advantages = self.plan.advantages[0]
         return functional.gradient_norm(self.logprobs, self.collision, advantages)

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rlobj.objectives import functional
 from rlobj.records.observed import ObservedUpdate
@@ -18,8 +17,8 @@ from rlobj.records.texts import TokenTexts
 
 def rows_of(
     observed: ObservedUpdate,
-    rows: Tensor,
-    probability: Tensor,
+    rows: torch.Tensor,
+    probability: torch.Tensor,
     place: tuple[int, int],
     texts: TokenTexts,
     context: int = CONTEXT,
@@ -85,11 +84,11 @@ def rows_of(
     return pyarrow.table(columns, schema=SCHEMA)
 
 
-def numpy(values: Tensor) -> NDArray[Any]:
+def numpy(values: torch.Tensor) -> NDArray[Any]:
     """The values on the CPU."""
     return values.detach().cpu().numpy()
 
 
-def numbers(values: Tensor) -> NDArray[np.float32]:
+def numbers(values: torch.Tensor) -> NDArray[np.float32]:
     """The values on the CPU in single precision; NaN becomes null in a file."""
     return numpy(values.float())

@@ -17,7 +17,6 @@ import pyarrow
 import torch
 from numpy.typing import NDArray
 from pyarrow import parquet
-from torch import Tensor
 
 from rlobj.base.arrow import pc, write_parquet
 from rlobj.base.errors import ConfigError
@@ -58,7 +57,7 @@ class UpdateTable:
     table: TokenBatch
     objective: Objective
     state: Mapping[str, Any]
-    weights: Tensor
+    weights: torch.Tensor
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
     facts: Mapping[str, Any]
 
@@ -211,7 +210,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
     )
 
 
-def _flat(lists: Any) -> Tensor:
+def _flat(lists: Any) -> torch.Tensor:
     """The values of all lists; null becomes NaN."""
     values = pc.list_flatten(lists)
     return torch.from_numpy(values.fill_null(np.nan).to_numpy().copy())

@@ -49,7 +49,7 @@ class _GymGrader(FunctionGrader):
         if asked is None:
             raise RunError(
                 f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
-                "grades no other; set --data reasoning-gym:NAME, or another reward."
+                "grades no other; use data=reasoning-gym:NAME, or another reward."
             )
         found = _ANSWER.findall(response)
         answer = found[-1].strip() if found else None

@@ -163,9 +163,9 @@ def require_memory(
         return
     adapted = config.model.model_copy(update={"lora": LoraConfig()})
     lora = config.model_copy(update={"model": adapted})
-    ways = {"--set model.lora.rank=16": estimate(lora, size, strategy, ranks, card)}
+    ways = {"set model.lora.rank=16": estimate(lora, size, strategy, ranks, card)}
     for count in (each for each in (2, 4, 8, 16, 32) if each >= ranks):
-        way = f"--strategy zero3 --processes {count}"
+        way = f"set training.strategy=zero3, processes={count}"
         ways[way] = estimate(config, size, "zero3", count, card)
     fitting = [f"{way}: {_gib(each)}" for way, each in ways.items() if each.fits]
     raise ConfigError(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import located, step_of
-from rlobj.base.targets import PYTHON_OBJECT, importing, require_file
+from rlobj.base.targets import PYTHON_OBJECT, importing
 from rlobj.config import run_folder
 from rlobj.config.layers import (
     FromFile,
@@ -37,14 +37,14 @@ from rlobj.config.layers import (
     origins,
 )
 from rlobj.config.presets import difference, load_preset, merge, read_yaml
-from rlobj.config.resuming import named_code, refuse_changes, require_trust
+from rlobj.config.resuming import refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, settings_of
-from rlobj.config.starting import refuse_senseless, refuse_unknown_accuracy
+from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
-from rlobj.data.sources import NAMED_SOURCES, require_source
+from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_model
+from rlobj.models.location import require_inputs
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.schedule import learning_rate
@@ -312,7 +312,7 @@ def layers_from(
     named = [values.pop("preset", None) for _, values in given]
     preset = preset or next((each for each in reversed(named) if each is not None), None)
     if model := flattened(merged(given)).get("model.name"):
-        raise ConfigError(f"--from {text} and the model {model} both name a policy: give one")
+        raise ConfigError(f"from_run={text} and the model {model} both name a policy: give one")
     if preset is not None:
         objective = dict(load_preset(preset).config.get("objective", {}))
         given = [(FromFile(f"preset {preset}"), {"preset": preset, "objective": objective}), *given]
@@ -349,14 +349,7 @@ def prepared(config: RunConfig) -> RunConfig:
             f"objective.columns: {', '.join(config.objective.columns)}: a run has no columns of "
             "your own. Use the objective in your own loop, with TokenBatch(columns={...})"
         )
-    refuse_senseless(config)
-    if config.model.name is not None:
-        require_model(config.model.name)
-    for source in filter(None, (config.data.source, config.data.test)):
-        require_source(source)
-    for target in named_code({"rewards": settings_of(config)["rewards"]}):
-        if ".py:" in target:
-            require_file(target)
+    require_inputs(config)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())

@@ -88,8 +88,8 @@ def read_candidates(given: Any, sweep: Sweep | None, trust: bool) -> Candidates:
         raise ConfigError(f"'{RECORDED}' is the run's own objective; choose another name")
     if swept and not any(None not in rules for rules in found.rules.values()):
         raise ConfigError(
-            f"no rule reads '{swept}', which is to be swept: --rule 'prob < {swept}' --sweep "
-            f"{swept}=1e-4..1e-2"
+            f"no rule reads '{swept}', which is to be swept. Give a rule such as "
+            f"'prob < {swept}' with sweep={swept}=1e-4..1e-2"
         )
     return found
 
@@ -104,7 +104,7 @@ def _rule(text: str) -> Rule:
         return read_rule(text)
     except ConfigError as error:
         names = re.findall(_named(r"[A-Z]\w*"), text, re.ASCII)
-        advice = f"\nTo sweep {names[0]}: --sweep {names[0]}=0.1..0.9" if names else ""
+        advice = f"\nTo sweep {names[0]}: sweep={names[0]}=0.1..0.9" if names else ""
         raise ConfigError(f"{error}{advice}") from None
 
 

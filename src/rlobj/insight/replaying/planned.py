@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any, get_args
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional
@@ -20,14 +19,14 @@ from rlobj.records.tables import UpdateTable
 
 EFFECTS: tuple[str, ...] = get_args(Effect)
 UNSCORED = (
-    "the run did not score all tokens; train with --set training.skip_inactive=false to score "
+    "the run did not score all tokens; set training.skip_inactive=false to score "
     "those without a gradient, too"
 )
 UNKNOWN = "its trainer does not compute Σ π², the column collision; `rlobj train` does"
 """Why the gradients of a run in another trainer are unknown."""
 _NOT_RECORDED = (
-    "the run did not record {}_logprobs; train with --set 'objective.penalties=[{{kind: {}, "
-    "coefficient: 0}}]' to record them"
+    "the run did not record {}_logprobs; set objective.penalties=[{{kind: {}, "
+    "coefficient: 0}}] to record them"
 )
 MiniBatch = Sequence[UpdateTable]
 """The recorded updates on the same responses: one for each phase of the objective."""
@@ -66,11 +65,11 @@ class Planned:
         equal: the planned weight is the recorded one, to the bit, bool [N].
     """
 
-    weights: Tensor
-    gradient: Tensor
-    free: Tensor
-    effect: Tensor
-    equal: Tensor
+    weights: torch.Tensor
+    gradient: torch.Tensor
+    free: torch.Tensor
+    effect: torch.Tensor
+    equal: torch.Tensor
 
 
 def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
@@ -102,7 +101,7 @@ def recorded(batch: MiniBatch, phase: int) -> UpdateTable:
     return batch[min(phase, len(batch) - 1)]
 
 
-def token_gradient(objective: Objective, table: TokenBatch, plan: Plan) -> Tensor:
+def token_gradient(objective: Objective, table: TokenBatch, plan: Plan) -> torch.Tensor:
     """−∂loss/∂l · sqrt(1 − 2π + Σ π²) of each token, [N]; NaN if it was not scored.
 
     What reaches the policy through its entropy, as an entropy bonus does, is not in it.

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import Preset
@@ -74,8 +73,8 @@ def replay(
         and not any((*path.glob("tables/*.parquet"), *path.glob("*.parquet")))
     ):
         raise ConfigError(
-            f"{path} has no full tables, and a replay reads all tokens of whole updates: train "
-            "with --set output.tables_every=10, which writes them in every 10th and the last step"
+            f"{path} has no full tables, and a replay reads all tokens of whole updates: set "
+            "output.tables_every=10, which writes them in every 10th and the last step"
         )
     updates: Any = read_tables(path, steps, trust=trust) if path else tables
     updates = (update for update in updates if step in (None, update.step))
@@ -157,7 +156,7 @@ class _Replay:
         if self.keep:
             self.rows.append(_rows(first, touched, planned))
 
-    def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, Tensor]]:
+    def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, torch.Tensor]]:
         """The tokens of decided responses that each rule selects."""
         for name, rules in self.candidates.rules.items():
             if name in self.refused:
@@ -206,14 +205,14 @@ class _Recorded(Frame):
     A rule is decided there if its other parts decide it: false & undefined is false.
     """
 
-    def _read(self, name: str, who: str) -> Tensor:
+    def _read(self, name: str, who: str) -> torch.Tensor:
         return self.table.column(name, who).detach()
 
     def read(self, node: Column | NamedReward) -> Values:
         return self._finite(node, super().read(node))
 
 
-def _select(rule: Rule, frame: Frame, first: UpdateTable) -> Tensor:
+def _select(rule: Rule, frame: Frame, first: UpdateTable) -> torch.Tensor:
     """The tokens that a rule selects, bool [N].
 
     Raises:
@@ -224,14 +223,16 @@ def _select(rule: Rule, frame: Frame, first: UpdateTable) -> Tensor:
         if isinstance(node, Controlled) and node.name not in first.state:
             raise BatchError(
                 f"'{node.name}' has no value: it is no controller of the recorded objective. To "
-                f"sweep it: --sweep {node.name}=1e-4..1e-2; one name is swept at a time"
+                f"sweep it: sweep={node.name}=1e-4..1e-2; one name is swept at a time"
             )
     chosen = frame.rule(rule)
     frame.check()
     return chosen
 
 
-def _rows(first: UpdateTable, touched: Mapping[str, Tensor], planned: Mapping[str, Any]) -> Any:
+def _rows(
+    first: UpdateTable, touched: Mapping[str, torch.Tensor], planned: Mapping[str, Any]
+) -> Any:
     """One row per token of a mini-batch, as a pyarrow table."""
     table, rows = first.table, first.table.decided
     ids = table.responses if table.ids is None else table.spread(table.ids)

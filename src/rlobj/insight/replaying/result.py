@@ -101,7 +101,7 @@ class Replay:
         """
         rows = self.sweeps.to_pylist()
         if not rows:
-            raise ConfigError("a figure shows a sweep: --rule 'prob < TAU' --sweep TAU=1e-4..1e-2")
+            raise ConfigError("a figure shows a sweep: 'prob < TAU' with sweep=TAU=1e-4..1e-2")
         rules = list(dict.fromkeys(row["name"] for row in rows))
         lines = []
         for number, rule in enumerate(rules):

@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlobj.insight.replaying.candidates import RECORDED
 from rlobj.insight.replaying.planned import EFFECTS, Planned
@@ -28,7 +27,7 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
     def __init__(self) -> None:
         super().__init__(lambda: defaultdict(float))
 
-    def add(self, key: tuple[Any, ...], columns: Mapping[str, Tensor]) -> None:
+    def add(self, key: tuple[Any, ...], columns: Mapping[str, torch.Tensor]) -> None:
         """Add columns [N] of tokens."""
         for name, column in columns.items():
             self[key][name] += float(column.double().sum())
@@ -39,7 +38,11 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
             del self[key]
 
     def add_touched(
-        self, key: tuple[Any, ...], touched: Tensor, spurious: Tensor, gradient: Tensor
+        self,
+        key: tuple[Any, ...],
+        touched: torch.Tensor,
+        spurious: torch.Tensor,
+        gradient: torch.Tensor,
     ) -> None:
         """Add what the touched or selected tokens are, and what they carry.
 
@@ -60,7 +63,7 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
         }
         self.add(key, columns)
 
-    def add_planned(self, name: str, planned: Planned, spurious: Tensor) -> None:
+    def add_planned(self, name: str, planned: Planned, spurious: torch.Tensor) -> None:
         """Add what an objective does to tokens."""
         self.add_touched((name, None), planned.effect >= 0, spurious, planned.free)
         norms = planned.gradient.abs()
@@ -75,7 +78,9 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
         }
         self.add((name, None), columns)
 
-    def add_pairs(self, touched: Mapping[str, Tensor], planned: Mapping[str, Planned]) -> None:
+    def add_pairs(
+        self, touched: Mapping[str, torch.Tensor], planned: Mapping[str, Planned]
+    ) -> None:
         """Add what each two have in common.
 
         Args:
@@ -133,7 +138,7 @@ def _share(tally: Mapping[str, float], part: str, whole: str) -> float:
     return tally[part] / tally[whole] if tally[whole] else math.nan
 
 
-def _centred(weights: Tensor) -> Tensor:
+def _centred(weights: torch.Tensor) -> torch.Tensor:
     """Weights minus their mean, float64; exactly 0 if they are equal but for rounding."""
     centred = weights.double() - weights.double().mean()
     equal = not len(weights) or centred.abs().amax() <= 1e-6 * weights.abs().amax()

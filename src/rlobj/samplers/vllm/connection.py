@@ -241,7 +241,7 @@ class Connection:
             f"the server at {self.url} is used by another run since {since}: {lease['name']}. It "
             f"is free when that run ends; if it was killed, in {lease['free_in']:.0f} s (after "
             f"{SILENCE:.0f} s of silence), or when `rlobj serve` is restarted. Another server: "
-            f"rlobj serve MODEL --port {port + 1}, then --set sampling.server.url="
+            f"rlobj serve MODEL --port {port + 1}, then set sampling.server.url="
             f"http://127.0.0.1:{port + 1}"
         )
 

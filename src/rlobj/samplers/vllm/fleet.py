@@ -77,7 +77,7 @@ class Fleet:
                 raise ConfigError(str(refusals[0]))
             dtypes = {node.about[0]["dtype"] for node in found}
             if len(dtypes) > 1:
-                raise ConfigError("the servers have different dtypes; expected one --dtype")
+                raise ConfigError("the servers have different dtypes; expected one dtype")
             self._dtype = self._dtype or "".join(dtypes)
             return found
 

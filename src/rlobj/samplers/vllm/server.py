@@ -241,7 +241,7 @@ class Server:
             except OSError as error:
                 raise ConfigError(
                     f"cannot listen at {self._host}, port {self.port}: {error.strerror}. Choose "
-                    "another --port, or stop the program that uses this one."
+                    "another port=N, or stop the program that uses this one."
                 ) from error
 
     def _refuses(self) -> bool:

@@ -377,8 +377,8 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
             shown = text if len(text) <= 60 else f"{text[:60]}..."
             raise ConfigError(
                 f"the embedded policy reads only the characters {alphabet!r}, and the prompt "
-                f"{shown!r} contains {unknown[:20]!r}. Train another model (--model with a hub id "
-                "or a folder), or use problems of these characters with data.template={prompt}"
+                f"{shown!r} contains {unknown[:20]!r}. Train another model (model=NAME with a hub "
+                "id or a folder), or use problems of these characters with data.template={prompt}"
             )
 
 

@@ -109,7 +109,7 @@ def resolve_strategy(strategy: str, environment: Mapping[str, str]) -> str:
         if environment.get(name, "").lower() in ("1", "true", "yes"):
             raise ConfigError(
                 f"accelerate launch has set {name}, and training.strategy is 'auto': rlobj sets up "
-                "the strategy itself. Name it, such as --strategy zero2 or --strategy fsdp2"
+                "the strategy itself. Name it, such as zero2 or fsdp2: set training.strategy=zero2"
             )
     return "ddp"
 
@@ -181,8 +181,8 @@ def _launch_variables(grouped: bool) -> dict[str, str]:
     if _size(os.environ) > 1 and missing:
         raise ConfigError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {', '.join(missing)} is not set: the "
-            "processes cannot find each other. Start them with rlobj train --processes, torchrun "
-            "or accelerate launch."
+            "processes cannot find each other. Start them with processes=K, torchrun or "
+            "accelerate launch."
         )
     if grouped:  # otherwise Accelerate sets the number of threads and warns
         threads = str(torch.get_num_threads())

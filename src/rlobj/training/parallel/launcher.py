@@ -81,11 +81,11 @@ def launch(
         ConfigError: fewer than 1 process, or a launcher has started this process already.
     """
     if processes < 1:
-        raise ConfigError(f"--processes {processes}: expected at least 1")
+        raise ConfigError(f"processes={processes}: expected at least 1")
     if (world := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ConfigError(
-            f"--processes {processes}, but WORLD_SIZE is {world}: torchrun or accelerate launch "
-            "has started the processes already. Leave out --processes, or that launcher."
+            f"processes={processes}, but WORLD_SIZE is {world}: torchrun or accelerate launch "
+            "has started the processes already. Leave out processes, or that launcher."
         )
     with contextlib.ExitStack() as stack:
         folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))

@@ -232,9 +232,9 @@ class Collector:
             enough = 2 * used * wanted // (len(live) or wanted)  # if prompts stay as they were
             raise RunError(
                 f"step {step + 1} needs {wanted:,} groups with a signal, and {used} × {batch:,} "
-                f"prompts gave {len(live):,}. To draw more batches: --set sampling.dynamic."
+                f"prompts gave {len(live):,}. To draw more batches: set sampling.dynamic."
                 f"max_batches={enough}. To draw only the missing prompts, and to train on the "
-                "groups that there are: --set sampling.dynamic.whole_batches=false"
+                "groups that there are: set sampling.dynamic.whole_batches=false"
             )
         chosen = set(live[:wanted])
         kept = [response for response in own if response.group in chosen]

@@ -1,0 +1,43 @@
+"""Messages of the library name arguments of Python; the program shows its options instead."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from rlobj_cli.screen.options import as_typed
+
+LIBRARY = Path(__file__).parents[2] / "src" / "rlobj"
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "typed"),
+    [
+        ("train", "choose another folder with out=DIR", "choose another folder with --out DIR"),
+        ("train", "add trust=True.", "add --trust."),
+        ("train", "from_run=a: no. Or set x.y=3", "--from a: no. Or --set x.y=3"),
+        ("train", "try rlobj train --set x.y=3", "try rlobj train --set x.y=3"),
+        ("train", "sampling.seed=3 and my-out=4", "sampling.seed=3 and my-out=4"),
+        ("eval", 'with columns={"id": "COLUMN"}.', "with --column id=COLUMN."),
+        ("eval", "grader=x: expected y", "--with x: expected y"),
+        ("doctor", "out=DIR", "out=DIR"),
+    ],
+)
+def test_a_message_names_what_the_command_takes(command: str, message: str, typed: str) -> None:
+    assert as_typed(message, command) == typed
+
+
+def test_no_error_of_the_library_names_an_option() -> None:
+    found = []
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise):
+                texts = [x.value for x in ast.walk(node) if isinstance(x, ast.Constant)]
+                text = "".join(each for each in texts if isinstance(each, str))
+                text = re.sub(r"(rlobj [a-z]+|torchrun) [^.;:)]*", "", text)  # a whole command
+                if re.search(r"(?<!\w)--[a-z]", text):
+                    found.append(f"{path.name}: {text[:100]}")
+    assert not found
