@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
-from torch import Tensor
 
 from rlobj.base.primitive import Primitive
 from rlobj.objectives import rewards as several
 from rlobj.objectives.rules.checks import share
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "AccurateGroupCentered",

@@ -9,14 +9,15 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import Number, Rule
 from rlobj.objectives.rules.nodes import Arithmetic, Logic, When
 from rlobj.objectives.surrogates import Surrogate, Switch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def flat(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list[Any]:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
@@ -25,6 +24,9 @@ from rlobj.objectives.joining import ids_of
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ objective's divisor with over="all".
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
-from torch import Tensor
 
 from rlobj.base.primitive import Primitive
 from rlobj.objectives import functional
@@ -20,6 +19,9 @@ from rlobj.objectives.rules import NumberField, RuleField
 from rlobj.objectives.rules.nodes import Constant
 from rlobj.objectives.settings import OptionalPositive
 from rlobj.objectives.surrogates import Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["KL", "EntropyBonus", "NegativeLogLikelihood", "Penalty", "ProxyKL"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.base.primitive import Primitive
@@ -23,6 +23,9 @@ from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.surrogates import Terms
 from rlobj.objectives.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def rollout_advantages(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives.joining import read_column
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check(

@@ -10,13 +10,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import joining, rewards
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (

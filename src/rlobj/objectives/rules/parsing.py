@@ -69,7 +69,7 @@ def parse(text: str) -> Expr:
 Expr.from_text = staticmethod(parse)  # numbers and rules may be given as text
 
 
-class Parser(ast.NodeVisitor):
+class Parser:
     """A parser of one text.
 
     Attributes:
@@ -134,17 +134,17 @@ class Parser(ast.NodeVisitor):
         return nodes.Column("prob")
 
     def build(self, node: ast.AST) -> Any:
+        builder = getattr(self, f"build_{type(node).__name__}", None)
+        if builder is None:
+            self.fail(f"{type(node).__name__} is not part of the rule language", node)
         try:
-            return self.visit(node)
+            return builder(node)
         except ConfigError as error:
             if "\n" in str(error):  # it has a caret already
                 raise
             self.fail(str(error), node)
 
-    def generic_visit(self, node: ast.AST) -> NoReturn:
-        self.fail(f"{type(node).__name__} is not part of the rule language", node)
-
-    def visit_Name(self, node: ast.Name) -> Expr:
+    def build_Name(self, node: ast.Name) -> Expr:
         if node.id in COLUMNS or node.id in declared_columns():
             return nodes.Column(node.id)
         if node.id in (*FUNCTIONS, *_METHODS):
@@ -154,22 +154,22 @@ class Parser(ast.NodeVisitor):
         except ConfigError as error:
             return self.missing(str(error), node)
 
-    def visit_Constant(self, node: ast.Constant) -> Expr:
+    def build_Constant(self, node: ast.Constant) -> Expr:
         if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
             advice = "; write it without quotes" if isinstance(node.value, str) else ""
             self.fail(f"expected a number, got {node.value!r}{advice}", node)
         return nodes.Constant(node.value)
 
-    def visit_BinOp(self, node: ast.BinOp) -> Expr:
+    def build_BinOp(self, node: ast.BinOp) -> Expr:
         if type(node.op) not in _OPERATORS:
             self.fail(f"operator {type(node.op).__name__} is not allowed; use + - * / ** & |", node)
         return _OPERATORS[type(node.op)](self.build(node.left), self.build(node.right))
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Expr:
+    def build_BoolOp(self, node: ast.BoolOp) -> Expr:
         join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
         return reduce(join, map(self.build, node.values))
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Expr:
+    def build_UnaryOp(self, node: ast.UnaryOp) -> Expr:
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
             operand = self.build(node.operand)
             # -0.5 is a constant; -(0.5) is the negative of one
@@ -182,7 +182,7 @@ class Parser(ast.NodeVisitor):
             return -operand
         self.fail(f"{type(node.op).__name__} cannot stand before '{operand}'", node)
 
-    def visit_Compare(self, node: ast.Compare) -> Expr:
+    def build_Compare(self, node: ast.Compare) -> Expr:
         if len(node.ops) > 1:
             for part in ast.walk(node):
                 if isinstance(part, ast.Name) and part.id not in (*FUNCTIONS, *_METHODS, "custom"):
@@ -203,7 +203,7 @@ class Parser(ast.NodeVisitor):
             self.fail("use <, <=, > or >= (equality of floats is never exact)", node)
         return _OPERATORS[kind](self.build(node.left), self.build(node.comparators[0]))
 
-    def visit_Call(self, node: ast.Call) -> Expr:
+    def build_Call(self, node: ast.Call) -> Expr:
         if isinstance(node.func, ast.Name):
             return self.call_function(node, node.func.id)
         if not isinstance(node.func, ast.Attribute):
