@@ -52,13 +52,18 @@ def power(base: Tensor, exponent: Tensor) -> Tensor:
     return torch.where(base < 0, negative, size)
 
 
+def _of_torch(name: str) -> Callable[..., Tensor]:
+    """The function of torch with this name, which is looked up when it is called."""
+    return lambda *x: getattr(torch, name)(*x)
+
+
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.truediv,
     "**": power,
-    **{name: getattr(torch, name) for name in FUNCTIONS if name != "when"},
+    **{name: _of_torch(name) for name in FUNCTIONS if name != "when"},
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
