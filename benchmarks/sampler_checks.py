@@ -232,7 +232,7 @@ class Bench:
 
 def configured(settings: Any, seed: int = 0, rate: float = SMALL, prompts: int = 8) -> Any:
     """The configuration of a run: `rlobj train --preset stapo` with small steps."""
-    from rlobj.config.embedded_profile import DEFAULT_TASK, PROFILES
+    from rlobj.config.layers import DEFAULT_TASK, PROFILES
     from rlobj.config.run_config import compose
 
     sizes = {
@@ -255,11 +255,10 @@ def configured(settings: Any, seed: int = 0, rate: float = SMALL, prompts: int =
 @contextlib.contextmanager
 def opened(engine: str, dtype: str) -> Iterator[Bench]:
     """One engine with `Planted` as its extension."""
-    from rlobj.base.ports import free_port
-    from rlobj.config.embedded_profile import DEFAULT_TASK
+    from rlobj.base.files import free_port
+    from rlobj.config.layers import DEFAULT_TASK
     from rlobj.models.embedded import embedded_policy
-    from rlobj.models.policy import load_policy
-    from rlobj.models.vllm import vllm_sampler
+    from rlobj.models.policy import load_policy, vllm_sampler
     from rlobj.samplers.vllm import Server, colocated, server
     from rlobj.samplers.vllm.connection import Connection
 

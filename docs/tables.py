@@ -19,12 +19,11 @@ import markdown_tables as md
 import yaml
 from studies import STUDIES
 
-from rlobj.base.primitive import Primitive
-from rlobj.base.validation import Model
+from rlobj.base.validation import Model, Primitive
 from rlobj.config.layers import flattened
 from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml
 from rlobj.config.run_config import RunConfig
-from rlobj.evaluation.protocols import PROTOCOLS, Protocol
+from rlobj.evaluation.problem_sets import PROTOCOLS, Protocol
 from rlobj.objectives.advantages import Advantage
 from rlobj.objectives.controllers import Controller
 from rlobj.objectives.divisors import Divisor
@@ -35,7 +34,7 @@ from rlobj.objectives.rules.columns import BY_RESPONSE, FUNCTIONS
 from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
-from rlobj.records.schema import COLUMNS as RECORDED
+from rlobj.records.reading import COLUMNS as RECORDED
 from rlobj.rewards import Reward
 
 __all__ = ["TABLES", "fill", "presets_summary", "presets_table"]

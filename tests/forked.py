@@ -27,10 +27,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from rlobj.base.ports import free_port
+from rlobj.base.files import free_port
 
 IMPORTED = (
-    "rlobj_cli.train.running",
+    "rlobj_cli.screen.training",
     "accelerate",
     "pandas",
     "transformers.models.auto.tokenization_auto",

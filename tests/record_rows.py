@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow
 
 from rlobj.base.arrow import write_parquet
-from rlobj.records.schema import SCHEMA
+from rlobj.records.reading import SCHEMA
 
 DEFAULTS: dict[str, Any] = {
     "schema_version": 1,

@@ -21,7 +21,7 @@ import torch
 
 from rlobj import TokenBatch
 from rlobj.objectives.rules import Expr, Level
-from rlobj.objectives.rules.checks import share
+from rlobj.objectives.rules.expression import share
 
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"

@@ -10,7 +10,7 @@ from pathlib import Path
 from forked import wait_until
 from runs import program
 
-from rlobj.base.ports import free_port
+from rlobj.base.files import free_port
 
 READY = 400
 """Seconds for a server to start on a busy machine."""

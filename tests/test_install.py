@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from rlobj.installation import TRACKERS
-from rlobj.samplers.vllm.versions import SUPPORTED
+from rlobj.samplers.vllm.connection import SUPPORTED
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

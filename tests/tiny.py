@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlobj.config.embedded_profile import PROFILES, limits
-from rlobj.config.layers import flattened
+from rlobj.config.layers import PROFILES, flattened, limits
 from rlobj.config.presets import load_preset, merge
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.models.embedded import build_policy, build_tokenizer

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Sample, Sampler, SamplingSettings, Sent, compare
-from rlobj.samplers.vllm import versions
+from rlobj.samplers.vllm import connection as versions
 from rlobj.scoring import score_samples
 
 TOLERANCE = 1e-4

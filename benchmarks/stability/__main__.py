@@ -20,7 +20,7 @@ from benchmarks.stability.plan import Asked, Stage, Study
 from benchmarks.stability.progress import Lines, Measured, cores, estimate, remaining
 from benchmarks.stability.regimes import Setting
 from rlobj.base.errors import RlobjError, nearest
-from rlobj.config.embedded_profile import PROFILES
+from rlobj.config.layers import PROFILES
 
 INTERRUPTED = 130
 

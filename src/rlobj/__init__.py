@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from rlobj.base.errors import *
     from rlobj.config.presets import Preset, load_preset
     from rlobj.config.run_config import RunConfig
-    from rlobj.evaluation.callbacks import EvaluationCallback
     from rlobj.evaluation.evaluating import evaluate
-    from rlobj.evaluation.result import EvaluationResult
+    from rlobj.evaluation.result import EvaluationCallback, EvaluationResult
     from rlobj.insight.diagnosis import Diagnosis, diagnose
     from rlobj.insight.inspecting import Inspection, inspect
     from rlobj.insight.page.writing import write_inspection_page
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from rlobj.objectives.penalties import *
     from rlobj.objectives.plan import LossOutput, Plan
     from rlobj.objectives.rules import CustomRule, Expr, parse
-    from rlobj.objectives.rules.names import *
     from rlobj.objectives.rules.operators import *
     from rlobj.objectives.surrogates import *
     from rlobj.objectives.tokens import TokenBatch
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from rlobj.rewards import MathVerifier
     from rlobj.samplers import Sampler
     from rlobj.scoring import score_tokens
-    from rlobj.training.loop.callbacks import Callback
+    from rlobj.training.loop.clock import Callback
     from rlobj.training.run import resume, train
 
 __version__ = "0.1.0"
@@ -57,8 +55,7 @@ _NAMES = {
     "base.errors": "BatchError ConfigError DataError MissingExtra RlobjError RunError",
     "config.presets": "Preset load_preset",
     "config.run_config": "RunConfig",
-    "evaluation.callbacks": "EvaluationCallback",
-    "evaluation.result": "EvaluationResult",
+    "evaluation.result": "EvaluationCallback EvaluationResult",
     "evaluation.evaluating": "evaluate",
     "insight.inspecting": "Inspection inspect",
     "insight.page.writing": "write_inspection_page",
@@ -76,10 +73,11 @@ _NAMES = {
     "objectives.penalties": "KL EntropyBonus NegativeLogLikelihood Penalty ProxyKL",
     "objectives.plan": "LossOutput Plan",
     "objectives.rules": "CustomRule Expr parse",
-    "objectives.rules.names": "advantage collision covariance entropy gradient_norm length logprob "
-    "old_collision old_entropy old_logprob old_prob old_surprisal position prob proxy_gap ratio "
-    "ref_gap reward sampler_gap surprisal",
-    "objectives.rules.operators": "clip column exp log maximum minimum sign sqrt when",
+    "objectives.rules.operators": "advantage clip collision column covariance entropy exp "
+    "gradient_norm length log logprob maximum minimum "
+    "old_collision old_entropy old_logprob old_prob "
+    "old_surprisal position prob proxy_gap ratio ref_gap reward "
+    "sampler_gap sign sqrt surprisal when",
     "objectives.surrogates": "Cispo Clip DppoTv GeometricMean Reinforce SoftGate Surrogate Switch "
     "Unclipped Vespo",
     "objectives.tokens": "TokenBatch",
@@ -89,7 +87,7 @@ _NAMES = {
     "rewards": "MathVerifier",
     "samplers": "Sampler",
     "scoring": "score_tokens",
-    "training.loop.callbacks": "Callback",
+    "training.loop.clock": "Callback",
     "training.run": "resume train",
 }
 __getattr__, _public = names_of(__name__, _NAMES)

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from rlobj.answers.equivalence import check_equivalence
+from rlobj.answers.comparison import check_equivalence
 from rlobj.answers.extraction import bare, extract_answer
 from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
 

@@ -11,8 +11,8 @@ from benchmarks import diagnosis
 from benchmarks.harness import ROOT
 from benchmarks.sick_runs import SICK
 
-from rlobj.config.findings import FindingName
 from rlobj.config.presets import preset_names
+from rlobj.config.run_config import FindingName
 
 
 def test_the_study_has_every_preset_with_every_seed_and_every_sick_run() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import BatchError, ConfigError, DataError, MissingExtra, RunError
 from rlobj_cli.app import app
-from rlobj_cli.screen.errors import GuardedGroup
+from rlobj_cli.screen.options import GuardedGroup
 
 COMMANDS = (
     ["train"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlobj_cli.train.progress import resample, sparkline
+from rlobj_cli.screen.progress import resample, sparkline
 
 
 def test_resample_takes_means_of_neighbours_and_keeps_short_lists() -> None:

@@ -13,7 +13,7 @@ from rlobj.config.run_config import compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight import Finding
 from rlobj_cli.app import app
-from rlobj_cli.train.progress import open_screen
+from rlobj_cli.screen.progress import open_screen
 
 FOUND = Finding("collapse", "[red]fell[/red] from 0.5 to 0", "Go back.", 7, 7)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rlobj_cli.app import app
-from rlobj_cli.screen.tokens import in_context
+from rlobj_cli.screen.console import in_context
 
 HOSTILE = "\x1b[2J[red]\u202e\r\n\x00[/red]" + "x" * 10_000
 
@@ -96,7 +96,7 @@ def test_json_is_the_whole_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_hostile_text_is_shown_and_never_interpreted(tmp_path: Path, terminal: bool) -> None:
     from rlobj.insight import inspect
-    from rlobj_cli.inspect.command import show
+    from rlobj_cli.inspect import show
 
     hostile = {"before": HOSTILE, "after": HOSTILE, "clause": f"prob < {HOSTILE}"}
     hostile["effect"] = HOSTILE

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from rlobj import load_preset
 from rlobj.config.presets import preset_names
-from rlobj.config.run_config import compose
+from rlobj.config.run_config import compose, preset_schema
 from rlobj.config.run_folder import dump_config
-from rlobj.config.schema import preset_schema
 from rlobj_cli.app import app
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})

@@ -15,7 +15,7 @@ from rlobj.evaluation import (
 )
 from rlobj.insight import Finding
 from rlobj.rewards import Graded
-from rlobj_cli.train.progress import LiveScreen, PlainScreen, open_screen
+from rlobj_cli.screen.progress import LiveScreen, PlainScreen, open_screen
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread", "reference": "not needed"}
 

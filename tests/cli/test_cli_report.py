@@ -10,7 +10,7 @@ from report_runs import HOSTILE, evaluation, write_run
 from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError
-from rlobj_cli.report.command import report
+from rlobj_cli.report import report
 
 
 def invoke(*words: str):

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from rlobj.config.run_config import RunConfig, compose
 from rlobj.config.run_folder import RunFolder, newest_checkpoint, read_run_config
 from rlobj_cli.app import app
-from rlobj_cli.train.overview import annotated_yaml
+from rlobj_cli.screen.training import annotated_yaml
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
@@ -108,7 +108,7 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(
     parts = [line.split() for line in lines[start + 2 : start + 6] if line.strip()]
     assert parts[0] == ["weights,", "gradients,", "moments", "0.80", "1.40"]
     assert parts[1] == ["sampler's", "copy", "0.32", "0.32"]
-    monkeypatch.setattr("rlobj_cli.train.overview.card_bytes", lambda: 2**19)
+    monkeypatch.setattr("rlobj_cli.screen.training.card_bytes", lambda: 2**19)
     refused = output(*words, code=2)
     assert "the GPU has" in refused.partition("Wrong input")[0]
     assert "--processes 16: 0.0 GiB" in refused.partition("cannot fit the GPU")[2]

@@ -20,8 +20,8 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked, lock_folder
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
-from rlobj_cli.train.progress import LiveScreen
-from rlobj_cli.watch import following
+from rlobj_cli.screen import following
+from rlobj_cli.screen.progress import LiveScreen
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ def test_data_dir_is_in_the_environment_while_the_command_runs(
     monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
     found: list[str | None] = []
     seen = lambda *_, **__: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731
-    monkeypatch.setattr("rlobj_cli.train.running.start", seen)
+    monkeypatch.setattr("rlobj_cli.screen.training.start", seen)
     words = ["train", "--preset", "stapo", "--data-dir", str(tmp_path)]
     assert runner.invoke(app, words).exit_code == 0
     assert found == [str(tmp_path)]

@@ -12,8 +12,7 @@ from tiny import tiny_config
 
 from rlobj.config.run_folder import RunFolder, read_run_config
 from rlobj.training import TrainingResult
-from rlobj_cli.train.overview import show_history, show_results, train_on
-from rlobj_cli.train.touched import show_touched
+from rlobj_cli.screen.training import show_history, show_results, show_touched, train_on
 
 RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
 

@@ -12,7 +12,7 @@ from forked import wait_until
 from runs import finish, program
 from typer.testing import CliRunner
 
-from rlobj.samplers.vllm import versions
+from rlobj.samplers.vllm import connection as versions
 from rlobj_cli.app import app
 
 pytestmark = pytest.mark.slow

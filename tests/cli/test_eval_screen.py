@@ -10,7 +10,7 @@ import pytest
 from screens import console, text_of
 
 from rlobj.evaluation import score, summarise_folder
-from rlobj_cli.evaluate.progress import EvaluationScreen
+from rlobj_cli.screen.progress import EvaluationScreen
 
 
 def test_the_screen_and_the_markdown_show_the_same_numbers(

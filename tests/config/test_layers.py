@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.dynamic_sampling import DynamicSampling
-from rlobj.config.embedded_profile import DEFAULT_TASK, PROFILES
-from rlobj.config.layers import EMBEDDED_LAYER, Layer, file_layer, layers_of, origins
+from rlobj.config.layers import (
+    DEFAULT_TASK,
+    EMBEDDED_LAYER,
+    PROFILES,
+    Layer,
+    file_layer,
+    layers_of,
+    origins,
+)
 from rlobj.config.presets import load_preset
-from rlobj.config.run_config import build_config, compose
+from rlobj.config.run_config import DynamicSampling, build_config, compose
 from rlobj.rewards.kinds import Exact
 
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}

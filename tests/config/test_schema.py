@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlobj.base.primitive import Primitive
-from rlobj.base.validation import Model
+from rlobj.base.validation import Model, Primitive
 from rlobj.config.presets import preset_folder, read_yaml
-from rlobj.config.run_config import RunConfig
-from rlobj.config.schema import preset_schema, setting_meanings
+from rlobj.config.run_config import RunConfig, preset_schema, setting_meanings
 
 PRESETS = sorted(preset_folder().glob("*.yaml"))
 

@@ -11,7 +11,7 @@ import datasets.config
 import pytest
 
 from rlobj.base.errors import DataError
-from rlobj.data.hub import HubSource, first_available, hub_rows
+from rlobj.data.files import HubSource, first_available, hub_rows
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlobj.data.scratchpad import _departures, derivation, judge
-from rlobj.data.tasks import TASKS
+from rlobj.data.tasks import TASKS, _departures, derivation, judge
 
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
 

@@ -12,7 +12,7 @@ from data_files import write_lines, write_parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import MATH_TEMPLATE, Columns, DataConfig, format_prompt, load_problems
-from rlobj.data.hub import HubSource
+from rlobj.data.files import HubSource
 from rlobj.data.sources import NAMED_SOURCES
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.evaluation.identity import differences, fingerprint, model_identity, require_same
+from rlobj.evaluation.problem_sets import differences, fingerprint, model_identity, require_same
 
 STORED = {
     "model": {"name": "m", "weights": "abc"},

@@ -10,7 +10,7 @@ import pytest
 
 from rlobj.base.errors import DataError
 from rlobj.data import Problem
-from rlobj.evaluation.imported import read_responses
+from rlobj.evaluation.regrading import read_responses
 
 
 def lines(path, *rows):

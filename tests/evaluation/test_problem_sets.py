@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.config import manifest
-from rlobj.config.embedded_profile import PROFILES
-from rlobj.config.layers import Layer, nested
+from rlobj.config.layers import PROFILES, Layer, nested
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder
-from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
+from rlobj.data.problems import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.problem_sets import (
@@ -21,10 +19,12 @@ from rlobj.evaluation.problem_sets import (
     Overrides,
     Problems,
     ProblemSet,
+    Protocol,
+    find_protocol,
     named_problems,
     problem_sets,
 )
-from rlobj.evaluation.protocols import Protocol, find_protocol
+from rlobj.models import location as manifest
 from rlobj.rewards.kinds import Exact
 
 

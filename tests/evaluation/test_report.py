@@ -17,8 +17,7 @@ from rlobj.base.errors import RunError
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
 from rlobj.evaluation.report import results_json, results_markdown, write_page
-from rlobj.evaluation.report.page import kept_texts, verdict
-from rlobj.evaluation.report.tables import percent_signed
+from rlobj.evaluation.report.page import kept_texts, percent_signed, verdict
 from rlobj.evaluation.samples import GradedBenchmark, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.reporting.page import script_safe

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlobj.data import Problem
+from rlobj.evaluation.estimators import Votes, count_votes
 from rlobj.evaluation.samples import GradedProblem
-from rlobj.evaluation.votes import Votes, count_votes
 
 
 def answered(*answers: tuple[str | None, bool | None]) -> GradedProblem:

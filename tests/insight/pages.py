@@ -14,16 +14,15 @@ from browser import Browser
 
 from rlobj.base.files import packaged
 from rlobj.insight.filtering import FUNCTIONS_OF_PAGES, OWN_COLUMNS
-from rlobj.insight.page.encoding import store_data
-from rlobj.insight.page.store import PageRows, described, recorded_rows, whole_rows
+from rlobj.insight.page.store import PageRows, described, recorded_rows, store_data, whole_rows
 from rlobj.insight.page.writing import STORE
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.schema import SCHEMA
+from rlobj.records.reading import SCHEMA
+from rlobj.records.rows import TokenTexts
 from rlobj.records.tables import UpdateTable
-from rlobj.records.texts import TokenTexts
 from rlobj.reporting.page import render_page
 
 NUMBERS = (0.0, 1.0, 0.002, 0.5, 0.8, 1e-4, 2.0, -0.5, 0.1, 0.3, 100.0)

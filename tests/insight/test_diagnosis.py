@@ -18,11 +18,10 @@ from record_rows import write_records
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import lock_folder
-from rlobj.config.findings import FindingName
-from rlobj.config.run_config import compose
+from rlobj.config.run_config import FindingName, compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
-from rlobj.insight.diagnosis.findings import PAGE
+from rlobj.insight.diagnosis.diagnosing import PAGE
 from rlobj.training.rollouts.sample_checks import LIMITS
 
 Line = dict[str, Any]

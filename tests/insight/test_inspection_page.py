@@ -18,7 +18,7 @@ from rlobj import ConfigError, write_inspection_page
 from rlobj.config.presets import load_preset
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import ObservedUpdate
-from rlobj.records.schema import COLUMNS
+from rlobj.records.reading import COLUMNS
 from rlobj.records.tables import write_tables
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]

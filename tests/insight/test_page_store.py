@@ -14,11 +14,10 @@ from pages import TEXTS, awaited, random_record, random_update, recorded, whole,
 from record_rows import dropped, write_records
 
 from rlobj.base.errors import ConfigError
-from rlobj.insight.page.encoding import store_data
-from rlobj.insight.page.store import PageRows, encoded, read_rows, whole_rows
+from rlobj.insight.page.store import PageRows, encoded, read_rows, store_data, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.records.observed import ObservedUpdate
-from rlobj.records.schema import SCHEMA
+from rlobj.records.reading import SCHEMA
 from rlobj.records.tables import UpdateTable, write_tables
 
 HOSTILE = (

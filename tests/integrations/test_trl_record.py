@@ -23,7 +23,7 @@ from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked
 from rlobj.integrations.trl import ObjectiveTrainer, recording
-from rlobj_cli.watch import following
+from rlobj_cli.screen import following
 
 PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]
 RECORDED = {"record": True, "output": {"tables_every": 1, "records_share": 0.1}}

@@ -14,15 +14,23 @@ from runs import finish
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.embedded_profile import PROFILES
+from rlobj.config.layers import PROFILES
 from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import build_config
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
-from rlobj.models.embedded import RECIPES, WarmStart, build_policy, build_tokenizer, embedded_policy
-from rlobj.models.embedded import cache as cache_module
-from rlobj.models.embedded.tokenizer import SCRATCHPAD_ALPHABET, alphabet_of
-from rlobj.models.embedded.warm_start import _noisy, warm_start
+from rlobj.models import embedded as cache_module
+from rlobj.models.embedded import (
+    RECIPES,
+    SCRATCHPAD_ALPHABET,
+    WarmStart,
+    _noisy,
+    alphabet_of,
+    build_policy,
+    build_tokenizer,
+    embedded_policy,
+    warm_start,
+)
 
 
 @pytest.fixture(scope="module")

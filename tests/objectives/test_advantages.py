@@ -27,7 +27,7 @@ from rlobj.objectives.advantages import (
     PassAtK,
     QuantileBaseline,
 )
-from rlobj.objectives.rewards import differ, merged
+from rlobj.objectives.joining import differ, merged
 
 FAMILY = [
     AccurateGroupCentered(),

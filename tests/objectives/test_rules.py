@@ -33,7 +33,7 @@ from rlobj import (
     when,
 )
 from rlobj.objectives.rules import Expr, Number, Rule, declared
-from rlobj.objectives.rules.checks import share
+from rlobj.objectives.rules.expression import share
 from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
 from rlobj.objectives.rules.parsing import MAX_DEPTH
 

@@ -20,8 +20,8 @@ from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records import read_records
 from rlobj.records.observed import ObservedUpdate
+from rlobj.records.reading import COLUMNS
 from rlobj.records.recorder import ROW_BYTES, Recorder
-from rlobj.records.schema import COLUMNS
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.loop.trainer import Trainer
 

@@ -18,9 +18,8 @@ from forked import run_ranks
 from vllm_tools import NEEDS_VLLM, TOLERANCE, draw, gap, jitter, named, prompts, push, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.embedded_profile import DEFAULT_TASK
-from rlobj.models.embedded import build_tokenizer, embedded_policy
-from rlobj.models.embedded.tokenizer import ALPHABET, SCRATCHPAD_ALPHABET
+from rlobj.config.layers import DEFAULT_TASK
+from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer, embedded_policy
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.transformers import truncate
 from rlobj.samplers.vllm import VllmSampler, VllmSettings

@@ -17,10 +17,10 @@ import pytest
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers.types import WaitEnded, WeightsLost
-from rlobj.samplers.vllm import ServerSettings, auth, extension, versions
+from rlobj.samplers.vllm import ServerSettings, auth, extension
+from rlobj.samplers.vllm import connection as versions
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RequireKey, find_key, key_file
-from rlobj.samplers.vllm.connection import Connection, ServerGone
-from rlobj.samplers.vllm.fleet import Fleet
+from rlobj.samplers.vllm.connection import Connection, Fleet, ServerGone
 from rlobj.samplers.vllm.server import Server, command
 
 # The key.
@@ -262,7 +262,7 @@ def test_error_after_the_last_attempt_shows_the_command_to_type(flaky, caplog):
 def test_a_wait_ends_when_the_process_is_asked_to_end(flaky, monkeypatch):
     fleet, began = fleet_of(flaky, patience=60), time.monotonic()
     flaky.statuses = [503] * 99
-    monkeypatch.setattr("rlobj.samplers.vllm.fleet.ENDING", ending := threading.Event())
+    monkeypatch.setattr("rlobj.samplers.vllm.connection.ENDING", ending := threading.Event())
     threading.Timer(0.2, ending.set).start()
     with pytest.raises(WaitEnded, match="with 503"):
         answers(fleet, 1)

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlobj.base.ports import free_port
-from rlobj.samplers.vllm import transfer
-from rlobj.samplers.vllm.broadcast import WeightGroup
-from rlobj.samplers.vllm.extension import WeightExtension
+from rlobj.base.files import free_port
+from rlobj.samplers.vllm import client as transfer
+from rlobj.samplers.vllm.extension import WeightExtension, WeightGroup
 
 
 def some_weights() -> list[tuple[str, Tensor]]:

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
-from rlobj.base.ports import free_port
+from rlobj.base.files import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
-from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, versions
+from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings
+from rlobj.samplers.vllm import connection as versions
 from rlobj.samplers.vllm.client import _response
-from rlobj.samplers.vllm.isolation import random_states_kept
+from rlobj.samplers.vllm.colocated import random_states_kept
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
 
 # Versions.

@@ -20,9 +20,8 @@ from rlobj.config.run_folder import RunFolder, checkpoints, read_settings
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.ranks import ProcessGroup
-from rlobj.training import run_training
+from rlobj.training import checkpoint, run_training
 from rlobj.training.rollouts.journal import Journal
-from rlobj.training.storage import checkpoint
 
 CONFIG = "config.resolved.yaml"
 

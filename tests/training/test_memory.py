@@ -11,7 +11,7 @@ from transformers import Qwen3Config
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig, compose
-from rlobj.models import lora
+from rlobj.models import policy as lora
 from rlobj.models.embedded import build_policy
 from rlobj.training.memory import GIB, Size, estimate, require_memory
 

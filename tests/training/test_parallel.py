@@ -16,10 +16,10 @@ import torch
 from forked import run_ranks
 from parallel_worker import END, assert_alike, trainings
 
-from rlobj.base.ports import free_port
+from rlobj.base.files import free_port
 from rlobj.ranks import ProcessGroup
 from rlobj.training.parallel import open_processes
-from rlobj.training.parallel.replicated import Replicated
+from rlobj.training.parallel.strategies import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
 TORCH, ZERO = ("ddp", "fsdp2"), ("zero1", "zero2", "zero3")

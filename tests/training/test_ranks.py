@@ -30,12 +30,12 @@ from runs import (
 from tiny import tiny_config
 
 import rlobj
-from rlobj.base.ports import free_port
+from rlobj.base.files import free_port
 from rlobj.config.run_folder import newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.records import read_records, read_tables
 from rlobj.training import run_training
-from rlobj.training.storage.checkpoint import read_state
+from rlobj.training.checkpoint import read_state
 
 pytestmark = pytest.mark.slow
 

@@ -24,12 +24,11 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_folder import RunFolder, checkpoints, newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training import run_training
+from rlobj.training import checkpoint, run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.run import open_resumed
-from rlobj.training.storage import checkpoint
-from rlobj_cli.train.running import resume as resume_on_screen
+from rlobj_cli.screen.training import resume as resume_on_screen
 
 
 @pytest.mark.slow
@@ -188,7 +187,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch,
         def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        place = "rlobj.training.storage.checkpoint._write_manifest"
+        place = "rlobj.training.checkpoint._write_manifest"
         monkeypatch.setattr("safetensors.torch.save_file" if stage == "save_file" else place, full)
         with pytest.raises(RunError, match="No space left"):
             run_step(trainer)

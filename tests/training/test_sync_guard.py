@@ -10,7 +10,7 @@ from benchmarks.sampler_checks import FAULTS
 from benchmarks.sampler_checks import opened as opened_bench
 
 from rlobj.base.errors import RunError
-from rlobj.config.embedded_profile import PROFILES
+from rlobj.config.layers import PROFILES
 from rlobj.config.presets import load_preset
 from rlobj.config.run_config import build_config
 from rlobj.training import run_training
@@ -207,7 +207,7 @@ def test_log_probs_that_do_not_follow_the_weights_stop_the_run_in_two_steps(
     trainer, engine, monkeypatch
 ):
     """The engine computes with a copy of its weights, and its own weights are right."""
-    monkeypatch.setattr("rlobj.training.rollouts.synchronizer.compare_live", lambda *_, **__: None)
+    monkeypatch.setattr("rlobj.training.rollouts.journal.compare_live", lambda *_, **__: None)
     monkeypatch.setattr("rlobj.training.rollouts.sample_checks.check_gap", lambda *_: None)
     monkeypatch.setattr(engine, "reload_weights", lambda *, weights_iterator: [*weights_iterator])
     with pytest.raises(RunError, match="does not use the weights of the last sync"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlobj.training.rollouts.synchronizer import Synchronizer
+from rlobj.training.rollouts.journal import Synchronizer
 
 
 class Taking:

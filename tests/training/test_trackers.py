@@ -13,7 +13,7 @@ import pytest
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.config.run_config import RunConfig, build_config, settings_of
 from rlobj.installation import TRACKERS
-from rlobj.training.storage.trackers import Trackers, flat, open_trackers, require_trackers
+from rlobj.training.trackers import Trackers, flat, open_trackers, require_trackers
 
 
 @pytest.fixture

@@ -19,14 +19,13 @@ from tiny import eight_steps, tiny_config
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.presets import preset_names
-from rlobj.config.run_config import ModelConfig, TrainingConfig
+from rlobj.config.run_config import ModelConfig, TrainingConfig, learning_rate
 from rlobj.config.run_folder import RunFolder, checkpoints, dump_config, read_run_config
 from rlobj.models.policy import load_model
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import Sample, derive_seed
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.loop.opening import open_trainer
-from rlobj.training.loop.schedule import learning_rate
 from rlobj.training.loop.step import run_step
 
 

@@ -21,10 +21,8 @@ import torch
 from torch import Tensor
 
 from rlobj import TokenBatch
-from rlobj.data.scratchpad import MARK, derivation
-from rlobj.data.tasks import TASKS
-from rlobj.models.embedded import RECIPES, embedded_policy
-from rlobj.models.embedded.warm_start import warm_start
+from rlobj.data.tasks import MARK, TASKS, derivation
+from rlobj.models.embedded import RECIPES, embedded_policy, warm_start
 from rlobj.samplers import SamplingSettings, TransformersSampler, derive_seed
 from rlobj.scoring import PolicyScorer, score_samples
 
@@ -72,7 +70,7 @@ def _prepared() -> tuple[Any, Any]:
     """The model and the tokenizer of the embedded policy."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rlobj.models.bars import no_bars
+    from rlobj.models.policy import no_bars
 
     folder = embedded_policy("scratchpad")
     with no_bars():

@@ -26,9 +26,8 @@ from benchmarks.stability.mechanism.batches import (
     score,
 )
 from rlobj import CustomRule, Objective
-from rlobj.config.embedded_profile import PROFILES
-from rlobj.config.layers import flattened
-from rlobj.data.scratchpad import derivation
+from rlobj.config.layers import PROFILES, flattened
+from rlobj.data.tasks import derivation
 from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
 
 PERFECT = "perfect rule"

@@ -27,7 +27,6 @@ of life). Only `numeric` and `symbolic` need more than the standard library.
 """
 
 from rlobj.answers.extraction import extract_answer
-from rlobj.answers.verifier import MathVerifier, Verdict, verify
-from rlobj.answers.version import verifier_version
+from rlobj.answers.verifier import MathVerifier, Verdict, verifier_version, verify
 
 __all__ = ["MathVerifier", "Verdict", "extract_answer", "verifier_version", "verify"]

@@ -8,8 +8,7 @@ import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
 
-from rlobj.answers.numerals import read_repeating
-from rlobj.answers.vocabulary import LISTS, table
+from rlobj.answers.vocabulary import LISTS, read_repeating, table
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()", strict=True))

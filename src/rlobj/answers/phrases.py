@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 
 from rlobj.answers.lexer import Token, closing_bracket, nesting
-from rlobj.answers.numerals import NUMBER_WORDS, SCALES
 from rlobj.answers.units import is_currency, is_unit, read_unit, split_unit
-from rlobj.answers.vocabulary import FUNCTIONS, LISTS, word_set
+from rlobj.answers.vocabulary import FUNCTIONS, LISTS, NUMBER_WORDS, SCALES, word_set
 
 _CHANGES = word_set(LISTS["changes"])
 """Words after or before a value that make it another value, or none."""

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from rlobj.answers.expression_parser import parse_expression
-from rlobj.answers.expressions import Tree, names
+from rlobj.answers.expressions import Tree, linear, names
 from rlobj.answers.lexer import Token, Unreadable, join_text
-from rlobj.answers.rational import linear
 from rlobj.answers.structures import (
     INFINITY,
     MINUS_INFINITY,

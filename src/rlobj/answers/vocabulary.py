@@ -1,8 +1,13 @@
-"""Tables: the meaning of LaTeX commands and words; `vocabulary.toml` has the long ones."""
+"""Tables: the meaning of LaTeX commands and words; `vocabulary.toml` has the long ones.
+
+Words that multiply a number, and decimals whose last digits repeat.
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
+from fractions import Fraction
 from pathlib import Path
 
 LISTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -43,3 +48,64 @@ TEXT_WORDS = {**WORDS, "to": ":", **dict.fromkeys(("is", "equals", "is equal to"
 """The whole of a text command -> symbol."""
 LATEX = dict(table(LISTS["latex"]))
 """Symbol -> LaTeX."""
+
+
+_SMALL, _TENS, _FIRST = table(
+    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen; twenty thirty forty fifty sixty seventy eighty ninety;
+    third fourth fifth sixth seventh eighth ninth"""
+)
+CARDINALS = {word: n for n, word in enumerate(_SMALL)} | {
+    word: 10 * n for n, word in enumerate(_TENS, 2)
+}
+"""Number word below one hundred -> value."""
+MULTIPLES = {"hundred": 100, "thousand": 1000, "dozen": 12, "score": 20, "gross": 144}
+MULTIPLES |= {"lakh": 10**5, "crore": 10**7, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_PARTS = {"half": 2, "halve": 2, "quarter": 4, "hundredth": 100, "thousandth": 1000}
+_PARTS |= {word: n for n, word in enumerate(_FIRST, 3)} | {
+    re.sub("ve$", "f", re.sub("y$", "ie", word)) + "th": n for word, n in CARDINALS.items() if n > 9
+}
+_PLURALS = {f"{word}s": value for word, value in _PARTS.items()}
+SCALES: dict[str, Fraction | int] = {**MULTIPLES} | {
+    word: Fraction(1, below) for word, below in _PLURALS.items()
+}
+"""Word after a number -> factor: million, dozen, thirds."""
+NUMBER_WORDS = frozenset(CARDINALS) | frozenset(MULTIPLES) | frozenset(_PARTS) | frozenset(_PLURALS)
+"""Words that change the number before them."""
+
+_DIGITS = r"([0-9]*\.[0-9]*)"
+_BAR = re.compile(_DIGITS + r"\s*\\(?:overline|overbar|bar)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
+_DOTS = re.compile(
+    _DIGITS + r"\s*\\dot\s*\{?([0-9])\}?(?:\s*([0-9]*)\s*\\dot\s*\{?([0-9])\}?)?(?![0-9])"
+)
+_CONTINUED = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]+)\s*(?:\.\.+|\\[lc]?dots(?:\b|$))\s*")
+
+
+def read_repeating(text: str) -> str:
+    r"""Write repeating decimals as 0.1(6); the digits before an ellipsis must show the period.
+
+    Example:
+        >>> [read_repeating(text) for text in (r"0.\overline{5}", r"0.1666\ldots", "3.14...")]
+        ['0.(5)', '0.1(6)', '\\approx 3.14']
+    """
+    text = _BAR.sub(lambda run: f"{run[1]}({run[2] or run[3]})", text)
+    text = _DOTS.sub(lambda run: f"{run[1]}({run[2]}{run[3] or ''}{run[4] or ''})", text)
+    if (run := _CONTINUED.search(text)) is None:
+        return text
+    decimals = _period(run[2])
+    if decimals is not None and not text[run.end() : run.end() + 1].isdecimal():
+        return text[: run.start()] + f"{run[1]}.{decimals}" + text[run.end() :]
+    alone = run.span() == (0, len(text))
+    return rf"\approx {run[1]}.{run[2]}" if alone else text  # digits that were cut off
+
+
+def _period(digits: str) -> str | None:
+    """The decimals with their period in brackets: at least two periods and three digits."""
+    found, covered = None, 2
+    for length in range(1, len(digits) // 2 + 1):
+        same = len(digits) - length
+        while same and digits[same - 1] == digits[same - 1 + length]:
+            same -= 1
+        if len(digits) - same >= max(2 * length, covered + 1):
+            found, covered = f"{digits[:same]}({digits[same : same + length]})", len(digits) - same
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from rlobj.answers.numerals import CARDINALS
 from rlobj.answers.structures import (
     INFINITY,
     MINUS_INFINITY,
@@ -15,7 +14,7 @@ from rlobj.answers.structures import (
     Words,
     scalar,
 )
-from rlobj.answers.vocabulary import LISTS, TEXTS, word_set
+from rlobj.answers.vocabulary import CARDINALS, LISTS, TEXTS, word_set
 
 _NUMERAL = re.compile(
     r"([+-]?)[({]?([0-9A-Z]*[0-9][0-9A-Z]*)[)}]?"

@@ -46,7 +46,7 @@ class Comparer:
 
     def __init__(self, memory: int) -> None:
         sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
-        from rlobj.answers.equivalence import check_equivalence
+        from rlobj.answers.comparison import check_equivalence
         from rlobj.answers.guards import may_take_long
         from rlobj.answers.numeric import NumericComparer
 
@@ -79,7 +79,7 @@ class Comparer:
         """Import math-verify if it is not loaded yet."""
         with self._loading:
             if self._math_verify is None:
-                from rlobj.answers.symbolic import MathVerifyComparer
+                from rlobj.answers.numeric import MathVerifyComparer
 
                 self._math_verify = MathVerifyComparer()
 

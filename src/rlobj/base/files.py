@@ -1,4 +1,7 @@
-"""Files that appear whole or not at all, and folders that one process writes to."""
+"""Files that appear whole or not at all, and folders that one process writes to.
+
+Network ports of this machine.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -225,3 +229,14 @@ def _sync_one(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that is not in use now.
+
+    Args:
+        address: the address to check; "" = all addresses of this machine.
+    """
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

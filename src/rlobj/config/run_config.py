@@ -1,8 +1,18 @@
-"""RunConfig: everything that a run depends on, validated at once."""
+"""RunConfig: everything that a run depends on, validated at once.
+
+The settings of dynamic sampling.
+
+The names of the findings of a diagnosis, which `training.stop_on` may list.
+
+The JSON schema of preset files, and the dotted names of all settings with their meaning.
+
+The learning rate as a function of the step, so that it needs no place in a checkpoint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Annotated, Any, Literal
 
@@ -10,9 +20,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import importing
-from rlobj.base.validation import InvalidFields, Model, half_surrogates
-from rlobj.config.dynamic_sampling import DynamicSampling
-from rlobj.config.findings import FindingName
+from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
 from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
 from rlobj.config.resuming import named_code, require_named
 from rlobj.data import DataConfig
@@ -20,6 +28,44 @@ from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
+
+
+class DynamicSampling(Model):
+    """Drop groups without signal and sample new ones (DAPO, arXiv:2503.14476 eq. 11)."""
+
+    by: Literal["accuracy", "reward"] = "accuracy"
+    """keep groups with 0 < accuracy < 1, before reward shaping (accuracy; the reward says what is
+    right), or groups with unequal rewards (reward)"""
+    max_batches: int = Field(default=10, ge=1)
+    """largest number of batches of prompts per step"""
+    whole_batches: bool = False
+    """false: a further batch has one prompt for each group that is missing, and the step trains on
+    the groups that there are in the end; true, as in verl: each batch has prompts for a whole
+    step, the step trains on the first `prompts_per_step` groups with a signal, and the run stops
+    if there are fewer"""
+    oversampling: float = Field(default=1.0, gt=0)
+    """with `whole_batches`: prompts of a batch, as a multiple of `prompts_per_step`"""
+    allow_fewer: bool = False
+    """with `whole_batches`: train on the groups that there are, if they are too few"""
+
+
+FindingName = Literal[
+    "collapse",
+    "groups-without-signal",
+    "entropy-falling",
+    "entropy-exploding",
+    "ratio-spike",
+    "gradient-spike",
+    "learning-rate-too-high",
+    "rule-never-fires",
+    "rule-fires-on-everything",
+    "inert-setting",
+    "sampler-drift",
+    "truncation",
+    "length-growth",
+    "verifier-trouble",
+    "wrong-group-size",
+]
 
 
 class LoraConfig(Model):
@@ -395,3 +441,76 @@ def _origin(path: str, layers: Sequence[Layer]) -> str:
     ]
     depth, index = max(held, default=(0, 0))
     return f" (from {layers[index][0]})" if depth else ""
+
+
+_OWN = {
+    "base": {"type": "string", "description": "the preset or file that this one changes"},
+    "paper": {"type": "string", "description": "name, authors, year and arXiv number"},
+    "summary": {"type": "string", "description": "what the objective does, in one line"},
+    "sources": {"type": "object", "description": "by source, the place that states each setting"},
+}
+_NOT_OF_PRESETS = ("preset", "origin")
+
+
+def preset_schema() -> dict[str, Any]:
+    """The JSON schema of a preset file. An editor that knows it completes and checks the keys.
+
+    A primitive is a kind, a mapping with the fields of its kind, or without a kind the fields that
+    change those of the base.
+    """
+    schema = RunConfig.model_json_schema()
+    defs = schema["$defs"]
+    for family in Primitive.__subclasses__():
+        for kind, member in family.registry.items() if family.__name__ in defs else ():
+            own = member.model_json_schema(ref_template="#/$defs/{model}")
+            defs |= {name: each for name, each in own.pop("$defs", {}).items() if name not in defs}
+            own["properties"] = {"kind": {"const": kind}, **own.get("properties", {})}
+            defs[member.__name__] = {**own, "required": ["kind", *own.get("required", [])]}
+            defs[family.__name__]["anyOf"].insert(-1, {"$ref": f"#/$defs/{member.__name__}"})
+    settings = {k: v for k, v in schema["properties"].items() if k not in _NOT_OF_PRESETS}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "rlobj preset"}
+    return {**schema, **head, "properties": {**_OWN, **settings}}
+
+
+def setting_meanings() -> dict[str, str]:
+    """What each setting means, by its dotted name."""
+    schema = RunConfig.model_json_schema()
+
+    def walk(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+        for part in (node, *node.get("anyOf", ())):
+            part = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+            for name, value in part.get("properties", {}).items():
+                yield prefix + name, value.get("description", "")
+                yield from walk(value, f"{prefix}{name}.")
+            if part is not node:
+                yield from walk({"anyOf": part.get("anyOf", ())}, prefix)
+
+    return {name: text for name, text in walk(schema, "") if name not in _NOT_OF_PRESETS}
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """The learning rate of a step (from 0).
+
+    With peak p, N steps, floor r = `min_lr_ratio`, and W = ceil(`warmup_ratio`·N) if that is set,
+    else `warmup_steps`:
+
+        step s < W   p·(s + 1)/W
+        step s ≥ W   p·(r + (1 − r)·f(x)),   x = (s − W)/(N − W)
+        f(x) =       1 − x for "linear", (1 + cos(πx))/2 for "cosine"; "constant": p
+
+    Example:
+        >>> config = TrainingConfig(steps=10, learning_rate=1.0, warmup_steps=4, schedule="linear")
+        >>> [round(learning_rate(config, step), 2) for step in (0, 3, 4, 7, 9)]
+        [0.25, 1.0, 1.0, 0.5, 0.17]
+    """
+    ratio, warmup, floor = config.warmup_ratio, config.warmup_steps, config.min_lr_ratio
+    warmup = warmup if ratio is None else math.ceil(ratio * config.steps)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    progress = (step - warmup) / max(config.steps - warmup, 1)
+    shape = {
+        "constant": 1.0,
+        "linear": 1 - progress,
+        "cosine": (1 + math.cos(math.pi * progress)) / 2,
+    }[config.schedule]
+    return config.learning_rate * (floor + (1 - floor) * shape)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.dynamic_sampling import DynamicSampling
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import DynamicSampling, RunConfig
 from rlobj.rewards.function_worker import MAPPING
 
 HIGHEST_LEARNING_RATE = 0.01

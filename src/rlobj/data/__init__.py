@@ -7,14 +7,19 @@
     format_prompt, encode_prompt  problem -> text -> token ids
 
 `rlobj.data.tasks` has the built-in tasks, `rlobj.data.sources` the named training sets and
-`rlobj.data.benchmarks` the benchmarks.
+`rlobj.data.sources` the benchmarks.
 """
 
-from rlobj.data.benchmarks import load_benchmark
 from rlobj.data.layouts import Columns
-from rlobj.data.problems import Problem, ProblemStream
-from rlobj.data.prompts import MATH_TEMPLATE, Chat, encode_prompt, format_prompt
-from rlobj.data.sources import DataConfig, load_problems
+from rlobj.data.problems import (
+    MATH_TEMPLATE,
+    Chat,
+    Problem,
+    ProblemStream,
+    encode_prompt,
+    format_prompt,
+)
+from rlobj.data.sources import DataConfig, load_benchmark, load_problems
 
 __all__ = [
     "MATH_TEMPLATE",

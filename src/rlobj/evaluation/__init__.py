@@ -11,15 +11,17 @@ summarise         graded responses -> avg@n, pass@k, maj@k, standard errors, int
 PROTOCOLS         how papers evaluated
 """
 
-from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.comparing import compare
-from rlobj.evaluation.evaluating import evaluate
-from rlobj.evaluation.protocols import PROTOCOLS
-from rlobj.evaluation.publishing import summarise_folder
+from rlobj.evaluation.evaluating import evaluate, sample_and_grade
+from rlobj.evaluation.problem_sets import PROTOCOLS
 from rlobj.evaluation.regrading import regrade, score
-from rlobj.evaluation.result import EvaluationResult, GradeChange
+from rlobj.evaluation.result import (
+    EvaluationCallback,
+    EvaluationResult,
+    GradeChange,
+    summarise_folder,
+)
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord, Samples
-from rlobj.evaluation.sampling import sample_and_grade
 from rlobj.evaluation.second_grader import SecondGrading, SecondVerdict, regrade_with
 from rlobj.evaluation.summary import BenchmarkSummary, summarise
 

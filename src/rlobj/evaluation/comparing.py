@@ -17,11 +17,11 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
-from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report.tables import number, number_range, percent_signed
+from rlobj.evaluation.problem_sets import differences
+from rlobj.evaluation.report.page import number, number_range, percent_signed
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
-from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.reporting.figures import escaped, markdown_table
 
 VERIFIER = ".verifier"
 """End of the name under which versions of the verifier are compared."""

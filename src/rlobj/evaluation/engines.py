@@ -15,18 +15,17 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import ConfigError, counted
-from rlobj.config.embedded_profile import (
+from rlobj.config.layers import (
     DEFAULT_TASK,
     OWN_PROBLEMS_PROFILE,
     OWN_PROBLEMS_TASK,
     PROFILES,
+    Layer,
 )
-from rlobj.config.layers import Layer
-from rlobj.config.manifest import require_sound
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
-from rlobj.models.location import require_model
+from rlobj.models.location import require_model, require_sound
 from rlobj.samplers import Sampler
 
 SMALL = 10_000_000
@@ -204,8 +203,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
 def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
-    from rlobj.models.policy import chat_of, load_tokenizer
-    from rlobj.models.vllm import vllm_sampler
+    from rlobj.models.policy import chat_of, load_tokenizer, vllm_sampler
 
     tokenizer = load_tokenizer(config.model, source)
     chat = chat_of(tokenizer, config.model, config.data, source)

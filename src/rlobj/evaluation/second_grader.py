@@ -18,14 +18,14 @@ from typing import Any, Self
 
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError
-from rlobj.base.verdicts import WORDS, best
 from rlobj.data import Problem
 from rlobj.evaluation import math_verify_worker
-from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.report.tables import percent, percent_signed
+from rlobj.evaluation.report.page import percent, percent_signed
+from rlobj.evaluation.result import EvaluationCallback
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import installed_version, session
-from rlobj.reporting.markdown import markdown_table
+from rlobj.reporting.figures import markdown_table
+from rlobj.rewards.kinds import WORDS, best
 
 GRADER = "math-verify"
 SECONDS = 60.0

@@ -9,8 +9,7 @@ report         runs compared on one page
 """
 
 from rlobj.insight.diagnosis import Diagnosis, Finding, diagnose
-from rlobj.insight.inspecting import Inspection, inspect
-from rlobj.insight.outcomes import Outcome
+from rlobj.insight.inspecting import Inspection, Outcome, inspect
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.insight.replaying import Replay, replay
 from rlobj.insight.run_report import report

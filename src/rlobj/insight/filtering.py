@@ -20,7 +20,7 @@ from rlobj.objectives.rules import Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.schema import COLUMNS as RECORDED
+from rlobj.records.reading import COLUMNS as RECORDED
 
 _RECORDED = tuple(name for name, column in RECORDED.items() if column.type != "string")
 OWN_COLUMNS = tuple(name for name in _RECORDED if name not in COLUMNS)

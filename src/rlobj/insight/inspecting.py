@@ -1,4 +1,7 @@
-"""`inspect`: the tokens that a run's objective dropped, reweighted or penalised."""
+"""`inspect`: the tokens that a run's objective dropped, reweighted or penalised.
+
+What came out of a run: accuracy or reward, entropy, dropped and spurious tokens.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,122 @@ from pyarrow import parquet
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import a_file
-from rlobj.config.run_folder import read_metrics, read_settings
+from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
-from rlobj.insight.outcomes import percent, share
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import read_records
-from rlobj.records.schema import COLUMNS
+from rlobj.records.reading import COLUMNS, read_records
 from rlobj.reporting import visible
+
+Line = Mapping[str, Any]
+Z95 = 1.959964
+"""Half-width of a 95% interval in standard errors."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a run.
+
+    Attributes:
+        lines: metrics.jsonl.
+    """
+
+    lines: Sequence[Line]
+
+    @classmethod
+    def read(cls, run: Path | str) -> Outcome:
+        """Read a run.
+
+        Raises:
+            ConfigError: no run there, or a run without a finished step.
+        """
+        read_settings(Path(run))  # an error if it is no run
+        found = cls(read_metrics(Path(run)))
+        if not found.steps:
+            raise ConfigError(f"{run} has no finished step yet")
+        return found
+
+    @property
+    def steps(self) -> list[Line]:
+        """The lines of finished steps, without the evaluation before the first."""
+        return [line for line in self.lines if "reward/mean" in line]
+
+    @property
+    def window(self) -> int:
+        """The number of steps at the beginning and at the end that are compared."""
+        return max(1, min(10, len(self.steps) // 4))
+
+    def measures(self) -> dict[str, str]:
+        """The numbers of the run as texts, by their names on the screen.
+
+        Held-out numbers have their 95% interval for other samples on the same problems; with one
+        sample per problem, for other problems.
+        """
+        found: dict[str, str] = {}
+        measure = measure_of(self.lines)
+        known = [line for line in self.lines if line.get(measure.key) is not None]
+        for when, line in zip(("before", "after"), (*known[:1], *known[-1:]), strict=False):
+            value, width = line[measure.key], Z95 * measure.error(line)
+            low, high = value - width, value + width
+            if measure is ACCURACY:
+                low, high = max(low, 0), min(high, 1)
+            found[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+        if known and known[-1]["step"] < self.steps[-1]["step"]:
+            late = f"not measured after step {known[-1]['step']}"
+            name = f"{measure.name} after"
+            found[name] = late if len(known) == 1 else f"{found[name]}, {late}"
+        steps, window = self.steps, self.window
+        first, last = steps[:window], steps[-window:]
+        when = f"first/last {window} steps" if window > 1 else "first/last step"
+        for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):
+            ends = [mean(part, key) for part in (first, last)]
+            if None not in ends:
+                found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
+        tokens = total(steps, "tokens/step")
+        found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
+        if any(line.get("spurious/tokens") is not None for line in steps):
+            spurious, caught, dropped = (
+                total(steps, f"spurious/{name}") for name in ("tokens", "caught", "dropped")
+            )
+            found["spurious tokens"] = share(spurious, tokens)
+            found[f"spurious, {when}"] = _trend(first, last)
+            if dropped:
+                found["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
+                found["recall of the rule"] = f"{share(caught, spurious)} of {spurious:,.0f}"
+        return found
+
+
+def share(part: float, whole: float) -> str:
+    """A count and its share of another: `358 (0.092%)`."""
+    return f"{part:,.0f} ({percent(part / whole)})" if part and whole else f"{part:,.0f}"
+
+
+def percent(value: float) -> str:
+    """A share with two digits: `0.092%`."""
+    value = 100 * value
+    digits = 1 if 99 < value < 100 else max(0, min(1 - math.floor(math.log10(value or 10)), 4))
+    return f"{value:.{digits}f}%"
+
+
+def total(lines: Sequence[Line], name: str) -> float:
+    """The sum of a metric over lines; lines without it count 0."""
+    return math.fsum(line.get(name) or 0.0 for line in lines)
+
+
+def mean(lines: Sequence[Line], name: str) -> float | None:
+    """The mean of a metric over the lines that have it; None if no line has."""
+    values = [line[name] for line in lines if line.get(name) is not None]
+    return math.fsum(values) / len(values) if values else None
+
+
+def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
+    """The share of spurious tokens in two parts of a run, and whether it changed beyond noise."""
+    found = [total(part, "spurious/tokens") for part in (first, last)]
+    tokens = [max(total(part, "tokens/step"), 1) for part in (first, last)]
+    before, after = (a / b for a, b in zip(found, tokens, strict=True))
+    noise = 2 * math.hypot(*(math.sqrt(a) / b for a, b in zip(found, tokens, strict=True)))
+    word = "shrank" if after < before - noise else "grew" if after > before + noise else ""
+    return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"
+
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlobj.answers.verifier import Verdict, shared_verifier
 from rlobj.base.errors import ConfigError
-from rlobj.base.verdicts import best_of_golds
+from rlobj.rewards.kinds import best_of_golds
 
 Gold = str | float | None | Sequence[str | float]
 """One gold answer, or a list of several of which any is right; without one: undecided."""

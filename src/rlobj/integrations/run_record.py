@@ -16,17 +16,15 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import RunFolder, is_run
 from rlobj.insight.diagnosis import Watch
-from rlobj.insight.diagnosis.findings import PAGE
+from rlobj.insight.diagnosis.diagnosing import PAGE
 from rlobj.objectives import statistics
-from rlobj.objectives.joining import ids_of
+from rlobj.objectives.joining import differ, ids_of
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
-from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
-from rlobj.records.metrics import average, sampler_gap, token_metrics
-from rlobj.records.observed import POLICY, ObservedUpdate
+from rlobj.records.observed import POLICY, ObservedUpdate, average, sampler_gap, token_metrics
 from rlobj.records.recorder import Recorder
 
 logger = logging.getLogger(__name__)

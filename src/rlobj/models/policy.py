@@ -1,4 +1,15 @@
-"""The policy: a causal language model with its tokenizer."""
+"""The policy: a causal language model with its tokenizer.
+
+Progress bars of transformers.
+
+LoRA through peft: the adapters are trained, and the model without them is the reference.
+
+    W' = W + alpha/r · B·A        Hu et al. 2021, arXiv:2106.09685
+
+Samplers and checkpoints are given W'.
+
+The vLLM samplers that a configuration names.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +26,105 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from rlobj.answers.worker import peak_memory
-from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import ModelConfig
+from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
-from rlobj.models import lora
-from rlobj.models.bars import no_bars
+from rlobj.samplers import eos_ids
+from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
+
+
+@contextlib.contextmanager
+def no_bars() -> Iterator[None]:
+    """Hide transformers' progress bars: local files load in no time."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+_NAME = "default"
+
+
+def adapted(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
+    """The model with frozen weights and adapters to train; new adapters do not change its output.
+
+    Raises:
+        MissingExtra: no peft.
+        ConfigError: targets that the model does not have, or that are no linear layers.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "lora", "training low-rank adapters") from error
+    if adapter is not None:
+        return peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    alpha: Any = config.alpha  # peft says int, and computes with any number
+    settings = peft.LoraConfig(
+        r=config.rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    try:
+        wrapped = peft.get_peft_model(model, settings)
+    except ValueError as error:
+        raise ConfigError(f"model.lora.targets={config.targets}: {error}") from error
+    for name, layer in _layers(base(wrapped)):
+        if not isinstance(layer.base_layer, nn.Linear):
+            kind = type(layer.base_layer).__name__
+            raise ConfigError(f"model.lora.targets: {name} is a {kind}; expected linear layers")
+    return wrapped
+
+
+def base(model: Any) -> Any:
+    """The transformers model, with or without adapters in it."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+@torch.no_grad()
+def merged(model: Any, full: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """(name, whole tensor) of the transformers model with merged adapters, and stored buffers.
+
+    Args:
+        model: with or without adapters.
+        full: gives one parameter whole, wherever its shards lie.
+    """
+    inner = base(model)
+    layers = dict(_layers(inner))
+    for name, parameter in inner.named_parameters():
+        if ".lora_" in name:
+            continue
+        tensor = full(parameter)
+        owner, found, leaf = name.rpartition(".base_layer.")
+        if found:
+            name = f"{owner}.{leaf}"
+            if leaf == "weight":
+                layer = layers[owner]
+                low, high = (full(each[_NAME].weight) for each in (layer.lora_A, layer.lora_B))
+                tensor = tensor + layer.scaling[_NAME] * (high @ low)
+        yield name, tensor
+    stored = inner.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in inner.named_buffers() if name in stored)
+
+
+def adapter_weights(
+    model: Any, full: Callable[[nn.Parameter], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """(name in a peft checkpoint, whole tensor) of each adapter weight."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            yield name.replace(f".{_NAME}.", "."), full(parameter)
+
+
+def _layers(inner: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in inner.named_modules():
+        if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
+            yield name, module
+
 
 _SECONDS, _MEMORY = 10, 2 << 30
 """What a chat template may take for one prompt; it is a program of the model's author."""
@@ -69,8 +172,8 @@ class Policy:
             full: returns one parameter whole, if it is sharded.
             as_stored: use the names of a Hugging Face checkpoint and not those of the modules.
         """
-        inner = lora.base(self.model)
-        for name, tensor in lora.merged(self.model, full):
+        inner = base(self.model)
+        for name, tensor in merged(self.model, full):
             # Some modules fuse several tensors of the checkpoint.
             if as_stored and getattr(inner, "_weight_conversions", None):
                 from transformers.core_model_loading import revert_weight_conversion
@@ -81,7 +184,7 @@ class Policy:
 
     def save_settings(self, folder: Path) -> None:
         """Write a Hugging Face model folder without its weights."""
-        inner = lora.base(self.model)
+        inner = base(self.model)
         inner.config.save_pretrained(folder)
         if inner.generation_config is not None:
             inner.generation_config.save_pretrained(folder)
@@ -107,7 +210,7 @@ def load_policy(
     with _loading(source):
         model: Any = load_model(config, source)
     if config.lora is not None:
-        model = lora.adapted(model, config.lora, adapter)
+        model = adapted(model, config.lora, adapter)
     return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
 
 
@@ -246,3 +349,34 @@ def _no_dropout(model: nn.Module) -> None:
         for name, rate in vars(module).items():
             if "drop" in name and isinstance(rate, float):
                 setattr(module, name, 0.0)
+
+
+def vllm_sampler(
+    config: RunConfig, source: str, tokenizer: Any, model: Any, **client: Any
+) -> VllmSampler | VllmServerSampler:
+    """The sampler of `sampling.engine`, in this process or a client of a server.
+
+    Args:
+        config: the settings.
+        source: folder or hub id of the model.
+        tokenizer: the model's.
+        model: has the model's `config` and `generation_config`.
+        client: `primary` and `holder` of `VllmServerSampler`.
+
+    Raises:
+        MissingExtra: a package is not installed.
+        ConfigError: vLLM refuses the settings, or the server holds another model.
+    """
+    eos, settings = eos_ids(model, tokenizer), config.sampling
+    if settings.engine == "vllm":
+        return VllmSampler(
+            source,
+            tokenizer,
+            eos=eos,
+            settings=settings.vllm,
+            dtype=arithmetic(config.model) or torch.float32,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    return VllmServerSampler(
+        settings.server, tokenizer, eos=eos, model_config=model.config, **client
+    )

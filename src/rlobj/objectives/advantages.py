@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from rlobj.base.primitive import Primitive
-from rlobj.objectives import rewards as several
-from rlobj.objectives.rules.checks import share
+from rlobj.base.validation import Primitive
+from rlobj.objectives import joining as several
+from rlobj.objectives.rules.expression import share
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,13 +24,11 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
 from rlobj.objectives import planning, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
-from rlobj.objectives.clauses import cases, flat, switches
 from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divisors import DivisorField, TokenMean
-from rlobj.objectives.explanation import Explanation, explain
+from rlobj.objectives.explanation import Explanation, Needs, explain, present, rule_columns
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.needs import Needs, present, rule_columns
 from rlobj.objectives.penalties import Penalty, PenaltyField, ProxyKL
 from rlobj.objectives.plan import (
     Clauses,
@@ -40,7 +38,7 @@ from rlobj.objectives.plan import (
     token_shares,
     weighted_sum,
 )
-from rlobj.objectives.planning import rollout_advantages
+from rlobj.objectives.planning import cases, flat, rollout_advantages, switches
 from rlobj.objectives.rules.nodes import Arithmetic, Column, Controlled, Logic, NamedReward
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from rlobj.base.primitive import Primitive
+from rlobj.base.validation import Primitive
 from rlobj.objectives import functional
 from rlobj.objectives.divisors import DivisorField
 from rlobj.objectives.rules import NumberField, RuleField

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlobj.base.errors import BatchError, nearest
-from rlobj.objectives import joining, rewards
+from rlobj.objectives import joining
+from rlobj.objectives import joining as rewards
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,9 +25,8 @@ from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.reading import checked_files
+from rlobj.records.reading import SCHEMA_VERSION, VERSION_KEY, checked_files
 from rlobj.records.rows import numpy
-from rlobj.records.schema import SCHEMA_VERSION, VERSION_KEY
 
 _UPDATES = b"rlobj.updates"
 _OWN = "own."

@@ -6,7 +6,6 @@ markdown  pipe tables
 plain     text without control characters
 """
 
-from rlobj.reporting.figures import Figure, Line, Mark, Target, figure_data, save_figure
-from rlobj.reporting.plain import visible
+from rlobj.reporting.figures import Figure, Line, Mark, Target, figure_data, save_figure, visible
 
 __all__ = ["Figure", "Line", "Mark", "Target", "figure_data", "save_figure", "visible"]

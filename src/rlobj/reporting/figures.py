@@ -1,8 +1,14 @@
-"""Figures of curves: one description for a page (assets/figures.js) and for papers (matplotlib)."""
+"""Figures of curves: one description for a page (assets/figures.js) and for papers (matplotlib).
+
+Text of tokens, prompts and names for a terminal: data that nothing interprets.
+
+Markdown.
+"""
 
 from __future__ import annotations
 
 import math
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +17,44 @@ from textwrap import fill
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.reporting.plain import visible
+
+_PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"}
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode categories that move the cursor, turn the direction of text, or have no glyph."""
+
+
+def visible(text: str, most: int | None = None) -> str:
+    r"""Text on one line in which every control character is a symbol.
+
+    Args:
+        text: any text.
+        most: the largest number of characters; longer text ends with "…". None = all.
+
+    Example:
+        >>> visible("a\n\x1b[31mb\u202ec"), visible("abcdef", 4)
+        ('a␊␛[31mb‹202e›c', 'abc…')
+    """
+    if most is not None and len(text) > most:
+        text = text[: max(most - 1, 0)] + "…"
+    shown = text.translate(_PICTURES)
+    return "".join(
+        f"‹{ord(each):x}›" if unicodedata.category(each) in _UNSAFE else each for each in shown
+    )
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A pipe table; the first column is aligned left, the others right."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    first, *rest = [[escaped(cell) for cell in row] for row in (header, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
+
+
+def escaped(text: str) -> str:
+    """Text on one line without a meaning in Markdown or in a table."""
+    for mark in ("\\", "|", "<", "`", "*", "_", "$"):
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())
+
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito 2008: colours that people with any kind of colour blindness can tell apart."""

@@ -19,11 +19,11 @@ from rlobj.rewards.kinds import (
     Grader,
     Math,
     Overlong,
+    ReasoningGym,
     Reward,
     RewardConfig,
     overlong_penalty,
 )
-from rlobj.rewards.reasoning_gym import ReasoningGym
 from rlobj.rewards.several import Several
 
 __all__ = [

@@ -28,8 +28,7 @@ from typing import Any
 
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError
-from rlobj.base.places import place_at, place_of
-from rlobj.base.targets import trusted_target
+from rlobj.base.targets import place_at, place_of, trusted_target
 from rlobj.rewards import function_worker
 from rlobj.rewards.function_worker import BEGUN, Call, Function, Outcome
 

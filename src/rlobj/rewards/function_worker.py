@@ -43,8 +43,7 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
 
 from rlobj.base.errors import ConfigError, counted, nearest
-from rlobj.base.places import place_of, shown
-from rlobj.base.targets import import_target
+from rlobj.base.targets import import_target, place_of, shown
 
 _KEYS = ("reward", "correct")
 MAPPING = '{"reward": 0.2, "correct": False}'

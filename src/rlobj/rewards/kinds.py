@@ -4,6 +4,10 @@ rewards: math                                            # a kind with default s
 rewards: {kind: math, deadline: 5, overlong: {cache: 0.2}}
 rewards: {kind: custom, target: "my_rewards.py:score"}
 rewards: [{name: correct, kind: math}, {name: format, kind: custom, target: "mine.py:tidy"}]
+
+Verdicts on one response by several gold answers: one right answer is enough.
+
+The reward of a problem of reasoning-gym: the score of its dataset, in [0, 1].
 """
 
 from __future__ import annotations
@@ -11,23 +15,51 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
+from rlobj.answers.worker_process import WorkerProcess
+from rlobj.base.errors import RunError
 from rlobj.base.files import located_target
-from rlobj.base.primitive import Primitive
-from rlobj.base.validation import InvalidFields, Model
-from rlobj.base.verdicts import WORDS, best_of_golds
+from rlobj.base.validation import InvalidFields, Model, Primitive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rlobj.data import Problem
+
+
+WORDS = {True: "right", False: "wrong", None: "undecided"}
+Found = TypeVar("Found")
+
+
+def best(
+    found: Iterable[Found], correct: Callable[[Found], bool | None] = attrgetter("correct")
+) -> Found:
+    """The verdict that counts: a right one, else an undecided one, else a wrong one.
+
+    Args:
+        found: at least one verdict.
+        correct: verdict -> True, None = undecided, or False.
+    """
+    return min(found, key=lambda each: (True, None, False).index(correct(each)))
+
+
+def best_of_golds(
+    verify_many: Callable[[list[tuple[Any, Any]]], list[Found]],
+    asked: Sequence[tuple[Any, Sequence[Any]]],
+) -> list[Found]:
+    """The verdict on each (response, gold answers) by the gold answer that is best for it."""
+    pairs = [(response, gold) for response, golds in asked for gold in golds]
+    verdicts = iter(verify_many(pairs))
+    return [best(next(verdicts) for _ in golds) for _, golds in asked]
 
 
 def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor:
@@ -311,3 +343,50 @@ def _exact(after: str | None, response: str, problem: Problem) -> Graded:
     answer = answer.strip()
     correct = answer == problem.answer.strip()
     return Graded(float(correct), correct, "same text" if correct else "other text", answer)
+
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGym(Reward):
+    """The score of the dataset's own scorer; a response is correct if its score is 1.
+
+    The answer is the content of the last `<answer>...</answer>`.
+    """
+
+    deadline: float = Field(default=10.0, gt=0)
+    """time limit for one answer, in seconds of processor time; then its score is 0"""
+
+    def open(self) -> _GymGrader:
+        """Return a grader with one process, which starts when it is entered."""
+        return _GymGrader(self.deadline)
+
+
+class _GymGrader(FunctionGrader):
+    def __init__(self, deadline: float) -> None:
+        super().__init__(self._score)
+        self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
+
+    def __enter__(self) -> Self:
+        self._worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
+
+    def _score(self, response: str, problem: Problem) -> Graded:
+        asked: Any = problem.extra.get("reasoning_gym")
+        if asked is None:
+            raise RunError(
+                f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
+                "grades no other; use data=reasoning-gym:NAME, or another reward."
+            )
+        found = _ANSWER.findall(response)
+        answer = found[-1].strip() if found else None
+        gold = problem.answer or None
+        entry = {"question": problem.prompt, "answer": gold, "metadata": asked["metadata"]}
+        about = asked["name"], asked["settings"], entry
+        score, reason = self._worker.judge((*about, answer), (*about, gold))
+        if score is None:
+            return Graded(math.nan, None, reason, answer)
+        return Graded(float(score), score >= 1, reason, answer)

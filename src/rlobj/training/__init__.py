@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING
 from rlobj.base.lazy import names_of
 
 if TYPE_CHECKING:
-    from rlobj.training.loop.callbacks import Callback
+    from rlobj.training.loop.clock import Callback
     from rlobj.training.loop.opening import CallerInputs
-    from rlobj.training.loop.running import run_training
-    from rlobj.training.result import TrainingResult
+    from rlobj.training.loop.running import TrainingResult, run_training
     from rlobj.training.run import resume, train
 
 __getattr__, __all__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
     __name__,
     {
-        "loop.callbacks": "Callback",
+        "loop.clock": "Callback",
         "loop.opening": "CallerInputs",
-        "loop.running": "run_training",
-        "result": "TrainingResult",
+        "loop.running": "TrainingResult run_training",
         "run": "resume train",
     },
 )

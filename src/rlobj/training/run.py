@@ -38,21 +38,19 @@ from rlobj.config.layers import (
 )
 from rlobj.config.presets import difference, load_preset, merge, read_yaml
 from rlobj.config.resuming import refuse_changes, require_trust
-from rlobj.config.run_config import RunConfig, build_config, settings_of
+from rlobj.config.run_config import RunConfig, build_config, learning_rate, settings_of
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
-from rlobj.data.benchmarks import BENCHMARKS
-from rlobj.data.sources import NAMED_SOURCES
+from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs
 from rlobj.objectives.objective import Objective
-from rlobj.training.loop.callbacks import Callback
-from rlobj.training.loop.schedule import learning_rate
+from rlobj.training.loop.clock import Callback
 
 if TYPE_CHECKING:
     from rlobj.config.run_folder import RunFolder
     from rlobj.training.loop.opening import CallerInputs
-    from rlobj.training.result import TrainingResult
+    from rlobj.training.loop.running import TrainingResult
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +262,7 @@ def open_resumed(
         config = build_config([("run", stored), *changes])
     _require_same_objects(run, stored, again, recorded_objects(config))
     from rlobj.config.run_folder import RunFolder
-    from rlobj.training.storage.checkpoint import newest_sound
+    from rlobj.training.checkpoint import newest_sound
 
     directory = RunFolder(run)
     newest = newest_sound(directory)
@@ -276,8 +274,7 @@ def open_resumed(
 
 def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
     """Continue a run. If all steps are done, the result is that of the finished run."""
-    from rlobj.training.loop.running import run_training
-    from rlobj.training.result import TrainingResult
+    from rlobj.training.loop.running import TrainingResult, run_training
 
     path, directory, config, done, longer = found
     if done == config.training.steps:
@@ -321,7 +318,7 @@ def layers_from(
     if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
         checkpoint = run_folder.named_checkpoint(path, step or None)
         from rlobj.config.run_folder import RunFolder
-        from rlobj.training.storage.checkpoint import newest_sound, require_sound
+        from rlobj.training.checkpoint import newest_sound, require_sound
 
         if step:
             require_sound(checkpoint)
@@ -502,8 +499,8 @@ def _launches(processes: int | None, inputs: CallerInputs) -> bool:
 def _launched(words: Sequence[str], processes: int | None, out: Path) -> TrainingResult:
     """Train in new processes, and read what they left."""
     from rlobj.config.run_folder import RunFolder
+    from rlobj.training.loop.running import TrainingResult
     from rlobj.training.parallel.launcher import launch
-    from rlobj.training.result import TrainingResult
 
     start = time.perf_counter()
     code = launch(["train", *words], processes or 1)

@@ -5,7 +5,6 @@ results_markdown     a table to paste into a README or a paper
 write_page           one HTML file: problems, samples, responses, without a network
 """
 
-from rlobj.evaluation.report.page import write_page
-from rlobj.evaluation.report.tables import results_json, results_markdown
+from rlobj.evaluation.report.page import results_json, results_markdown, write_page
 
 __all__ = ["results_json", "results_markdown", "write_page"]

@@ -6,8 +6,13 @@ CHECKS      the checks by name
 """
 
 from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.diagnosis.diagnosing import Watch, diagnose
-from rlobj.insight.diagnosis.drivers import agreed
-from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
+from rlobj.insight.diagnosis.diagnosing import (
+    Diagnosis,
+    Finding,
+    RunDiagnosis,
+    Watch,
+    agreed,
+    diagnose,
+)
 
 __all__ = ["CHECKS", "Diagnosis", "Finding", "RunDiagnosis", "Watch", "agreed", "diagnose"]

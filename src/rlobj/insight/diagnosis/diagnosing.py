@@ -1,23 +1,240 @@
-"""`diagnose`: what is wrong with finished or running runs; `Watch`: the same, step by step."""
+"""`diagnose`: what is wrong with finished or running runs; `Watch`: the same, step by step.
+
+Findings: what a diagnosis says about a run.
+
+What is behind a finding, from the tables of a run: the tokens that move the entropy, the
+responses that all problems get, the problems whose gold answer looks wrong.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RlobjError
+import pyarrow
+from pyarrow import parquet
+
+from rlobj.base.arrow import pc
+from rlobj.base.errors import ConfigError, RlobjError, counted
+from rlobj.base.files import a_file, step_of
 from rlobj.base.targets import importing
 from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig
-from rlobj.insight.diagnosis.checks import CHECKS, METRICS
-from rlobj.insight.diagnosis.drivers import common_responses, disputed_problems, entropy_drivers
-from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
-from rlobj.insight.diagnosis.history import History
+from rlobj.insight.diagnosis.checks import CHECKS, METRICS, History
+from rlobj.records.reading import read_records
 from rlobj.reporting import visible
+
+PAGE = "docs/diagnosis.md"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a run.
+
+    Attributes:
+        name: of the check, such as "collapse".
+        evidence: what was measured, in one or two sentences with numbers.
+        cure: what would have touched it: settings and rules.
+        since: the first step at which it held, from 1.
+        until: the last step at which it held.
+        holds: it held at the last step that was read.
+        numbers: the numbers of the evidence by name.
+        details: lines below the evidence, such as the tokens that drive it.
+    """
+
+    name: str
+    evidence: str
+    cure: str
+    since: int
+    until: int
+    holds: bool = True
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    details: tuple[str, ...] = ()
+
+    @property
+    def page(self) -> str:
+        """The section of the documentation that explains it."""
+        return f"{PAGE}#{self.name}"
+
+    @property
+    def when(self) -> str:
+        """Its steps in words."""
+        if self.holds:
+            return f"since step {self.since}"
+        if self.since == self.until:
+            return f"at step {self.since}"
+        return f"between steps {self.since} and {self.until}"
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}, {self.when}: {self.evidence}", *self.details, self.cure, self.page]
+        return "\n  ".join(lines)
+
+
+@dataclass(frozen=True)
+class RunDiagnosis:
+    """What was found in one run.
+
+    Attributes:
+        run: its folder.
+        steps: number of steps that were read.
+        findings: in the order of the steps in which they began.
+        checked: names of the checks whose metrics the run has.
+        unchecked: names of the checks whose metrics the run lacks.
+        notes: settings that were changed, and what could not be read, in words.
+    """
+
+    run: Path
+    steps: int
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.run}, {self.steps} steps: {counted(len(self.findings), 'finding')}"]
+        lines += [str(finding) for finding in self.findings]
+        return "\n".join([*lines, *self.coverage, *self.notes])
+
+    @property
+    def coverage(self) -> list[str]:
+        """What was checked and what was not, in words."""
+        found = [f"checked: {', '.join(self.checked)}"]
+        if self.unchecked:
+            found.append(f"not checked, for lack of metrics: {', '.join(self.unchecked)}")
+        return found
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found in one run or in several runs.
+
+    Attributes:
+        runs: each run's part, in the order of the arguments.
+    """
+
+    runs: tuple[RunDiagnosis, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all runs."""
+        return tuple(finding for run in self.runs for finding in run.findings)
+
+    def to_json(self) -> str:
+        """All of it as JSON, with control characters escaped."""
+        runs = [
+            {
+                **asdict(each),
+                "run": str(each.run),
+                "findings": [{**asdict(f), "page": f.page} for f in each.findings],
+            }
+            for each in self.runs
+        ]
+        return json.dumps({"runs": runs}, indent=1)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.runs))
+
+
+STEPS = 20
+"""Tables of this many steps are read: those up to the last step at which the finding held."""
+MOST = 5
+"""Tokens or problems that are named."""
+
+
+def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
+    """The tokens and the quadrants of advantage and surprisal that move the entropy.
+
+    To first order an update changes the entropy at a token by −weight·A·(entropy sensitivity).
+    A token is surprising where its surprisal exceeds the entropy at its position.
+
+    Args:
+        run: the run's folder.
+        until: the last step of interest.
+        sign: −1 for a falling entropy, 1 for a rising one.
+
+    Raises:
+        ConfigError: the run has no records, or they cannot be read.
+    """
+    read = ("text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy")
+    steps = range(until - STEPS + 1, until + 1)
+    rows = read_records(run, [*read, "inclusion_probability"], steps=steps)
+    rows = rows.filter(pc.is_valid(rows["entropy_sensitivity"]))
+    if not len(rows):
+        return []
+    change = pc.multiply(pc.multiply(rows["weight"], rows["advantage"]), rows[read[3]])
+    change = pc.multiply(pc.divide(change, rows["inclusion_probability"]), -float(sign))
+    surprising = pc.greater(pc.negate(pc.ln(rows["prob"])), rows["entropy"])
+    quadrants = pc.binary_join_element_wise(
+        pc.if_else(pc.greater(rows["advantage"], 0), "positive", "negative"),
+        pc.if_else(surprising, "surprising", "likely"),
+        " ",
+    )
+    table = pyarrow.table({"token": rows["text"], "quadrant": quadrants, "change": change})
+    total = pc.sum(pc.max_element_wise(table["change"], 0.0)).as_py() or 1.0
+    tokens, quadrants = (_largest(table, key, total) for key in ("token", "quadrant"))
+    named = ", ".join(f"[{visible(text, 24)}] {share}" for text, share in tokens)
+    divided = ", ".join(f"{name} {share}" for name, share in quadrants)
+    return [
+        f"tokens whose gradient moves it that way: {named}",
+        f"by advantage and surprisal: {divided}",
+    ]
+
+
+def _largest(table: Any, key: str, total: float) -> list[tuple[str, str]]:
+    """The values of a column with the largest sums of `change`, and their share in words."""
+    sums = table.group_by(key).aggregate([("change", "sum")])
+    rows = sums.sort_by([("change_sum", "descending")]).slice(0, MOST).to_pylist()
+    shares = [(row[key], row["change_sum"] / total) for row in rows]
+    return [(name, f"{share:.0%}") for name, share in shares if share >= 0.01]
+
+
+def disputed_problems(run: Path, until: int) -> list[str]:
+    """Problems whose responses all give one answer, which is graded wrong."""
+    found: dict[str, str] = {}
+    columns = ("group", "prompt", "answer", "graded_answer", "correct")
+    for table in _samples(run, until, columns):
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for row in table.to_pylist():
+            groups.setdefault(row["group"], []).append(row)
+        for rows in groups.values():
+            first = rows[0]
+            if agreed([r["graded_answer"] for r in rows], [r["correct"] for r in rows]) is False:
+                prompt, gold = visible(first["prompt"], 60), visible(first["answer"], 40)
+                answer = visible(first["graded_answer"], 40)
+                found[prompt] = f"{prompt}: all answer {answer}, the gold answer is {gold}"
+    return list(found.values())[:MOST]
+
+
+def common_responses(run: Path, until: int) -> list[str]:
+    """The responses that most prompts get."""
+    counts: Counter[str] = Counter()
+    for table in _samples(run, until, ("response",)):
+        counts.update(table["response"].to_pylist())
+    total = counts.total()
+    shares = [(text, count / total) for text, count in counts.most_common(MOST)]
+    named = ", ".join(f"[{visible(text, 60)}] {share:.0%}" for text, share in shares)
+    return [f"the most common responses: {named}"] if total else []
+
+
+def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
+    """The sample tables of the last `STEPS` steps, as pyarrow tables."""
+    for file in sorted((run / "samples").glob("*.parquet")):
+        if until - STEPS < step_of(file) <= until:
+            yield parquet.read_table(a_file(file), columns=list(columns))
+
+
+def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:
+    """Whether the common answer of a group is right; None if its responses do not all agree."""
+    if len(answers) < 3 or None in answers or None in correct or len(set(answers)) > 1:
+        return None
+    return bool(correct[0])
+
 
 _DETAILS = {
     "entropy-falling": partial(entropy_drivers, sign=-1),

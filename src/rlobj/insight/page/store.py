@@ -3,12 +3,24 @@
 A row is a token of an update, in the order of step, update, group, response and position, with the
 columns of the record. Counts are Σ 1 / inclusion_probability. Tokens that belong to another phase
 of the objective are shown, too, and count 0: their inclusion_probability is infinite.
+
+The rows of a page as elements of HTML, from which `assets/store.js` reads one column at a time.
+
+An element has base64 of deflate of little-endian numbers. The element `store-meta` has, as JSON:
+
+    size               the number of rows
+    columns            name -> {type, per, element, values}
+    updates            the whole updates: step, update, state
+
+type is float32 (null is NaN), int32, float64, bool (bytes 0, 1, 2 = null) or text; then the numbers
+are int32 places in the list of `values`, an element of its own. `per` is "token" or "response".
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
+from numpy.typing import NDArray
 from pyarrow import parquet
 
 from rlobj.base.arrow import pc
@@ -25,11 +38,10 @@ from rlobj.base.files import a_file, step_of
 from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
 from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.reading import open_records, read_records, sound
-from rlobj.records.rows import numbers, numpy, rows_of
-from rlobj.records.schema import COLUMNS
+from rlobj.records.reading import COLUMNS, open_records, read_records, sound
+from rlobj.records.rows import TokenTexts, numbers, numpy, rows_of
 from rlobj.records.tables import UpdateTable, read_tables
-from rlobj.records.texts import TokenTexts
+from rlobj.reporting.page import pack
 
 BUDGET = 1_000_000
 """Rows of a page."""
@@ -261,3 +273,52 @@ def _vocabulary(run: Path) -> Any:
     return SimpleNamespace(
         backend_tokenizer=None, convert_ids_to_tokens=lambda token: known.get(token, f"⟨{token}⟩")
     )
+
+
+def store_data(page: PageRows) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The value of `store-meta`, and the packed columns by the ids of their elements."""
+    rows, ids = page.rows, dict[bytes, str]()  # equal columns share an element
+
+    def element(content: bytes) -> str:
+        return ids.setdefault(pack(content), f"column-{len(ids)}")
+
+    keys = np.stack([_numbers(rows[name]) for name in ORDER[:4]])
+    first = np.ones(len(rows), bool)
+    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
+    real = _numbers(rows["position"]) >= 0
+    starts = np.flatnonzero(first)
+    before = np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int32)
+    responses, tokens = rows.take(starts), rows.filter(pyarrow.array(real))
+    columns = {"start": {"per": "response", **_described(pyarrow.array(before), element)}}
+    for name in rows.column_names:
+        each = name in PER_RESPONSE or name.startswith("reward:")
+        column = (responses if each else tokens)[name].combine_chunks()
+        if column.null_count < len(column):
+            per = "response" if each else "token"
+            columns[name] = {"per": per, **_described(column, element)}
+    meta = {"size": len(tokens), "columns": columns, "updates": page.updates}
+    return meta, {name: packed for packed, name in ids.items()}
+
+
+def _described(column: Any, element: Callable[[bytes], str]) -> dict[str, Any]:
+    """How to read a column, of which `element` keeps the bytes."""
+    found: dict[str, Any] = {}
+    if pyarrow.types.is_dictionary(column.type):
+        used = column.cast("string").dictionary_encode("encode")  # null is one of the values
+        kind, values = "text", used.indices.to_numpy()
+        found["values"] = element(json.dumps(used.dictionary.to_pylist()).encode())
+    elif pyarrow.types.is_boolean(column.type):
+        kind, values = "bool", pc.fill_null(column.cast("uint8"), 2).to_numpy()
+    else:
+        values = _numbers(column)
+        if values.dtype == np.int64:
+            small = abs(values).max(initial=0) < 2**31
+            values = values.astype(np.int32 if small else np.float64)
+        kind = str(values.dtype)
+    return {"type": kind, "element": element(values.tobytes()), **found}
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    """The numbers of a column; null becomes NaN."""
+    floating = pyarrow.types.is_floating(column.type)
+    return np.asarray(column.cast("float32") if floating else column)

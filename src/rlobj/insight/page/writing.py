@@ -16,16 +16,14 @@ from rlobj.base.files import packaged, write_whole
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import Progress, named_folder
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
-from rlobj.insight.inspecting import tokens_by_step
-from rlobj.insight.outcomes import share
-from rlobj.insight.page.encoding import store_data
-from rlobj.insight.page.store import PageRows, listed, read_rows
-from rlobj.objectives.clauses import flat
+from rlobj.insight.inspecting import share, tokens_by_step
+from rlobj.insight.page.store import PageRows, listed, read_rows, store_data
 from rlobj.objectives.objective import Objective
+from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Expr, Rule
 from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
 from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
-from rlobj.records.schema import COLUMNS
+from rlobj.records.reading import COLUMNS
 from rlobj.reporting import visible
 from rlobj.reporting.page import definition_list, fill, render_page
 

@@ -7,7 +7,7 @@ result       Replay
 replaying    replay
 """
 
+from rlobj.insight.replaying.plans import Replay
 from rlobj.insight.replaying.replaying import replay
-from rlobj.insight.replaying.result import Replay
 
 __all__ = ["Replay", "replay"]

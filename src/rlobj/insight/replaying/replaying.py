@@ -14,13 +14,18 @@ from rlobj.base.errors import BatchError, ConfigError
 from rlobj.config.presets import Preset
 from rlobj.config.run_folder import Progress
 from rlobj.insight.inspecting import without_nan
-from rlobj.insight.replaying import planned as plans
-from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
-from rlobj.insight.replaying.result import Replay
-from rlobj.insight.replaying.tallies import Tallies
+from rlobj.insight.replaying import plans
+from rlobj.insight.replaying.plans import (
+    RECORDED,
+    Candidates,
+    Replay,
+    Sweep,
+    Tallies,
+    read_candidates,
+)
 from rlobj.objectives.evaluator import Values
+from rlobj.objectives.explanation import rule_columns
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward

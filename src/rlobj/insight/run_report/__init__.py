@@ -5,9 +5,8 @@ Run         a run as the report reads it
 PLOTS       the table of figures
 """
 
-from rlobj.insight.run_report.page import report, write_report
+from rlobj.insight.run_report.page import report, summary, times, write_report
 from rlobj.insight.run_report.plots import PLOTS
 from rlobj.insight.run_report.runs import Run, read_runs
-from rlobj.insight.run_report.tables import summary, times
 
 __all__ = ["PLOTS", "Run", "read_runs", "report", "summary", "times", "write_report"]

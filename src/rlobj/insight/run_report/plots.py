@@ -13,7 +13,7 @@ from typing import Any
 from rlobj.base.yaml import packaged_table
 from rlobj.config.run_folder import is_number, measure_of
 from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.outcomes import Z95
+from rlobj.insight.inspecting import Z95
 from rlobj.insight.run_report.runs import Run, parts_of
 from rlobj.reporting import Figure, Line, Mark, Target, visible
 

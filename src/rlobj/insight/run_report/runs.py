@@ -15,8 +15,7 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import named_folder, read_lines, read_settings
-from rlobj.insight.diagnosis.diagnosing import diagnose_lines
-from rlobj.insight.diagnosis.findings import Finding
+from rlobj.insight.diagnosis.diagnosing import Finding, diagnose_lines
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
 

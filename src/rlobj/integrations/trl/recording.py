@@ -15,7 +15,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run
 from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
-from rlobj.integrations.trl.window import Inputs, Window
+from rlobj.integrations.trl.rollout import Inputs, Window
 from rlobj.records.observed import ObservedUpdate
 
 

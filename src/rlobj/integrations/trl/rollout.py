@@ -1,11 +1,18 @@
-"""What an ObjectiveTrainer adds to a rollout of TRL, and how it follows its rows."""
+"""What an ObjectiveTrainer adds to a rollout of TRL, and how it follows its rows.
+
+What an ObjectiveTrainer remembers between the calls of TRL.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from operator import eq
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +20,124 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
+from rlobj.base.files import write_whole
+from rlobj.config.presets import difference
 from rlobj.integrations.trl.settings import TABLE, say
-from rlobj.integrations.trl.window import Inputs, Row
-from rlobj.objectives.rewards import differ, rounding, total
+from rlobj.objectives.joining import differ, rounding, total
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import agree
+from rlobj.records.observed import MicroBatchResult
+
+logger = logging.getLogger(__name__)
+
+
+STATE_FILE = "rlobj.json"
+"""The file in TRL's checkpoints with the objective's state."""
+
+Inputs = dict[str, Any]
+"""TRL's inputs of one micro-batch."""
+
+Row = tuple[list[int], list[int]]
+"""Token ids of a prompt, padded on the left, and of its completion, padded on the right."""
+
+
+@dataclass
+class Window:
+    """One update: the micro-batches of a window of gradient accumulation.
+
+    Attributes:
+        inputs: TRL's inputs of each micro-batch.
+        rollouts: the micro-batches of each rollout that was sampled for this window.
+        phase: of the objective.
+        first: the number of the first micro-batch in TRL's count.
+        scored: log-probs and entropies under the present weights, [B, T], by the id of the inputs.
+        plan: of the update; None = not made yet.
+        tables: the micro-batches as they were planned.
+        metrics: of the update, when it has ended.
+        measured: what the losses of the micro-batches so far measured.
+        error: the first loss that was not finite.
+    """
+
+    inputs: list[Inputs]
+    rollouts: list[list[Inputs]]
+    phase: Objective
+    first: int = 0
+    scored: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
+    plan: Plan | None = None
+    tables: list[TokenBatch] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    measured: list[MicroBatchResult] = field(default_factory=list)
+    error: BatchError | None = None
+
+    @property
+    def position(self) -> int:
+        """The place of the micro-batch whose loss is due."""
+        return len(self.measured)
+
+    @property
+    def due(self) -> Inputs | None:
+        """The micro-batch whose loss is due; None after the last one."""
+        return self.inputs[self.position] if self.position < len(self.inputs) else None
+
+    def samples(self, inputs: Inputs | None) -> bool:
+        """Whether these inputs were sampled for this window, from the policy as it is now."""
+        return any(inputs is each for rollout in self.rollouts for each in rollout)
+
+
+@dataclass
+class Progress:
+    """What an ObjectiveTrainer remembers between the calls of TRL.
+
+    Attributes:
+        state: the objective's controllers, and "update", the number of updates done.
+        rows: number of responses that were sampled, over all processes.
+        batches: the prompts of the micro-batches of the window in progress.
+        window: the window in progress; None = the next call opens one.
+        rewards: of the last rollouts, over all processes, [B, K].
+        sampled: this process's new responses by `rlobj_ids`: token ids of prompt and completion.
+    """
+
+    state: dict[str, Any]
+    rows: int = 0
+    batches: list[Any] = field(default_factory=list)
+    window: Window | None = None
+    rewards: Tensor | None = None
+    sampled: dict[int, Row] = field(default_factory=dict)
+
+    def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
+        """Write what a resumed run needs, beside the state of its record."""
+        saved = {"state": self.state, "rows": self.rows, "objective": _settings(objective)}
+        write_whole(checkpoint / STATE_FILE, json.dumps({**saved, "record": record}).encode())
+
+    def read(self, checkpoint: Path, objective: Objective) -> Any:
+        """Continue from what `write` has written; returns the state of the record.
+
+        Raises:
+            ConfigError: the file is missing or damaged, or the objective has other controllers.
+        """
+        path = checkpoint / STATE_FILE
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            state, rows = dict(saved["state"]), int(saved["rows"])
+            own, record = dict(saved["objective"]), saved["record"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(say("checkpoint", path, error)) from None
+        if others := {*objective.init()} ^ (state.keys() - {"update"}):
+            raise ConfigError(say("controllers", path, ", ".join(sorted(others))))
+        changed = difference(own, _settings(objective))
+        for name, old, new in changed:
+            logger.warning(say("changed", path, name, old, new))
+        if changed and record is not None:
+            logger.warning(say("changed_record"))
+        self.state, self.rows = state, rows
+        return record
+
+
+def _settings(objective: Objective) -> dict[str, Any]:
+    return objective.model_dump(mode="json", by_alias=True)
+
 
 ENTROPY = {"entropy", "old_entropy"}
 """Columns for which the entropy of TRL's own forward passes is kept."""

@@ -20,12 +20,20 @@ from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import RecordEvents
-from rlobj.integrations.trl.rollout import ENTROPY, SCORE, Rollouts, mistake, replaced
-from rlobj.integrations.trl.window import Inputs, Progress, Window
+from rlobj.integrations.trl.rollout import (
+    ENTROPY,
+    SCORE,
+    Inputs,
+    Progress,
+    Rollouts,
+    Window,
+    mistake,
+    replaced,
+)
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
-from rlobj.records.metrics import MicroBatchResult, combine
+from rlobj.records.observed import MicroBatchResult, combine
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules import checks
-from rlobj.objectives.rules.checks import Rounding
+from rlobj.objectives.rules import expression as checks
 from rlobj.objectives.rules.columns import BY_RESPONSE, COLUMNS, declared_columns
 from rlobj.objectives.rules.expression import (
     NUMBER,
@@ -21,6 +20,7 @@ from rlobj.objectives.rules.expression import (
     Binary,
     Expr,
     Level,
+    Rounding,
     call,
     inside,
 )

@@ -16,6 +16,8 @@
 Each population is that of the update, of a group, of a position in a group's responses or of a
 response: by="update", "group", "position" or "response". A token on which a number is undefined
 belongs to no population.
+
+The columns of rules as Python objects, for example `prob < 0.002`.
 """
 
 from __future__ import annotations
@@ -35,8 +37,39 @@ from rlobj.objectives.rules.nodes import (
     as_number,
     as_rule,
 )
+from rlobj.objectives.rules.nodes import Column as _Column
 
-__all__ = ["clip", "column", "exp", "log", "maximum", "minimum", "sign", "sqrt", "when"]
+__all__ = [
+    "advantage",
+    "clip",
+    "collision",
+    "column",
+    "covariance",
+    "entropy",
+    "exp",
+    "gradient_norm",
+    "length",
+    "log",
+    "logprob",
+    "maximum",
+    "minimum",
+    "old_collision",
+    "old_entropy",
+    "old_logprob",
+    "old_prob",
+    "old_surprisal",
+    "position",
+    "prob",
+    "proxy_gap",
+    "ratio",
+    "ref_gap",
+    "reward",
+    "sampler_gap",
+    "sign",
+    "sqrt",
+    "surprisal",
+    "when",
+]
 
 
 def _function(name: str, *values: Any) -> Number:
@@ -106,3 +139,13 @@ def column(name: str) -> Number:
     """
     with declared((name,)):
         return Column(name)
+
+
+prob, logprob, surprisal, entropy = map(_Column, ("prob", "logprob", "surprisal", "entropy"))
+old_prob, old_logprob = _Column("old_prob"), _Column("old_logprob")
+old_surprisal, old_entropy = _Column("old_surprisal"), _Column("old_entropy")
+advantage, reward, ratio = map(_Column, ("advantage", "reward", "ratio"))
+length, position, covariance = map(_Column, ("length", "position", "covariance"))
+proxy_gap, ref_gap, sampler_gap = map(_Column, ("proxy_gap", "ref_gap", "sampler_gap"))
+collision, old_collision = _Column("collision"), _Column("old_collision")
+gradient_norm = _Column("gradient_norm")

@@ -17,7 +17,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import last_lines
-from rlobj.samplers.vllm import auth, versions
+from rlobj.samplers.vllm import auth
+from rlobj.samplers.vllm import connection as versions
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.settings import ServerSettings, check_extra
 

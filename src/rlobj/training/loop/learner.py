@@ -18,28 +18,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import RunConfig, learning_rate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
-from rlobj.records.metrics import (
+from rlobj.records.observed import (
     MEASURED,
+    POLICY,
     PREDICTED,
     MicroBatchResult,
+    ObservedUpdate,
     average,
     combine,
     token_metrics,
 )
-from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.forward import ForwardPasses
-from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
-from rlobj.training.loop.schedule import learning_rate
+from rlobj.training.loop.forward import ForwardPasses, GradientRows, depends_on_sequence_length
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sample_checks import SampleChecks

@@ -25,33 +25,31 @@ import torch
 from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.base.files import refuse_links
 from rlobj.base.targets import PYTHON_OBJECT, import_target
-from rlobj.config.embedded_profile import OWN_PROBLEMS_TASK, PROFILES
-from rlobj.config.layers import Layer, nested, reward_settings
+from rlobj.config.layers import OWN_PROBLEMS_TASK, PROFILES, Layer, nested, reward_settings
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
 from rlobj.data.tasks import TASKS
-from rlobj.models import lora
+from rlobj.models import policy as lora
 from rlobj.models.embedded import RECIPES, embedded_policy
 from rlobj.models.policy import Policy, arithmetic, load_model, load_policy, policy_of
 from rlobj.objectives.objective import Objective
 from rlobj.ranks import ProcessGroup, together
-from rlobj.records.texts import TokenTexts
+from rlobj.records.rows import TokenTexts
 from rlobj.rewards import Grader, Reward, Several, function_grader
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
-from rlobj.training.loop.callbacks import Callback
-from rlobj.training.loop.clock import Clock
+from rlobj.training import checkpoint
+from rlobj.training.loop.clock import Callback, Clock
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.memory import check_card
 from rlobj.training.parallel import Parallel, open_parallel
 from rlobj.training.rollouts.collector import Collector, Response
 from rlobj.training.rollouts.sharding import Judge
-from rlobj.training.storage import checkpoint
-from rlobj.training.storage.trackers import open_trackers, require_trackers
+from rlobj.training.trackers import open_trackers, require_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -572,7 +570,7 @@ def _sampler(
             autocast=arithmetic(config.model),
             own_copy=apart,
         )
-    from rlobj.models.vllm import vllm_sampler
+    from rlobj.models.policy import vllm_sampler
 
     inner, primary = lora.base(policy.model), parallel.rank == 0
     holder = f"{run.id} {quote(str(run.path.resolve()))}"

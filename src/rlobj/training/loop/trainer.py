@@ -41,21 +41,18 @@ from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost, seed_generators
-from rlobj.training.loop.callbacks import Callback
+from rlobj.training import checkpoint
+from rlobj.training.loop.clock import Callback
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
 from rlobj.training.rollouts.collector import Collector, Rollout
-from rlobj.training.rollouts.journal import Journal
-from rlobj.training.rollouts.pipeline import Pipeline
-from rlobj.training.rollouts.probes import Probes
+from rlobj.training.rollouts.journal import Journal, Pipeline, Synchronizer, write_samples
+from rlobj.training.rollouts.sample_checks import Probes
 from rlobj.training.rollouts.sharding import MiniBatch
-from rlobj.training.rollouts.synchronizer import Synchronizer
-from rlobj.training.storage import checkpoint
-from rlobj.training.storage.tables import write_samples
-from rlobj.training.storage.trackers import Trackers
+from rlobj.training.trackers import Trackers
 
 PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
 """Prompts per rank, samples of each and tokens per sample, that compare sampler and policy where no

@@ -17,12 +17,12 @@
 `zero` and `sharded` implement it. `launcher` starts the processes of a run.
 """
 
-from rlobj.training.parallel.base import Parallel
 from rlobj.training.parallel.environment import (
     build_parallel,
     open_parallel,
     open_processes,
     resolve_strategy,
 )
+from rlobj.training.parallel.strategies import Parallel
 
 __all__ = ["Parallel", "build_parallel", "open_parallel", "open_processes", "resolve_strategy"]

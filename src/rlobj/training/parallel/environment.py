@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra
-from rlobj.base.ports import free_port
+from rlobj.base.files import free_port
 from rlobj.samplers.types import seed_generators
-from rlobj.training.parallel.base import Parallel
+from rlobj.training.parallel.strategies import Parallel
 
 TIMEOUT = timedelta(minutes=60)
 """How long ranks wait for each other: one may still sample or grade when others have finished. One
@@ -89,10 +89,10 @@ def build_parallel(
         stage = int(strategy.removeprefix("zero"))
         return Zero(accelerator, stage, max_grad_norm=max_grad_norm, autocast=autocast)
     if strategy == "fsdp2":
-        from rlobj.training.parallel.sharded import FullySharded
+        from rlobj.training.parallel.strategies import FullySharded
 
         return FullySharded(accelerator, strategy, max_grad_norm=max_grad_norm)
-    from rlobj.training.parallel.replicated import Replicated
+    from rlobj.training.parallel.strategies import Replicated
 
     return Replicated(accelerator, strategy, max_grad_norm=max_grad_norm)
 

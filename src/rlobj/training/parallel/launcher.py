@@ -27,8 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import last_lines
-from rlobj.base.ports import free_port
+from rlobj.base.files import free_port, last_lines
 
 SETTLE = 2.0
 """Seconds after the first failure before the other ranks are ended. A rank that only lost its

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.scoring import PolicyScorer
-from rlobj.training.parallel.base import MOMENTS, Columns, Moments, Parallel, Scorer
+from rlobj.training.parallel.strategies import MOMENTS, Columns, Moments, Parallel, Scorer
 
 PERSISTENT_ELEMENTS = 100_000
 """Stage 3 does not shard parameters up to this size, such as norms: gathering costs more."""

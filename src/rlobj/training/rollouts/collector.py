@@ -19,11 +19,10 @@ import torch
 
 from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
-from rlobj.config.dynamic_sampling import DynamicSampling
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import DynamicSampling, RunConfig
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
-from rlobj.objectives.rewards import differ
+from rlobj.objectives.joining import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.rewards import Graded, Grader

@@ -4,6 +4,19 @@
 
 A run that is interrupted trains on them when it resumes: nothing is sampled twice. A file is
 JSON; reading one runs no code.
+
+Rollouts in the order of their steps, each sampled a fixed number of steps ahead.
+
+With depth 0 a step samples, then trains. With depth k the rollout of step t is sampled while the k
+steps before it are trained, from the weights of version max(0, t - k). It is exactly k steps old,
+so that a resumed run sees the same rollouts.
+
+Weight synchronization from the trainer to the sampler, and the checks of its weights.
+
+Digests compare every tensor that was sent with the tensor that arrived, and with the tensor that
+the engine computes with. They work at any learning rate.
+
+Sample tables of a step, as Parquet.
 """
 
 from __future__ import annotations
@@ -13,23 +26,28 @@ import json
 import logging
 import re
 import shutil
+import threading
+import time
 import zlib
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from torch import Tensor
 
 from rlobj.base.files import parse_json, read_whole, step_name, step_of, write_whole
 from rlobj.config.run_folder import RunFolder
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup, any_rank, together
 from rlobj.rewards import Graded
-from rlobj.samplers import Sample
-from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.samplers import Held, Live, Sample, Sampler, Sent, compare, compare_live
+from rlobj.training.rollouts.collector import Collector, Response, Rollout
 
 logger = logging.getLogger(__name__)
+
 
 _MOST = 1 << 31
 """Bytes of the largest file of a rollout that is read."""
@@ -202,3 +220,170 @@ def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
     )
     graded = Graded(*grade[:4], rewards=tuple(grade[4:]))
     return Response(number, group, Problem(*problem), sample, graded, reward)
+
+
+class Pipeline:
+    """Collects rollouts ahead of the steps that train on them, and writes each to disk.
+
+    A context manager: it waits for the rollout that is being sampled, unless an error ends it.
+
+    Args:
+        collector: samples and grades a step's rollout with the sampler's present weights.
+        journal: the rollouts on disk.
+        depth: steps ahead; 0 = none.
+        steps: of the whole run; no rollout is sampled for later steps.
+
+    Attributes:
+        collector: as given; another one may take its place before the first step.
+    """
+
+    def __init__(self, collector: Collector, journal: Journal, depth: int, steps: int) -> None:
+        self.collector = collector
+        self._journal = journal
+        self._depth = depth
+        self._steps = steps
+        self._ready: dict[int, Rollout] = {}
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._thread is not None and kind is None:
+            self._thread.join()
+
+    def take(self, step: int) -> Rollout:
+        """The step's rollout. Sampling of the one `depth` steps later starts in a thread."""
+        for ahead in range(step, min(step + max(self._depth, 1), self._steps)):
+            self._obtain(ahead)
+        following = step + self._depth
+        if self._depth and following < self._steps:
+            self._thread = threading.Thread(
+                target=self._obtain_apart, args=(following,), name="sampling", daemon=True
+            )
+            self._thread.start()
+        return self._ready.pop(step)
+
+    def settle(self) -> None:
+        """Wait until nothing is being sampled, so that the sampler's weights may change.
+
+        Raises:
+            Exception: the error that stopped the sampling.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def pending(self) -> list[int]:
+        """The steps whose rollouts are ready."""
+        return sorted(self._ready)
+
+    def _obtain_apart(self, step: int) -> None:
+        try:
+            self._obtain(step)
+        except BaseException as error:
+            self._error = error
+
+    def _obtain(self, step: int) -> None:
+        """Get a step's rollout from the disk, or else from the sampler."""
+        if step in self._ready:
+            return
+        rollout = self._journal.read(step)
+        if rollout is None:
+            rollout = self.collector.collect(step)
+            start = time.perf_counter()
+            self._journal.write(step, rollout)
+            rollout.seconds["write"] = time.perf_counter() - start
+        self.collector.stream.restore(rollout.stream)
+        self._ready[step] = rollout
+
+
+class Synchronizer:
+    """Pushes weights and checks what the sampler holds.
+
+    Args:
+        sampler: receives the weights. If it has a method `live`, the weights that it computes with
+            are checked, too.
+        weights: returns the policy's weights of this moment; every rank iterates over all of them.
+        exact: the sampler computes with exactly the weights that it received.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        weights: Callable[[], Iterable[tuple[str, Tensor]]],
+        *,
+        exact: bool = True,
+    ) -> None:
+        self._sampler = sampler
+        self._weights = weights
+        self._exact = exact
+        self._sent = Sent(())
+        self._version = -1
+        self._held: Held | None = None
+
+    def push(self, version: int) -> None:
+        """Give the sampler the policy's weights.
+
+        Raises:
+            RunError: it does not hold them afterwards.
+        """
+        sent = Sent(self._weights(), self._sampler.dtype)
+        try:
+            self._sampler.sync(sent, version)
+        finally:
+            sent.drain()
+        self._sent, self._version = sent, version
+        self.check()
+
+    def check(self) -> None:
+        """Does the sampler still hold, and compute with, what was sent last?
+
+        Raises:
+            RunError: it does not.
+        """
+        compare(self._sent.digests, self._version, self._sampler.received())
+        live: Callable[[], Live] | None = getattr(self._sampler, "live", None)
+        if live is None:
+            return
+        now = Held(self._version, self._sent.digests, live())
+        compare_live(now, self._held, exact=self._exact)
+        self._held = now
+
+
+def write_samples(
+    run: RunFolder, step: int, rollout: Rollout, comm: ProcessGroup, names: Sequence[str] = ()
+) -> None:
+    """Write the sample table of all ranks: one row per response, with its problem, text and grade.
+
+    Each of several rewards has a column, such as `reward_format`; `names` are their names.
+    """
+    responses = [*rollout.responses, *rollout.dead]
+    columns = {
+        "id": [r.id for r in responses],
+        "group": [r.group for r in responses],
+        "problem": [r.problem.id for r in responses],
+        "prompt": [r.problem.prompt for r in responses],
+        "answer": [r.problem.answer for r in responses],
+        "response": [r.sample.text for r in responses],
+        "graded_answer": [r.grade.answer for r in responses],
+        "correct": [r.grade.correct for r in responses],
+        "reason": [r.grade.reason for r in responses],
+        "reward": [r.reward for r in responses],
+        **{
+            f"reward_{name}": [r.grade.rewards[k] for r in responses]
+            for k, name in enumerate(names)
+        },
+        "length": [len(r.sample.tokens) for r in responses],
+        "finish": [r.sample.finish for r in responses],
+        "weight_version": [r.sample.weight_version for r in responses],
+        "kept": [i < len(rollout.responses) for i in range(len(responses))],
+    }
+    parts = comm.gather(columns)
+    if not comm.rank:
+        whole = {key: [value for part in parts for value in part[key]] for key in columns}
+        run.write_table(f"samples/{step_name(step)}.parquet", whole)

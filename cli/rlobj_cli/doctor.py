@@ -1,0 +1,65 @@
+"""`rlobj doctor`.
+
+`rlobj doctor`: what is installed, what this machine has, and which engines can run on it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.installation import Engine, Installation, engines, fits, read_installation
+from rlobj_cli.screen.console import facts_grid, table, working
+
+
+def doctor(as_json: bool = False) -> None:
+    """Show what is installed, what this machine has, and which engines can run here.
+
+    For an engine that cannot run, the reason and the command that changes it are shown. The exit
+    code is 1 if not even the core works: training in one process, sampling with transformers.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj doctor
+      rlobj doctor --json
+    """
+    console = Console()
+    with working(Console(stderr=True), "importing torch"):
+        found = read_installation()
+    every = engines(found)
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "engines": [asdict(e) for e in every]}, indent=1))
+    else:
+        _show(console, found, every)
+    if not every[0].runs:
+        raise typer.Exit(1)
+
+
+def _show(console: Console, found: Installation, every: list[Engine]) -> None:
+    console.print(Text.assemble(("rlobj doctor", "bold"), f"  {sys.executable}\n"), soft_wrap=True)
+    packages = table("package", "installed", "supported")
+    for name, version in found.versions.items():
+        wanted = found.supported.get(name, "")
+        style = "dim" if version is None else "" if fits(version, wanted) else "red"
+        packages.add_row(name, Text(version or "–", style), Text(wanted, "dim"))
+    devices = found.devices
+    facts = {
+        "CPU": f"{devices['cpu_cores']} cores, {devices['memory_bytes'] / 2**30:.1f} GiB",
+        "/dev/shm": f"{devices['shared_memory_bytes'] / 2**30:.1f} GiB",
+        "GPU": "\n".join(found.torch.get("gpus", ())) or "none that torch can use",
+    }
+    console.print(packages, facts_grid(facts), "", sep="\n")
+    listed, fixes = table("engine", "runs", ""), dict[str, list[str]]()
+    for engine in every:
+        mark = Text("yes", "green") if engine.runs else Text("no", "red")
+        listed.add_row(Text(engine.name), mark, Text(engine.why))
+        fixes.setdefault(engine.fix, []).append(engine.name)
+    console.print(listed)
+    for fix, names in fixes.items():  # whole lines, to be copied
+        if fix:
+            console.print(Text(f"\n{', '.join(names)}\n  {fix}"), soft_wrap=True)

@@ -1,0 +1,184 @@
+"""`rlobj eval`.
+
+`rlobj eval`, and `rlobj eval compare | regrade | score | show` for evaluations that exist.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from rlobj_cli.screen.console import calm_libraries, show_markdown, working
+from rlobj_cli.screen.options import DefaultGroup, NamelessCommand, described, settings_given
+
+
+def show(directory: Path) -> None:
+    """Show the results of an evaluation, finished or not, and write its results and page again."""
+    console, evaluations, screen = _loaded()
+    with screen(console) as callback:
+        evaluations.summarise_folder(directory, callback=callback)
+
+
+def compare(first: Path, second: Path, out: Path | None = None) -> None:
+    """Compare two evaluations of the same problems: A minus B, problem by problem.
+
+    [bold]Example[/bold]
+
+    \b  rlobj eval compare evals/base evals/stapo
+    """
+    console, evaluations, _ = _loaded()
+    from rlobj.base.files import write_whole
+
+    comparison = evaluations.compare(first, second)
+    show_markdown(console, comparison.to_markdown())
+    if out is not None:
+        write_whole(out, comparison.to_markdown().encode())
+        console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def regrade(
+    directory: Path,
+    reward: str | None = None,
+    deadline: float | None = None,
+    grader: str | None = None,
+    every: bool = False,
+) -> None:
+    """Grade the stored responses again, and list the grades that changed.
+
+    Responses do not change; grades.jsonl, results and page are replaced.
+
+    With --with, a second grader grades them too. The verdicts that differ are shown and written to
+    DIR/regraded. Grades, results and page stay as they are.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj eval regrade evals/base
+      rlobj eval regrade evals/base --with math-verify
+    """
+    console, evaluations, screen = _loaded()
+    from rlobj.base.errors import ConfigError
+
+    if grader is None and every:
+        raise ConfigError("--all needs --with GRADER")
+    if grader and reward:
+        raise ConfigError("--reward replaces the grades and --with keeps them: give one of both")
+    with screen(console, doing="grading ") as callback:
+        if grader is None:
+            evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
+            return
+        found = evaluations.regrade_with(directory, grader, deadline=deadline, callback=callback)
+    show_markdown(console, found.to_markdown(None) if every else found.to_markdown())
+    console.print(f"wrote {found.path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def score(
+    files: list[Path],
+    on: str | None = None,
+    data_dir: Path | None = None,
+    reward: str = "math",
+    model: str | None = None,
+    columns: list[str] | None = None,
+    out: Path | None = None,
+) -> None:
+    """Grade responses of other programs, with the same grader, statistics and page.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj eval score responses.jsonl
+      rlobj eval score answers.parquet --on math500 --column response=completion
+    """
+    console, evaluations, screen = _loaded()
+    with screen(console, "rlobj eval score", "grading ") as callback:
+        evaluations.score(
+            files,
+            on,
+            data_dir=data_dir,
+            reward=reward,
+            model=model,
+            columns={part: name for part, _, name in (c.partition("=") for c in columns or [])},
+            out=out or "auto",
+            callback=callback,
+        )
+
+
+def _loaded() -> tuple[Any, Any, Any]:
+    """A console, the library's module, and the class that shows an evaluation's progress."""
+    console = Console()
+    with working(console):
+        from rlobj import evaluation as evaluations
+        from rlobj_cli.screen.progress import EvaluationScreen
+
+    return console, evaluations, EvaluationScreen
+
+
+def evaluate(
+    ctx: typer.Context,
+    model: str,
+    checkpoint: str | None = None,
+    on: str | None = None,
+    protocol: str | None = None,
+    samples: int | None = None,
+    limit: int | None = None,
+    data_dir: Path | None = None,
+    template: str | None = None,
+    reward: str | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    max_tokens: int | None = None,
+    seed: int | None = None,
+    sampler: str | None = None,
+    settings: list[str] | None = None,
+    out: Path | None = None,
+    trust: bool = False,
+) -> None:
+    """Sample responses to problems, grade them, and report how often they are right.
+
+    After an interruption, the same command continues. The folder contains samples, grades,
+    results.json, results.md and report.html, a page with every response.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj eval embedded -n 8
+      rlobj eval Qwen/Qwen3-1.7B-Base --on aime24,math500 --protocol stapo --sampler vllm
+      rlobj eval runs/stapo-20260101-120000 --on problems.jsonl -n 32 --temperature 0.6
+      rlobj eval MODEL --on all --data-dir benchmarks/
+
+    [bold]Related commands[/bold]
+
+    \b  rlobj eval compare DIR_A DIR_B     compare two evaluations
+      rlobj eval regrade DIR             grade the stored responses again
+      rlobj eval score FILE              grade responses of other programs
+      rlobj eval show DIR                show the stored results
+    """
+    console, evaluations, screen = _loaded()
+    from rlobj.config.layers import parse_setting
+
+    layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
+    layers += settings_given(ctx, "eval")
+    calm_libraries(console)
+    with screen(console, "rlobj eval") as callback:
+        evaluations.evaluate(
+            model,
+            on,
+            protocol,
+            checkpoint=checkpoint,
+            data_dir=data_dir,
+            settings=layers,
+            out=out or "auto",
+            trust=trust,
+            callback=callback,
+        )
+
+
+evaluation = typer.Typer(
+    name="eval",
+    cls=DefaultGroup,
+    no_args_is_help=True,
+    help="Evaluate a policy; compare, regrade and score evaluations.",
+)
+for command in (compare, regrade, score, show):
+    evaluation.command(command.__name__)(described(f"eval {command.__name__}", command))
+evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)(described("eval", evaluate))

@@ -1,0 +1,134 @@
+"""`rlobj inspect`.
+
+`rlobj inspect`: the tokens that a run's objective dropped, reweighted or penalised.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlobj.base.errors import ConfigError
+from rlobj.reporting import visible
+from rlobj_cli.screen.console import number, reading, show_page, table, working
+
+if TYPE_CHECKING:
+    from rlobj.insight import Inspection
+
+
+NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3}
+"""Columns of tokens on the screen, with their digits."""
+
+
+def inspect(
+    run: Path,
+    step: int | None = None,
+    dropped: bool = False,
+    where: str | None = None,
+    text: str | None = None,
+    groups: int = 10,
+    examples: int = 2,
+    json: bool = False,
+    html: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Show the tokens that the objective dropped, reweighted or penalised, and why.
+
+    A record has all of these tokens, and a sample of the others.
+    Beyond a size it has a sample of both; then counts are estimates, marked ≈.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj inspect runs/stapo-20260101-120000
+      rlobj inspect runs/stapo-20260101-120000 --dropped --step 40
+      rlobj inspect RUN --where "(prob < 0.001) & (advantage > 0)"
+      rlobj inspect RUN --where "(spurious > 0) & (kept > 0)"    missed tokens
+      rlobj inspect RUN --json > tokens.json
+      rlobj inspect RUN --html                a page to explore all tokens
+
+    [bold]Columns that --where reads[/bold]
+
+    \b  prob logprob surprisal entropy old_prob ratio advantage reward position
+      gradient_norm entropy_sensitivity sampler_gap weight factor
+      step update response group token inclusion_probability
+      kept and spurious: 1 or 0
+    """
+    console = Console()
+    if html:
+        chosen = {"step": step, "dropped": dropped, "where": where, "text": text, "json": json}
+        if unused := [f"--{name}" for name, value in chosen.items() if value]:
+            raise ConfigError(f"--html takes no {unused[0]}: the page has filters of its own")
+        return _write_page(console, run, out)
+    if out is not None:
+        raise ConfigError("--out names the file of a page: add --html")
+    with working(console):
+        from rlobj.insight import inspect as inspect_run
+    with working(console, "reading the record"):
+        found = inspect_run(run, step, dropped, where, text=text, examples=examples)
+    if json:
+        typer.echo(found.to_json())
+    else:
+        show(console, found, groups)
+
+
+def _write_page(console: Console, run: Path, out: Path | None) -> None:
+    with working(console):
+        from rlobj.insight import write_inspection_page
+    with reading("reading the tokens") as progress:
+        path = write_inspection_page(run, out, progress=progress)
+    show_page(console, path)
+
+
+def show(console: Console, found: Inspection, groups: int) -> None:
+    """Print the clauses that fired, then the largest groups with their examples in context."""
+    console.print(Text.assemble(("rlobj inspect", "bold"), "  ", found.title), soft_wrap=True)
+    console.print(Text(found.total), soft_wrap=True)
+    if not found.groups:
+        console.print(
+            Text(
+                "None. --where RULE shows recorded tokens that no rule touched, such as "
+                '--where "prob < 0.01". rlobj diagnose RUN says why a rule never fires.'
+            )
+        )
+        return
+    several = len(found.clauses) > 1
+    for i, line in enumerate(found.lines(), 1):
+        console.print(Text(f"{i}  {line}" if several else line))
+    console.print(_groups(found, groups, console.width))
+    left = len(found.groups) - groups
+    if left > 0:
+        console.print(Text(f"{left:,} more token texts: --groups {len(found.groups)}", "dim"))
+    if found.estimated:
+        console.print(Text("≈ estimated from a sample; ± is one standard error"))
+
+
+def _groups(found: Inspection, groups: int, width: int) -> Table:
+    """The largest groups: a row of means, and below it the examples in context."""
+    from rlobj_cli.screen.console import beginning, in_context, style_of
+
+    clauses = [(row["effect"], row["clause"]) for row in found.clauses.to_pylist()]
+    factors = any(effect == "reweighted" for effect, _ in clauses)
+    digits = {name: each for name, each in NUMBERS.items() if factors or name != "factor"}
+    titles = ["gradient" if name == "gradient_norm" else name for name in digits]
+    shown = table("", right=("tokens", *titles))
+    tokens = found.examples(groups)
+    lines = in_context(tokens, width - 14 - sum(max(len(title), 7) + 3 for title in titles))
+    for row in found.groups.slice(0, groups).to_pylist():
+        key = row["text"], row["effect"], row["clause"]
+        by = f" by {clauses.index(key[1:]) + 1}" if len(clauses) > 1 else ""
+        text = f"[{beginning(row['text'], 16)}]"
+        by = f" {visible(row['effect'], 20)}{by}"
+        title = Text.assemble((text, style_of(row["effect"])), by)
+        count = f"{'≈ ' * bool(row['standard_error'])}{row['tokens']:,.0f}"
+        shown.add_section()
+        shown.add_row(title, count, *(number(row[name], each) for name, each in digits.items()))
+        for token, line in zip(tokens, lines, strict=True):
+            if key == (token["text"], token["effect"], token["clause"]):
+                numbers = (number(token[name], each) for name, each in digits.items())
+                shown.add_row(line, *(Text(x, "dim") for x in (f"step {token['step']}", *numbers)))
+    return shown

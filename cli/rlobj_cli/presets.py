@@ -1,0 +1,189 @@
+"""`rlobj presets` and `rlobj explain`.
+
+`rlobj presets`: list, show, compare and check presets, their schema; `rlobj explain`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.presets import difference, load_preset, preset_names
+from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml, table
+from rlobj_cli.screen.options import described
+
+if TYPE_CHECKING:
+    from rlobj.config.layers import Layer
+    from rlobj.config.run_config import RunConfig
+
+
+presets = typer.Typer(
+    name="presets",
+    help="List, show, compare and check presets; print their schema.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+def _read(name: str) -> tuple[str, list[Layer]]:
+    """Return the title and the settings of a preset, a preset file or a configuration file.
+
+    The embedded profile is left out: these are the paper's settings over the library's defaults.
+    This does not import torch, so that an unknown name is an error at once.
+    """
+    from rlobj.config.layers import FromFile, layers_of
+
+    preset = load_preset(name)
+    title = ": ".join(text for text in (preset.paper, preset.summary) if text)
+    origin = str(preset.path) if preset.path.name in name else name
+    return title, layers_of(None, [(FromFile(origin), dict(preset.config))], profile=False)
+
+
+def _build(layers: list[Layer], trust: bool) -> RunConfig:
+    """Build the whole configuration; `data.source` may be missing, since --data can give it."""
+    from rlobj.config.layers import origins
+    from rlobj.config.run_config import build_config
+
+    if "data.source" in origins(layers):
+        return build_config(layers, trust=trust)
+    source = {"data": {"source": "addition"}}
+    config = build_config([("any task", source), *layers], trust=trust)
+    return config.model_copy(update={"data": config.data.model_copy(update={"source": None})})
+
+
+@presets.command("list")
+def list_presets() -> None:
+    """List all presets with their papers.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj presets list
+    """
+    console = Console()
+    listed = table("preset", "what it does")
+    for name in preset_names():
+        preset = load_preset(name)
+        about = Text.assemble(preset.summary, "\n", (preset.paper, "dim"))
+        listed.add_row(Text(name, "bold cyan", no_wrap=True), about)
+    console.print(listed)
+    console.print("Next: rlobj presets show NAME, rlobj explain NAME, rlobj train --preset NAME")
+
+
+def show(preset: str, trust: bool = False) -> None:
+    """Show a preset's YAML and its formula.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj presets show stapo
+      rlobj presets show stapo > my.yaml     the formula becomes a comment
+    """
+    found = load_preset(preset)
+    explanation = _build(_read(preset)[1], trust).resolved_objective().explain()
+    console = Console()
+    show_yaml(console, found.text)
+    if not console.is_terminal:
+        lines = ["", *(f"# {line}" for line in explanation.formula)]
+        console.print(Text("\n".join(lines)), soft_wrap=True)
+        return
+    console.rule(style="dim")
+    if found.bases:
+        console.print(Text(f"builds on {', '.join(found.bases)}\n", style="dim"))
+    show_explanation(console, explanation)
+
+
+def diff(left: str, right: str, trust: bool = False) -> None:
+    """Compare all settings of two presets or files.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj presets diff dapo stapo
+      rlobj presets diff stapo my.yaml
+    """
+    settings = [_read(name)[1] for name in (left, right)]
+    rows = difference(*(_dump(layers, trust) for layers in settings))
+    console = Console()
+    if not rows:
+        console.print(Text(f"{left} and {right} have the same settings"))
+        return
+    compared = table("setting", left, right)
+    compared.columns[0].no_wrap = True
+    for path, *values in rows:
+        texts = [Text("–", "dim") if v is None else Text(plain_value(v)) for v in values]
+        compared.add_row(Text(path, "bold cyan"), *texts)
+    console.print(compared)
+
+
+def _dump(layers: list[Layer], trust: bool) -> dict[str, Any]:
+    config = _build(layers, trust).model_dump(mode="json", by_alias=True)
+    return {key: value for key, value in config.items() if key != "preset"}
+
+
+def check(file: str, trust: bool = False) -> None:
+    """Check a preset or configuration file and report all errors at once.
+
+    The objective is tried on small tables, such as one with equal rewards or lengths.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj presets check my.yaml
+    """
+    title, layers = _read(file)
+    config = _build(layers, trust)
+    from rlobj.objectives.trials import problems  # which imports torch
+
+    if found := list(problems(config.resolved_objective())):
+        raise ConfigError(
+            "\n  ".join([f"{file}: training fails at a table with", *found])
+            + "\nGuard what divides or takes a logarithm: when(x > 0, 1 / x, 0), maximum(x, 1e-6)"
+        )
+    console = Console()
+    valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
+    console.print(valid, soft_wrap=True)
+    show_explanation(console, config.resolved_objective().explain(config.training.updates))
+
+
+def explain(preset: str, updates: int | None = None, trust: bool = False) -> None:
+    """Explain an objective: its formula, the tokens it selects, and settings without effect.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj explain stapo
+      rlobj explain stapo --updates 1      on-policy: settings without effect
+      rlobj explain my.yaml
+    """
+    title, layers = _read(preset)
+    config = _build(layers, trust)
+    objective = config.resolved_objective()
+    updates, phases = updates or config.training.updates, len(objective.phases)
+    counted = (
+        f"{updates * phases} optimizer update{'s' if updates * phases > 1 else ''} per rollout"
+    )
+    if phases > 1:
+        counted += f": {phases} phases of {updates}"
+    console = Console()
+    console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
+    console.print(Text(f"{counted}\n", style="dim"))
+    show_explanation(console, objective.explain(updates))
+
+
+def schema() -> None:
+    """Print the JSON schema of preset files, with which editors complete and check them.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj presets schema > preset.schema.json
+      # yaml-language-server: $schema=preset.schema.json     first line of a preset
+    """
+    from rlobj.config.run_config import preset_schema
+
+    typer.echo(json.dumps(preset_schema(), indent=1))
+
+
+presets.command("schema")(schema)
+for command in (show, diff, check):
+    presets.command(command.__name__)(described(f"presets {command.__name__}", command))

@@ -1,1 +1,0 @@
-"""`rlobj presets` and `rlobj explain`."""

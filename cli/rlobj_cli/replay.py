@@ -1,0 +1,167 @@
+"""`rlobj replay`.
+
+`rlobj replay`: what other objectives and rules do to the tokens that a run recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.base.errors import ConfigError
+from rlobj.reporting import visible
+from rlobj_cli.screen.console import number, reading, say, table, working
+from rlobj_cli.screen.options import as_typed
+
+if TYPE_CHECKING:
+    from rlobj.insight import Replay
+
+
+TOKENS = {
+    "touched": ("tokens", ""),
+    "share": ("share", ""),
+    "precision": ("precision", "share of spurious tokens among those of them that were judged"),
+    "recall": ("recall", "their share of all spurious tokens"),
+    "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
+}
+GRADIENT = {
+    "effect": ("effect", ""),
+    "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
+    "gradient_up": ("raised", "share of it on tokens that become more likely"),
+    "gradient_top": ("top 1%", "share of it on the 1% of the tokens that have most of it"),
+    "gradient_spurious": ("spurious", "share of it on spurious tokens"),
+}
+PAIRS = {
+    "overlap": ("overlap", "tokens touched by both, of those touched by either"),
+    "weights": ("weights", "correlation of the tokens' weights, mean over updates"),
+    "gradients": ("gradients", "cosine of the two gradients, mean over updates"),
+}
+"""Column -> head, and what it means."""
+EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
+LONGEST, MOST = 21, 4
+"""Longer names are numbered. With more names, pairs without the recorded objective are left out."""
+
+
+def replay(
+    run: Path,
+    preset: str | None = None,
+    rule: list[str] | None = None,
+    sweep: list[str] | None = None,
+    step: int | None = None,
+    figure: Path | None = None,
+    json: bool = False,
+    trust: bool = False,
+) -> None:
+    """Say what other objectives and rules would do to the tokens of a run.
+
+    Full tables have all tokens of some steps. On them objectives are planned
+    again, exactly, on a CPU and without a model. Nothing is trained or sampled.
+    Without --preset and --rule, the recorded objective is checked: it gives the
+    recorded weights again.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj replay runs/stapo-20260101-120000 --preset grpo,stare,20-entropy
+      rlobj replay RUN --rule "(advantage > 0) & (prob < 0.01)"
+      rlobj replay RUN --rule "prob < TAU" --sweep TAU=1e-4..1e-2
+      rlobj replay RUN --rule "prob < P" --sweep P=0.1..0.9:9 --figure p.svg
+    """
+    console = Console()
+    with working(console):
+        from rlobj.insight import replay as replay_run
+        from rlobj.reporting.figures import save_figure
+    names = [name.strip() for name in (preset or "").split(",") if name.strip()]
+    given = [*names, *(rule or ())]
+    if len(sweep or ()) > 1:
+        raise ConfigError("--sweep was given twice; one number is swept at a time")
+    swept = sweep[0] if sweep else None
+    with reading("replaying") as progress:
+        found = replay_run(run, given, sweep=swept, step=step, trust=trust, progress=progress)
+    if figure is not None:
+        save_figure(found.figure(), figure)
+    if json:
+        typer.echo(found.to_json())
+    else:
+        show(console, found)
+
+
+def show(console: Console, found: Replay) -> None:
+    """Print the objectives and rules, what they have in common, and the sweep."""
+    say(console, Text.assemble(("rlobj replay", "bold"), f"  {found.title}"))
+    for remark in found.remarks:
+        say(console, Text(as_typed(remark, "train"), "yellow"))
+    rows, sweeps = found.objectives.to_pylist(), found.sweeps.to_pylist()
+    names = [row["name"] for row in rows]
+    shown = {name: visible(name, 60) for name in names}
+    if max(map(len, names)) > LONGEST:
+        console.print()
+        for i, name in enumerate(names, 1):
+            console.print(Text(f"{i}  {visible(name, 300)}"))
+            shown[name] = str(i)
+    if len(rows) > 1 or not sweeps:
+        show_rows(console, "touched by", TOKENS, [([shown[x["name"]]], x) for x in rows])
+    planned = [row for row in rows if row["gradient"] is not None]
+    for row in planned:
+        counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
+        row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
+    show_rows(console, "gradient of", GRADIENT, [([shown[x["name"]]], x) for x in planned])
+    pairs = found.pairs.to_pylist()
+    if len(names) > MOST:
+        pairs = [row for row in pairs if row["first"] == names[0]]
+    named = [([shown[row["first"]], shown[row["second"]]], row) for row in pairs]
+    show_rows(console, "in common", PAIRS, named)
+    if len(names) > MOST:
+        console.print(Text("pairs without the recorded objective: --json", "dim"))
+    for rule in dict.fromkeys(row["name"] for row in sweeps):
+        console.print(Text(f"\n{visible(rule, 300)}"))
+        chosen = [([f"{row['value']:g}"], row) for row in sweeps if row["name"] == rule]
+        show_rows(console, found.swept, TOKENS, chosen)
+
+
+def show_rows(
+    console: Console,
+    title: str,
+    heads: Mapping[str, tuple[str, str]],
+    rows: Sequence[tuple[Sequence[str], Mapping[str, Any]]],
+) -> None:
+    """Print rows, each after its names, and what their columns mean; unknown columns are left out.
+
+    Args:
+        console: the screen.
+        title: of the names.
+        heads: for each column its head and its meaning.
+        rows: the names of each row, and its values.
+    """
+    from rlobj.insight.inspecting import percent
+
+    def cell(row: Mapping[str, Any], key: str) -> str:
+        if key == "touched":
+            return f"{row[key]:,.0f}"
+        if key == "effect":
+            return row[key]
+        if key in ("gradient", "weights", "gradients") or row[key] is None:
+            return number(row[key])
+        return percent(row[key])
+
+    if not rows:
+        return
+    known = [key for key in heads if any(row[key] is not None for _, row in rows)]
+    if not known:  # only of pairs: then no overlap is known either
+        console.print(Text(f"\n{title}: nothing; none of them touched a token", "dim"))
+        return
+    names = [title, *[""] * (len(rows[0][0]) - 1)]
+    grid = table(*names, right=[heads[key][0] for key in known])
+    for column, key in zip(grid.columns[len(names) :], known, strict=True):
+        column.no_wrap = key != "effect"
+    for texts, row in rows:
+        grid.add_row(*map(Text, texts), *(Text(cell(row, key)) for key in known))
+    console.print(grid)
+    width = max(len(heads[key][0]) for key in known)
+    for head, meaning in (heads[key] for key in known):
+        if meaning:
+            console.print(Text(f"{head:<{width}}  {meaning}", "dim"))

@@ -1,0 +1,51 @@
+"""`rlobj report`.
+
+`rlobj report`: runs compared on one page, with their numbers in the terminal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from rlobj_cli.screen.console import say, show_page, table, working
+
+PHASES = 4
+"""The longest phases of a step are on the screen; all of them are on the page."""
+TOTALS = ("step", "tokens/s without evaluating and writing")
+
+
+def report(runs: list[Path], out: Path | None = None, figures: Path | None = None) -> None:
+    """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
+
+    The page needs no network. The terminal shows the last and best numbers of each run, and
+    where most of the time of its steps went.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj report runs/stapo-20260101-120000
+      rlobj report runs/* --out comparison.html --figures figures
+    """
+    console = Console()
+    with working(console):
+        from rlobj.insight.run_report import read_runs, summary, times, write_report
+    with working(console, "reading the runs"):
+        read = read_runs(runs)
+    with working(console, "writing the page"):
+        path = write_report(read, out, figures)
+    timed = times(read)
+    short = [*[*timed][:PHASES], *(name for name in TOTALS if name in [*timed][PHASES:])]
+    for title, rows in (("run", summary(read)), ("seconds a step", {x: timed[x] for x in short})):
+        shown = table(title, right=[run.label for run in read])
+        for name, cells in rows.items():
+            shown.add_row(*map(Text, (name, *cells)))
+        if shown.row_count:
+            console.print(shown)
+    for run in read:
+        for note in run.notes:
+            say(console, Text(f"{run.label}: {note}", style="yellow"))
+    if figures is not None:
+        say(console, Text.assemble("figures: ", (str(figures), "bold")))
+    show_page(console, path)

@@ -1,1 +1,0 @@
-"""`rlobj watch`."""

@@ -1,0 +1,320 @@
+"""Checkpoints: all state that is needed to resume a run, with any strategy and number of ranks.
+
+    RUN/checkpoints/step-000010/
+        model/          a Hugging Face folder; every rank writes a share of the tensors
+        adapter/        only with LoRA: a peft folder (model/ has merged weights)
+        optimizer/      AdamW's moments by parameter name; every rank writes a share
+        random/         random states of Python and torch, one file per rank
+        rollouts/       sampled but not yet trained on
+        state.json      step, controllers, position in the problems
+        manifest.json   size in bytes and CRC-32 of every file
+
+Tensors are stored whole and by name, so any strategy with any number of ranks can read them.
+
+Checkpoints, sample tables and trackers of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, NonNegativeInt
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.files import parse_json, read_whole, remove, settle, step_name, step_of
+from rlobj.base.validation import Model
+from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
+from rlobj.models import location as manifest
+from rlobj.models import policy as lora
+from rlobj.models.location import write as _write_manifest
+from rlobj.models.policy import Policy
+from rlobj.objectives.statistics import Comm
+from rlobj.ranks import together
+
+logger = logging.getLogger(__name__)
+
+
+class _Stream(TypedDict):
+    seed: int
+    epoch: NonNegativeInt
+    position: NonNegativeInt
+    problems: str
+
+
+class State(Model):
+    """What `state.json` holds."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    step: NonNegativeInt
+    objective: dict[str, Any]
+    """Controllers by name, and `update`."""
+    stream: _Stream
+    """See `ProblemStream.state`."""
+    failures: dict[str, NonNegativeInt]
+    """See `Skips.state`."""
+    records: dict[str, NonNegativeInt]
+    """See `Recorder.state`."""
+    key: str
+    """See `rollout_key`."""
+    settings: dict[str, Any]
+    """Of the run at that step."""
+    strategy: str
+    processes: int
+
+
+def write(
+    run: RunFolder,
+    step: int,
+    parallel: Any,
+    policy: Policy,
+    state: Mapping[str, Any],
+    add: Callable[[Path], None],
+) -> Path:
+    """Write a checkpoint. It gets its final name when every rank has written its part.
+
+    Args:
+        run: the run's folder.
+        step: number of finished steps.
+        parallel: the strategy that trains the policy.
+        policy: the policy.
+        state: content of state.json.
+        add: adds files to the folder; called on the first rank only.
+
+    Raises:
+        RunError: writing failed; existing checkpoints are unchanged.
+    """
+    comm, name = parallel.comm, step_name(step)
+    place = run.checkpoints / f".{name}.partial"
+    parts = _shares(policy, parallel)  # communication happens here and not below
+    try:
+        with _writing(run, comm):
+            if comm.rank == 0:
+                remove(place)
+                for folder in {"model", "random", *parts}:
+                    (place / folder).mkdir(parents=True)
+        with _writing(run, comm):
+            _write_shares(place, parts, comm.rank, comm.size)
+            own = json.dumps(_random_state())
+            (place / "random" / f"rank-{comm.rank}.json").write_text(own, encoding="utf-8")
+        with _writing(run, comm):
+            if comm.rank == 0:
+                _write_rest(place, policy, state, comm.size)
+                add(place)
+                _write_manifest(place)
+                settle(place, run.checkpoints / name)
+    except RunError:
+        if comm.rank == 0:
+            remove(place)
+        raise
+    return run.checkpoints / name
+
+
+@contextmanager
+def _writing(run: RunFolder, comm: Comm) -> Iterator[None]:
+    """Raise RunError on all ranks if one of them cannot write."""
+    with together(comm, "writing a checkpoint"):
+        try:
+            yield
+        except Exception as error:  # safetensors and torch have other classes for a full disk
+            raise RunError(f"cannot write a checkpoint to {run.checkpoints}: {error}") from error
+
+
+def _shares(policy: Policy, parallel: Any) -> dict[str, dict[str, Tensor]]:
+    """Return this rank's share of all tensors by folder, on the CPU.
+
+    All ranks gather every tensor; rank r keeps the tensors r, r + size, r + 2·size, ...
+    """
+    comm = parallel.comm
+
+    def mine(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        kept = {}
+        for index, (name, tensor) in enumerate(tensors):
+            if index % comm.size == comm.rank:
+                kept[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        return kept
+
+    def moments() -> Iterable[tuple[str, Tensor]]:
+        for name, parameter in policy.model.named_parameters():
+            if parameter.requires_grad:
+                for key, value in parallel.moments(parameter).items():
+                    yield f"{name}/{key}", torch.as_tensor(value)
+
+    parts = {"model": mine(policy.weights(parallel.full)), "optimizer": mine(moments())}
+    if lora.base(policy.model) is not policy.model:
+        parts["adapter"] = dict(lora.adapter_weights(policy.model, parallel.full))
+    return parts
+
+
+def _write_shares(
+    place: Path, parts: Mapping[str, Mapping[str, Tensor]], rank: int, size: int
+) -> None:
+    from safetensors.torch import save_file
+
+    def save(tensors: Mapping[str, Tensor], file: Path) -> None:
+        save_file(dict(tensors), file, metadata={"format": "pt"})
+
+    share = f"-{rank + 1:05d}-of-{size:05d}" if size > 1 else ""
+    save(parts["model"], place / "model" / f"model{share}.safetensors")
+    save(parts["optimizer"], place / "optimizer" / f"moments{share}.safetensors")
+    if rank == 0 and "adapter" in parts:
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in parts["adapter"].items()}
+        save(tensors, place / "adapter" / "adapter_model.safetensors")
+
+
+def _write_rest(place: Path, policy: Policy, state: Mapping[str, Any], size: int) -> None:
+    policy.save_settings(place / "model")
+    if size > 1:
+        _write_index(place / "model")
+    if (place / "adapter").is_dir():
+        policy.model.peft_config["default"].save_pretrained(place / "adapter")
+    (place / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+
+
+def _write_index(folder: Path) -> None:
+    """Write the index of a Hugging Face folder, which names the file of each tensor."""
+    from safetensors import safe_open
+
+    files, total = {}, 0
+    for file in sorted(folder.glob("model-*.safetensors")):
+        total += file.stat().st_size
+        with safe_open(file, "pt") as tensors:
+            files.update(dict.fromkeys(tensors.keys(), file.name))
+    index = {"metadata": {"total_size": total}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+# Reading.
+
+
+def newest_sound(run: RunFolder, *, set_aside: bool = False) -> Path | None:
+    """Return the newest checkpoint whose files are intact: the one to resume from.
+
+    Args:
+        run: the run's folder.
+        set_aside: rename the newer, damaged checkpoints, with a warning.
+
+    Returns:
+        Its folder; None if there is no checkpoint.
+
+    Raises:
+        ConfigError: there are checkpoints, and all of them are damaged.
+    """
+    damaged: dict[Path, str] = {}
+    for checkpoint in reversed(checkpoints(run.path)):
+        if (problem := _damage(checkpoint)) is None:
+            break
+        damaged[checkpoint] = problem
+    else:
+        if not damaged:
+            return None
+        listed = "\n".join(f"  {path.name}: {what}" for path, what in damaged.items())
+        raise ConfigError(
+            f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
+            "Restore their files, or start a new run with out=DIR."
+        )
+    for path, what in damaged.items():
+        if not set_aside:
+            warn_once(f"{path} is damaged ({what}): {checkpoint.name} is used")
+            continue
+        aside = path.with_name(f"damaged-{path.name}")
+        remove(aside)
+        path.rename(aside)
+        logger.warning("%s is damaged (%s): set aside as %s", path, what, aside.name)
+    return checkpoint
+
+
+def require_sound(checkpoint: Path) -> None:
+    """Check the files of a checkpoint.
+
+    Raises:
+        ConfigError: one is damaged.
+    """
+    manifest.require_sound(checkpoint)
+    read_state(checkpoint)
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """Describe the first damaged file of a checkpoint; None if all files are intact."""
+    if (problem := manifest.damage(checkpoint)) is not None:
+        return problem
+    try:
+        read_state(checkpoint)
+    except ConfigError as error:
+        return f"state.json: {error}"
+    return None
+
+
+def read_state(checkpoint: Path) -> State:
+    """Read the `state` that was given to `write`.
+
+    Raises:
+        ConfigError: an entry is missing or has another type, or the step is not the folder's.
+    """
+    try:
+        state = State(**parse_json(read_whole(checkpoint / "state.json")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from error
+    if state.step != step_of(checkpoint):
+        raise ConfigError(f"step is {state.step}; expected {step_of(checkpoint)}")
+    return state
+
+
+def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
+    """Restore AdamW's moments, with the strategy and the ranks of this run.
+
+    Raises:
+        RunError: a parameter's moments are missing.
+    """
+    from safetensors import safe_open
+
+    sources: dict[str, Any] = {}
+    for file in sorted((checkpoint / "optimizer").glob("*.safetensors")):
+        tensors = safe_open(file, "pt")
+        sources.update(dict.fromkeys(tensors.keys(), tensors))
+    if not sources:  # written before the first update
+        return
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        keys = [f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")]
+        held = [key in sources for key in keys]
+        if not any(held):  # the loss does not depend on this parameter
+            continue
+        if not all(held):
+            raise RunError(f"{checkpoint / 'optimizer'} has no moments of {name}")
+        moments = {key.rpartition("/")[2]: sources[key].get_tensor(key) for key in keys}
+        parallel.set_moments(parameter, moments)
+
+
+def restore_random(checkpoint: Path, rank: int) -> None:
+    """Restore this rank's random states; a rank without saved states keeps its own."""
+    file = checkpoint / "random" / f"rank-{rank}.json"
+    if not file.is_file():
+        return
+    try:
+        state = parse_json(read_whole(file))
+        version, numbers, gauss = state["python"]
+        current, *cuda = (torch.tensor(each, dtype=torch.uint8) for each in state["torch"])
+        random.setstate((version, tuple(numbers), gauss))
+        torch.set_rng_state(current)
+    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
+        logger.warning("%s cannot be read (%s); new random states are used", file, error)
+        return
+    if len(cuda) == torch.cuda.device_count() > 0:  # skipped on other hardware
+        torch.cuda.set_rng_state_all(cuda)
+
+
+def _random_state() -> dict[str, Any]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    states = [state.tolist() for state in (torch.get_rng_state(), *cuda)]
+    return {"python": random.getstate(), "torch": states}

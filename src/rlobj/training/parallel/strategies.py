@@ -1,0 +1,244 @@
+"""The interface of all strategies.
+
+The strategy ddp: one process, or torch's DistributedDataParallel over several.
+
+The strategy fsdp2: torch's fully_shard shards weights, gradients and moments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from rlobj.ranks import ProcessGroup
+from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
+
+Moments = dict[str, Tensor]
+"""AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+Scorer = Callable[..., TokenScores]
+
+
+class Columns(nn.Module):
+    """A `PolicyScorer` that returns a dict of tensors, which every wrapper can traverse.
+
+    It calls the scorer's `forward` directly, so that the wrapped root is the only module that reads
+    the head's weight.
+    """
+
+    def __init__(self, scorer: PolicyScorer) -> None:
+        super().__init__()
+        self.scorer = scorer
+
+    def forward(self, *inputs: Tensor, **settings: Any) -> dict[str, Tensor]:
+        """Return the requested columns of `TokenScores`."""
+        scores = self.scorer.forward(*inputs, **settings)
+        return {name: column for name, column in vars(scores).items() if column is not None}
+
+
+class Parallel(ABC):
+    """Training of a policy on the processes of a run.
+
+    All ranks call every method, in the same order, because `prepare`, the prepared scorer,
+    `backward`, `step`, `full`, `moments` and `set_moments` may communicate. All ranks call the
+    scorer equally often: a rank with fewer batches adds calls with `pad_sequences([])` and the
+    loss `scores.logprobs.sum() * 0`.
+
+    Args:
+        accelerator: Accelerate's Accelerator.
+        strategy: name of the strategy.
+        max_grad_norm: the gradient is clipped to this norm.
+
+    Attributes:
+        accelerator: Accelerate's Accelerator.
+        device: device of this process.
+        comm: the process group.
+        rank: rank of this process, from 0.
+        size: number of processes.
+        strategy: name of the strategy.
+    """
+
+    def __init__(self, accelerator: Any, strategy: str, *, max_grad_norm: float) -> None:
+        self.accelerator = accelerator
+        self.strategy = strategy
+        self.max_grad_norm = max_grad_norm
+        self.device: torch.device = accelerator.device
+        self.comm = ProcessGroup(self.device)
+        self.rank = self.comm.rank
+        self.size = self.comm.size
+        self._module: Any = None
+        self._optimizer: Any = None
+        self._stack = contextlib.ExitStack()
+
+    def on_close(self, action: Callable[[], Any]) -> None:
+        """Register an action for `close`; actions run in reverse order."""
+        self._stack.callback(action)
+
+    def close(self) -> None:
+        """Run the registered actions. This process keeps its weights."""
+        self._stack.close()
+
+    @abstractmethod
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+        """Prepare the policy and the optimizer for the strategy.
+
+        Args:
+            scorer: the whole policy in float32, the same on every rank.
+            optimizer: optimizer of its parameters, before the first step.
+
+        Returns:
+            The function to call instead of the scorer. The parameters may be new objects: read them
+            again from `model.named_parameters()`.
+        """
+
+    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+        """Call the prepared module."""
+        return TokenScores(**self._module(*inputs, **settings))
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add a micro-batch's gradient. Gradients are scaled here and nowhere else.
+
+        The micro-batch losses of all ranks SUM to the objective, but every strategy averages over
+        ranks. The loss is therefore multiplied by the number of ranks, and not divided by the
+        number of micro-batches. Sums are float32.
+
+        Args:
+            loss: scalar loss of this rank's micro-batch, computed with the prepared scorer.
+            last: this is the last micro-batch before `step`; equal on all ranks.
+        """
+        (loss * self.size).backward()
+
+    def step(self, apply: bool) -> float:
+        """Clip the gradient, apply the optimizer's step, and clear the gradient.
+
+        Args:
+            apply: whether to apply the step; equal on all ranks.
+
+        Returns:
+            The norm of the whole gradient before clipping, equal on all ranks. If it is not finite
+            or `apply` is false, neither the weights nor the optimizer's state change.
+        """
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        total = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        if apply and torch.isfinite(total):
+            nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
+            self._optimizer.step()
+        self._optimizer.zero_grad()
+        return float(total)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the learning rate of the next steps; nothing else changes it."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
+    def full(self, parameter: nn.Parameter) -> Tensor:
+        """Return the whole parameter on every rank; it may share the parameter's memory.
+
+        Process one parameter at a time: with zero3 and fsdp2 each result is a copy.
+        """
+        return whole(parameter.detach())
+
+    def moments(self, parameter: nn.Parameter) -> Moments:
+        """Return the optimizer's whole state of a parameter on every rank; it may share memory.
+
+        Returns:
+            The moments; {} if the parameter is frozen or before the first step.
+        """
+        state = self._optimizer.state.get(parameter, {})
+        return {name: whole(state[name]) for name in (*MOMENTS, "step") if name in state}
+
+    def set_moments(self, parameter: nn.Parameter, moments: Moments) -> None:
+        """Restore what `moments` returned, {} included; strategy and rank count may differ.
+
+        Call it for every parameter, after `prepare` and before the first step.
+        """
+        if moments:
+            state = {name: _as(parameter, moments[name]) for name in MOMENTS}
+            step = moments["step"].to(self._step_device(parameter), copy=True)
+            self._optimizer.state[parameter] = {**state, "step": step}
+
+    def _step_device(self, parameter: Tensor) -> torch.device:
+        """Where AdamW counts steps: on the CPU; if it is fused, where the parameter is."""
+        return parameter.device if self._optimizer.defaults["fused"] else torch.device("cpu")
+
+
+def whole(tensor: Any) -> Tensor:
+    """The whole tensor, on every rank; of a tensor without shards, itself."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _as(parameter: Any, tensor: Tensor) -> Tensor:
+    """A copy of a whole tensor, which every rank has, sharded as the parameter is."""
+    tensor = tensor.to(parameter.device, parameter.dtype, copy=True)
+    if not isinstance(parameter, DTensor):
+        return tensor
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+
+
+class Replicated(Parallel):
+    """Plain training in one process; data parallelism in several."""
+
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+        self._optimizer = optimizer
+        self._module = self.accelerator.prepare_model(Columns(scorer))
+        if self.size > 1:
+            self._arrange_buckets()
+        return self._score
+
+    def _arrange_buckets(self) -> None:
+        """Run a first backward pass, after which DDP arranges its buckets.
+
+        With three or more ranks, sums depend on this arrangement. A resumed run must compute the
+        same sums as an uninterrupted one.
+        """
+        scores = self._score(*pad_sequences([], self.device))
+        self.backward(scores.logprobs.sum() * 0, last=True)
+        self._optimizer.zero_grad()
+
+    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+        with self.accelerator.no_sync(self._module):  # `backward` decides when to reduce gradients
+            return super()._score(*inputs, **settings)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        sync = self.accelerator.trigger_sync_in_backward(self._module)
+        with sync if last else contextlib.nullcontext():
+            super().backward(loss, last)
+
+
+class FullySharded(Parallel):
+    """FSDP2: gathers a decoder layer while it computes, and other weights while the scorer does.
+
+    Gradients are reduced into their shards at every micro-batch. Reducing them only at the last one
+    would need memory for whole gradients on every rank.
+    """
+
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        root = Columns(scorer).to(self.device)
+        names = {id(parameter): name for name, parameter in root.named_parameters()}
+        mesh = init_device_mesh(self.device.type, (self.size,))
+        for layer in _layers(scorer.model.get_decoder()):
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        fully_shard(root, mesh=mesh, reshard_after_forward=True)
+        shards = dict(root.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [shards[names[id(parameter)]] for parameter in group["params"]]
+        self._module, self._optimizer = root, optimizer
+        return self._score
+
+
+def _layers(decoder: nn.Module) -> list[nn.Module]:
+    """Return the decoder's layers, which are the members of its module lists."""
+    lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
+    return [layer for each in lists for layer in each]

@@ -1,1 +1,0 @@
-"""Checkpoints, sample tables and trackers of a run."""
