@@ -13,7 +13,8 @@ from torch import Tensor
 from rlobj import Clip, Objective, TokenBatch, load_preset
 from rlobj.objectives.divisors import SequenceMean
 from rlobj.objectives.statistics import Comm, SingleProcess
-from rlobj.records.observed import ObservedUpdate, token_metrics
+from rlobj.records.metrics import token_metrics
+from rlobj.records.observed import ObservedUpdate
 
 STAPO = load_preset("stapo").objective
 

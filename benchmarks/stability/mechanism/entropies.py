@@ -19,7 +19,7 @@ from benchmarks.stability.conditions import BASE, objective
 from benchmarks.stability.mechanism.batches import Policy, Rollout, score, table_of
 from benchmarks.stability.mechanism.gradients import logits_of, pull, slopes
 from rlobj import TokenBatch
-from rlobj.records.observed import QUADRANTS
+from rlobj.records.metrics import QUADRANTS
 
 
 def quadrants(table: TokenBatch, advantages: Tensor) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from benchmarks.stability.mechanism.batches import (
     sampled,
     table_of,
 )
-from rlobj.records.observed import QUADRANTS
+from rlobj.records.metrics import QUADRANTS
 
 RATES = (1e-4, 1e-3, 1e-2)
 SEEDS, FEW, TWO = range(8), range(4), range(2)

@@ -24,7 +24,8 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
-from rlobj.records.observed import POLICY, ObservedUpdate, average, sampler_gap, token_metrics
+from rlobj.records.metrics import average, sampler_gap, token_metrics
+from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.recorder import Recorder
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import agree
-from rlobj.records.observed import MicroBatchResult
+from rlobj.records.metrics import MicroBatchResult
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from rlobj.integrations.trl.rollout import (
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
-from rlobj.records.observed import MicroBatchResult, combine
+from rlobj.records.metrics import MicroBatchResult, combine
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 

@@ -25,16 +25,15 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
-from rlobj.records.observed import (
+from rlobj.records.metrics import (
     MEASURED,
-    POLICY,
     PREDICTED,
     MicroBatchResult,
-    ObservedUpdate,
     average,
     combine,
     token_metrics,
 )
+from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
