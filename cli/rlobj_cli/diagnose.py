@@ -1,7 +1,4 @@
-"""`rlobj diagnose`.
-
-`rlobj diagnose`: what is wrong with runs.
-"""
+"""`rlobj diagnose`: what is wrong with runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`rlobj doctor`.
-
-`rlobj doctor`: what is installed, what this machine has, and which engines can run on it.
-"""
+"""`rlobj doctor`: what is installed, what this machine has, and which engines can run on it."""
 
 from __future__ import annotations
 

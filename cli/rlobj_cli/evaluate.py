@@ -1,7 +1,4 @@
-"""`rlobj eval`.
-
-`rlobj eval`, and `rlobj eval compare | regrade | score | show` for evaluations that exist.
-"""
+"""`rlobj eval`, and `rlobj eval compare | regrade | score | show` for evaluations that exist."""
 
 from __future__ import annotations
 

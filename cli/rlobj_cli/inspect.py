@@ -1,7 +1,4 @@
-"""`rlobj inspect`.
-
-`rlobj inspect`: the tokens that a run's objective dropped, reweighted or penalised.
-"""
+"""`rlobj inspect`: the tokens that a run's objective dropped, reweighted or penalised."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`rlobj presets` and `rlobj explain`.
-
-`rlobj presets`: list, show, compare and check presets, their schema; `rlobj explain`.
-"""
+"""`rlobj presets`: list, show, compare and check presets, their schema; `rlobj explain`."""
 
 from __future__ import annotations
 

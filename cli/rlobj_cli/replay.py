@@ -1,7 +1,4 @@
-"""`rlobj replay`.
-
-`rlobj replay`: what other objectives and rules do to the tokens that a run recorded.
-"""
+"""`rlobj replay`: what other objectives and rules do to the tokens that a run recorded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`rlobj report`.
-
-`rlobj report`: runs compared on one page, with their numbers in the terminal.
-"""
+"""`rlobj report`: runs compared on one page, with their numbers in the terminal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`rlobj train`.
-
-`rlobj train`: parses the command line.
-"""
+"""`rlobj train`: parses the command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`rlobj watch`.
-
-`rlobj watch`: follows a run in the terminal.
-"""
+"""`rlobj watch`: follows a run in the terminal."""
 
 from __future__ import annotations
 

@@ -2,6 +2,5 @@
 
 presets             a published objective as a YAML file: a partial RunConfig
 layers              what a preset, a file and single settings say, and in which order they count
-embedded_profile    the settings that fit a run to the embedded policy
 run_config          RunConfig, every setting with its default, and how layers become one
 """

@@ -6,8 +6,8 @@
     ProblemStream                 the problems in a shuffled endless order that can be resumed
     format_prompt, encode_prompt  problem -> text -> token ids
 
-`rlobj.data.tasks` has the built-in tasks, `rlobj.data.sources` the named training sets and
-`rlobj.data.sources` the benchmarks.
+`rlobj.data.tasks` has the built-in tasks, and `rlobj.data.sources` the named training sets and the
+benchmarks.
 """
 
 from rlobj.data.layouts import Columns

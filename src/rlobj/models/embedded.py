@@ -16,8 +16,6 @@ digit first but many of its samples are wrong. For scratchpads, the responses ha
 replaced by another one, or a letter precedes a character, and the response goes on from the right
 numbers. The policy imitates that. Its training is short and ends at the full learning rate, so that
 many of its answers are wrong.
-
-The embedded policy as a model folder in the user's cache, made on first use.
 """
 
 from __future__ import annotations

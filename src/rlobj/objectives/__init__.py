@@ -14,5 +14,5 @@ objective     Objective: all of these, with `plan` and `loss`
 
 `functional` has ratios and estimators of the KL as functions of tensors, and `statistics` has sums
 and order statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `planning`
-has the parts of the stages. `needs` lists the columns that are read.
+has the parts of the stages. `explanation` has an objective in words, and the columns it reads.
 """

@@ -1,11 +1,10 @@
 """Training: `train` starts a run, `resume` continues one.
 
 run.py     from the arguments to the settings, their checks, and a run
-result.py  what a run returns
-loop/      what a run opens, and the algorithm of a step
+loop/      what a run opens, the algorithm of a step, and what a run returns
 rollouts/  from problems to graded responses
-storage/   the files of a run
 parallel/  several processes
+checkpoint.py, trackers.py  what a run leaves beside metrics and records
 """
 
 from typing import TYPE_CHECKING

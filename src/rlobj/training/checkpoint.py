@@ -10,8 +10,6 @@
         manifest.json   size in bytes and CRC-32 of every file
 
 Tensors are stored whole and by name, so any strategy with any number of ranks can read them.
-
-Checkpoints, sample tables and trackers of a run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Replay: other objectives and rules on recorded tokens, without a model.
 
-candidates   what is replayed: presets, objectives, rules, sweeps
-planned      objectives planned again on full tables
-tallies      sums over tokens, and the rows made of them
-result       Replay
+plans        what is replayed, objectives planned again on full tables, sums over tokens, and Replay
 replaying    replay
 """
 
