@@ -229,22 +229,3 @@ def test_three_runs_of_five_thousand_steps_open_and_zoom_quickly(
     zoom = "document.getElementById('smooth').dispatchEvent(new Event('input'))"
     spent = browser.run(f"(() => {{ {begun} {zoom}; {ended} }})()")
     assert spent < 5000, "all visible figures are drawn anew in 0.1 s where nothing else runs"
-
-
-def test_no_printed_page_ends_with_the_title_of_a_section(browser: Browser, page: Path) -> None:
-    opened(browser, page)
-    browser.send("Emulation.setEmulatedMedia", media="print")
-    script = """(height => {
-      const style = document.body.style, top = x => Math.floor(x.getClientRects()[0].left / 800);
-      Object.assign(style, {columnWidth: "800px", columnGap: 0, columnFill: "auto", margin: 0,
-        padding: 0, maxWidth: "none", width: "800px", height: `${height}px`});
-      return [...document.querySelectorAll("section > h2")].filter(title => {
-        const next = title.nextElementSibling.querySelector("figure, li, tr, p");
-        return next && top(title) !== top(next);
-      }).map(title => `${title.textContent} at ${height}`);
-    })"""
-    try:
-        alone = [browser.run(f"{script}({height})") for height in range(600, 1200, 30)]
-    finally:
-        browser.send("Emulation.setEmulatedMedia", media="")
-    assert sum(alone, []) == []
