@@ -229,3 +229,18 @@ def test_three_runs_of_five_thousand_steps_open_and_zoom_quickly(
     zoom = "document.getElementById('smooth').dispatchEvent(new Event('input'))"
     spent = browser.run(f"(() => {{ {begun} {zoom}; {ended} }})()")
     assert spent < 5000, "all visible figures are drawn anew in 0.1 s where nothing else runs"
+
+
+def test_titles_of_a_printed_report_are_blocks_that_stay_with_their_figures(
+    browser: Browser, page: Path
+) -> None:
+    """Chromium keeps a title with what follows only if it is a block."""
+    opened(browser, page)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    try:
+        script = "[...document.querySelectorAll('section > h2')].map(getComputedStyle)"
+        found = browser.run(f"{script}.map(style => [style.display, style.breakAfter])")
+    finally:
+        browser.send("Emulation.setEmulatedMedia", media="")
+    assert found
+    assert {tuple(each) for each in found} == {("block", "avoid")}
