@@ -42,7 +42,7 @@ def test_help_has_an_example_and_fits_in_80_columns(command: list[str]) -> None:
 def test_help_does_not_import_slow_packages() -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom rlobj_cli.app import app\n"
-        "for words in (['--help'], ['train', '--help'], ['eval', '--help'], ['train', '--nope']):\n"
+        "for words in (['--help'], ['train', '--help'], ['eval', '--help']):\n"
         "    CliRunner().invoke(app, words)\n"
         "print({'torch', 'transformers', 'pyarrow', 'yaml'} & set(sys.modules))\n"
     )

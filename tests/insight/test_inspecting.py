@@ -171,7 +171,7 @@ def test_where_reads_rows_as_rules_read_tokens(tmp_path: Path, where: str, texts
         ("reward('format') > 0", "no column"),
         ("spurios > 0", "Did you mean 'spurious'"),
         ("spurious > 0", "is unknown for all tokens"),
-        ("text == 'a'", "--text TEXT"),
+        ("text == 'a'", "text=TEXT"),
         ("kept", "such as kept > 0"),
         ("prob", "is a number. Expected a rule"),
         ("prob <", "cannot be read"),
