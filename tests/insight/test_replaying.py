@@ -193,8 +193,7 @@ def test_what_a_run_did_not_record_is_named_with_what_to_type() -> None:
     unscored[: int(table.lengths[:4].sum())] = math.nan  # a group without signal
     found = rlobj.replay([update_of(GRPO, table)], ["ar", "lp-reg", "dapo-loss"])
     assert (
-        "did not record ref_logprobs; set objective.penalties=[{kind: kl"
-        in (found.refused["ar"])
+        "did not record ref_logprobs; set objective.penalties=[{kind: kl" in (found.refused["ar"])
     )
     assert "proxy_kl" in found.refused["lp-reg"]
     assert set(rows(found.objectives)) == {"recorded", "dapo-loss"}
