@@ -332,6 +332,6 @@ def test_three_runs_of_five_thousand_steps_are_fast_and_small(tmp_path: Path) ->
         )
     start = time.process_time()
     page = rlobj.report(folders)
-    assert time.process_time() - start < 8, "it takes 4 to 7 s where nothing else runs"
+    assert time.process_time() - start < 16, "it takes 4 to 7 s where nothing else runs"
     assert page.stat().st_size < 5_000_000
     assert len(data_of(page)["figures"][0]["lines"][0]["y"]) == 5000, "no step is left out"
