@@ -20,7 +20,7 @@ from rlobj.evaluation.report import results_json, results_markdown, write_page
 from rlobj.evaluation.report.page import kept_texts, percent_signed, verdict
 from rlobj.evaluation.samples import GradedBenchmark, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, summarise
-from rlobj.reporting.page import script_safe
+from rlobj.reporting.figures import script_safe
 from rlobj.rewards import Graded
 
 ABOUT = {

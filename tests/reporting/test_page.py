@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 
-from rlobj.reporting.page import definition_list, fill, pack, render_page, script_safe
+from rlobj.reporting.figures import definition_list, fill, pack, render_page, script_safe
 
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
 

@@ -22,8 +22,15 @@ from rlobj.config.layers import flattened
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
-from rlobj.reporting.figures import escaped, markdown_table
-from rlobj.reporting.page import definition_list, fill, html_table, render_page, script_safe
+from rlobj.reporting.figures import (
+    definition_list,
+    escaped,
+    fill,
+    html_table,
+    markdown_table,
+    render_page,
+    script_safe,
+)
 from rlobj.rewards import Graded
 from rlobj.rewards.function_worker import MAPPING
 

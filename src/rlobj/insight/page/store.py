@@ -41,7 +41,7 @@ from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.reading import COLUMNS, open_records, read_records, sound
 from rlobj.records.rows import TokenTexts, numbers, numpy, rows_of
 from rlobj.records.tables import UpdateTable, read_tables
-from rlobj.reporting.page import pack
+from rlobj.reporting.figures import pack
 
 BUDGET = 1_000_000
 """Rows of a page."""

@@ -25,7 +25,7 @@ from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
 from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
 from rlobj.records.reading import COLUMNS
 from rlobj.reporting import visible
-from rlobj.reporting.page import definition_list, fill, render_page
+from rlobj.reporting.figures import definition_list, fill, render_page
 
 _asset = partial(packaged, "rlobj.insight.page")
 STORE = ("rules", "evaluate", "store")

@@ -21,8 +21,7 @@ from rlobj.insight.inspecting import Line, mean, percent, total
 from rlobj.insight.run_report.plots import Plot, figures, finding_id
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.reporting import Figure, figure_data, save_figure, visible
-from rlobj.reporting.figures import COLORS, DASHES, dash_of
-from rlobj.reporting.page import fill, html_table, pack, render_page
+from rlobj.reporting.figures import COLORS, DASHES, dash_of, fill, html_table, pack, render_page
 
 _TABLE = packaged_table("rlobj.insight.run_report", "tables.yaml")
 _LAST = 10
