@@ -21,7 +21,7 @@ import torch
 
 from rlobj import TokenBatch
 from rlobj.objectives.rules import Expr, Level
-from rlobj.objectives.rules.expression import share
+from rlobj.objectives.rules.expression import rounded_share
 
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"
@@ -380,7 +380,7 @@ class Reference:
         numbers = self.values(node.value, self.members(node, Level.TOKEN, unit)).values()
         if not numbers:
             return None
-        best = sorted(numbers)[max(share(node.q, len(numbers), "ceil"), 1) - 1]
+        best = sorted(numbers)[max(rounded_share(node.q, len(numbers), "ceil"), 1) - 1]
         return Approximate(best.value, max(number.error for number in numbers))
 
     def rank(self, node: Any, place: Place) -> Approximate | None:
@@ -445,7 +445,9 @@ class Reference:
         """The outcomes of a population's tokens, undefined where the number is."""
         members = self.members(node, Level.TOKEN, unit)
         values = self.values(node.value, members)
-        k = min(max(share(node.fraction, len(values), node.round), node.at_least), len(values))
+        k = min(
+            max(rounded_share(node.fraction, len(values), node.round), node.at_least), len(values)
+        )
         chosen: dict[Place, bool | None] = dict.fromkeys(members)
         if k == 0 or k < node.none_below:
             return {**chosen, **dict.fromkeys(values, False)}
@@ -462,7 +464,7 @@ class Reference:
         rule = [place for place in every if self.known(node.rule, place)]
         k = node.amount
         if type(k) is not int:
-            k = share(k, len(rule if node.of == "rule" else every), node.round)
+            k = rounded_share(k, len(rule if node.of == "rule" else every), node.round)
         assert self.draw is not None
         assert self.batch.ids is not None
         draws = {(i, t): self.draw(node.seed, int(self.batch.ids[i]), t or 0) for i, t in rule}

@@ -12,7 +12,16 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import number, reading, show_page, table, working
+from rlobj_cli.screen.console import (
+    beginning,
+    in_context,
+    number,
+    reading,
+    show_page,
+    style_of,
+    table,
+    working,
+)
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
@@ -106,8 +115,6 @@ def show(console: Console, found: Inspection, groups: int) -> None:
 
 def _groups(found: Inspection, groups: int, width: int) -> Table:
     """The largest groups: a row of means, and below it the examples in context."""
-    from rlobj_cli.screen.console import beginning, in_context, style_of
-
     clauses = [(row["effect"], row["clause"]) for row in found.clauses.to_pylist()]
     factors = any(effect == "reweighted" for effect, _ in clauses)
     digits = {name: each for name, each in NUMBERS.items() if factors or name != "factor"}

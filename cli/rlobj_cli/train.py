@@ -72,7 +72,7 @@ def train(
         changes, refused = _overrides(None, changing, settings or []), refused_on_resume(ctx)
         with working(console):
             found = open_resumed(resume, changes, again, trust=trust, refused=refused)
-        _running(console).resume(console, found, changes, processes, reward)
+        _training(console).resume(console, found, changes, processes, reward)
         return
     _check_problems(data, task)
     overrides = _overrides(config, given, settings or [])
@@ -85,15 +85,15 @@ def train(
             layers = layers_from(from_run, preset, overrides, trust=trust)
     built = prepared(build_config(layers, trust=trust))  # a mistake is an error at once
     folder = new_folder(built, None if dry_run else out)
-    _running(console).start(console, built, layers, folder, dry_run, processes)
+    _training(console).start(console, built, layers, folder, dry_run, processes)
 
 
-def _running(console: Console) -> Any:
+def _training(console: Console) -> Any:
     """The module that trains, whose import takes seconds, with a sign of life on the screen."""
     with working(console):
-        from rlobj_cli.screen import training as running
+        from rlobj_cli.screen import training
 
-    return running
+    return training
 
 
 def _check_problems(data: str | None, task: str | None) -> None:

@@ -12,7 +12,7 @@ from forked import wait_until
 from runs import finish, program
 from typer.testing import CliRunner
 
-from rlobj.samplers.vllm import connection as versions
+from rlobj.samplers.vllm import connection
 from rlobj_cli.app import app
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ ENGINES = [
         "vllm",
         marks=[
             pytest.mark.vllm,
-            pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed"),
+            pytest.mark.skipif(connection.installed_vllm() is None, reason="vLLM is not installed"),
         ],
     ),
 ]
@@ -169,7 +169,7 @@ def test_imported_responses_are_scored(tmp_path):
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
+@pytest.mark.skipif(connection.installed_vllm() is None, reason="vLLM is not installed")
 def test_engines_agree_within_their_intervals(tmp_path):
     """The embedded policy on its held-out task, with transformers and with vLLM."""
     log = tmp_path / "log"

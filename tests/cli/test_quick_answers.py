@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 2.5
+SECONDS = 1.5
 """CPU seconds, user and system, that an answer may cost; it takes 0.25, and 0.9 with settings."""
 
 PROGRAM = """

@@ -24,7 +24,7 @@ from rlobj.evaluation.problem_sets import (
     named_problems,
     problem_sets,
 )
-from rlobj.models import location as manifest
+from rlobj.models.location import write_manifest
 from rlobj.rewards.kinds import Exact
 
 
@@ -80,7 +80,7 @@ def write_checkpoint(run: RunFolder, step: int) -> None:
     for file in map(place.joinpath, names.split()):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-    manifest.write(place)
+    write_manifest(place)
 
 
 def test_a_run_has_its_newest_model_its_problems_and_its_settings(run: Path) -> None:

@@ -330,8 +330,11 @@ def test_three_runs_of_five_thousand_steps_are_fast_and_small(tmp_path: Path) ->
         folders.append(
             write_run(tmp_path / str(run), lines, objective={"reweight": f"0.{run + 1}"})
         )
-    start = time.process_time()
-    page = rlobj.report(folders)
-    assert time.process_time() - start < 16, "it takes 4 to 7 s where nothing else runs"
+    seconds: list[float] = []
+    while len(seconds) < 3 and min(seconds, default=8.0) >= 8:  # caches may be shared with others
+        start = time.process_time()
+        page = rlobj.report(folders)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 8, "it takes 4 to 7 s where nothing else runs"
     assert page.stat().st_size < 5_000_000
     assert len(data_of(page)["figures"][0]["lines"][0]["y"]) == 5000, "no step is left out"

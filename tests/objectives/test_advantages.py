@@ -27,7 +27,7 @@ from rlobj.objectives.advantages import (
     PassAtK,
     QuantileBaseline,
 )
-from rlobj.objectives.joining import differ, merged
+from rlobj.objectives.joining import differ, merged_rewards
 
 FAMILY = [
     AccurateGroupCentered(),
@@ -360,7 +360,7 @@ def test_a_best_reward_that_is_shared_up_to_rounding_has_no_advantage() -> None:
 def test_rewards_that_differ_by_more_than_rounding_are_not_equal() -> None:
     assert run(GroupCentered(), [1.0, 1.0 + 1e-8])[1] == pytest.approx(5e-9)
     many = torch.linspace(0, 1, 3001, dtype=torch.float64)
-    assert torch.equal(merged(many), many)
+    assert torch.equal(merged_rewards(many), many)
     assert differ(torch.tensor([NAN, 1.0, 2.0]))
     assert not differ(torch.tensor([NAN, 1.0]))
     assert not differ(torch.tensor([]))

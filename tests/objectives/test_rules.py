@@ -33,7 +33,7 @@ from rlobj import (
     when,
 )
 from rlobj.objectives.rules import Expr, Number, Rule, declared
-from rlobj.objectives.rules.expression import share
+from rlobj.objectives.rules.expression import rounded_share
 from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
 from rlobj.objectives.rules.parsing import MAX_DEPTH
 
@@ -373,15 +373,15 @@ def test_other_roundings_are_refused(rule: str) -> None:
 
 
 def test_share_computes_with_the_fraction_as_a_decimal() -> None:
-    assert [share(0.29, 100, "floor"), share(0.57, 100, "floor")] == [29, 57]
-    assert share(2e-4, 5000, "ceil") == 1
+    assert [rounded_share(0.29, 100, "floor"), rounded_share(0.57, 100, "floor")] == [29, 57]
+    assert rounded_share(2e-4, 5000, "ceil") == 1
 
 
 @pytest.mark.parametrize("n", [3, 6, 30, 3 * 10**6])
 def test_a_third_of_three_tokens_is_one_token(n: int) -> None:
-    assert share(1 / 3, n, "floor") == share(1 / 3, n, "ceil") == n // 3
-    assert share(2 / 3, n + 1, "linear") == n // 3 * 2 + 1, "as torch.quantile interpolates"
-    assert share(1e-12, n, "ceil") == 1
+    assert rounded_share(1 / 3, n, "floor") == rounded_share(1 / 3, n, "ceil") == n // 3
+    assert rounded_share(2 / 3, n + 1, "linear") == n // 3 * 2 + 1, "as torch.quantile interpolates"
+    assert rounded_share(1e-12, n, "ceil") == 1
 
 
 def test_walk_returns_every_node_once() -> None:

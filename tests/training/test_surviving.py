@@ -160,7 +160,7 @@ def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
     ):
         (folder / "state.json").write_text(json.dumps(written | change))
         (folder / "manifest.json").unlink()
-        checkpoint._write_manifest(folder)
+        checkpoint.location.write_manifest(folder)
         [name] = change
         with pytest.raises(ConfigError, match=f"step-000001: state.json: {name}"):
             open_resumed(run.path)
@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path, monkeypatch,
         def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        place = "rlobj.training.checkpoint._write_manifest"
+        place = "rlobj.training.checkpoint.location.write_manifest"
         monkeypatch.setattr("safetensors.torch.save_file" if stage == "save_file" else place, full)
         with pytest.raises(RunError, match="No space left"):
             run_step(trainer)

@@ -22,7 +22,6 @@ from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import settings_of
 from rlobj.data import Chat, Problem
 from rlobj.data.problems import digest
-from rlobj.evaluation import problem_sets as identity
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
 from rlobj.evaluation.problem_sets import (
     Overrides,
@@ -30,8 +29,12 @@ from rlobj.evaluation.problem_sets import (
     ProblemSet,
     Protocol,
     find_protocol,
+    fingerprint,
+    model_identity,
+    module_identity,
     named_problems,
     problem_sets,
+    require_same,
 )
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
 from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
@@ -359,8 +362,8 @@ def _fitted(
 def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
     """Which weights are evaluated; those of a model object are hashed only for a folder."""
     if isinstance(model, str):
-        return {"source": model, **identity.model_identity(model)}
-    return {"source": None, **({} if out is None else identity.module_identity(model))}
+        return {"source": model, **model_identity(model)}
+    return {"source": None, **({} if out is None else module_identity(model))}
 
 
 def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
@@ -389,7 +392,7 @@ def _folder_name(model: str, settings: Mapping[str, Any]) -> str:
     """A readable name that is the same for the same settings only."""
     names = "+".join(settings["benchmarks"])
     names = names if len(names) <= 40 else f"{len(settings['benchmarks'])}-benchmarks"
-    return f"{file_name(model)}-{file_name(names)}-{identity.fingerprint(settings)[:8]}"
+    return f"{file_name(model)}-{file_name(names)}-{fingerprint(settings)[:8]}"
 
 
 def _begin(
@@ -407,7 +410,7 @@ def _begin(
     if stored:
         samples.read(repair=True)
     if samples.responses:
-        identity.require_same(samples.path, stored, settings)
+        require_same(samples.path, stored, settings)
     else:  # nothing was sampled under the stored settings
         stored = {}
     problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}

@@ -26,7 +26,7 @@ _READ: set[tuple[str, int, int, int]] = set()
 """Files that this process has read and found intact: path, time of the last change, size, CRC."""
 
 
-def write(place: Path) -> None:
+def write_manifest(place: Path) -> None:
     """Write the manifest of the files in a folder."""
     own = place / "manifest.json"
     files = sorted(file for file in place.rglob("*") if file.is_file() and file != own)

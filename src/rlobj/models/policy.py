@@ -51,7 +51,7 @@ def no_bars() -> Iterator[None]:
 _NAME = "default"
 
 
-def adapted(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
+def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
     """The model with frozen weights and adapters to train; new adapters do not change its output.
 
     Raises:
@@ -73,27 +73,29 @@ def adapted(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
         wrapped = peft.get_peft_model(model, settings)
     except ValueError as error:
         raise ConfigError(f"model.lora.targets={config.targets}: {error}") from error
-    for name, layer in _layers(base(wrapped)):
+    for name, layer in _layers(without_adapters(wrapped)):
         if not isinstance(layer.base_layer, nn.Linear):
             kind = type(layer.base_layer).__name__
             raise ConfigError(f"model.lora.targets: {name} is a {kind}; expected linear layers")
     return wrapped
 
 
-def base(model: Any) -> Any:
+def without_adapters(model: Any) -> Any:
     """The transformers model, with or without adapters in it."""
     return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
 @torch.no_grad()
-def merged(model: Any, full: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(
+    model: Any, full: Callable[[nn.Parameter], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
     """(name, whole tensor) of the transformers model with merged adapters, and stored buffers.
 
     Args:
         model: with or without adapters.
         full: gives one parameter whole, wherever its shards lie.
     """
-    inner = base(model)
+    inner = without_adapters(model)
     layers = dict(_layers(inner))
     for name, parameter in inner.named_parameters():
         if ".lora_" in name:
@@ -172,8 +174,8 @@ class Policy:
             full: returns one parameter whole, if it is sharded.
             as_stored: use the names of a Hugging Face checkpoint and not those of the modules.
         """
-        inner = base(self.model)
-        for name, tensor in merged(self.model, full):
+        inner = without_adapters(self.model)
+        for name, tensor in merged_weights(self.model, full):
             # Some modules fuse several tensors of the checkpoint.
             if as_stored and getattr(inner, "_weight_conversions", None):
                 from transformers.core_model_loading import revert_weight_conversion
@@ -184,7 +186,7 @@ class Policy:
 
     def save_settings(self, folder: Path) -> None:
         """Write a Hugging Face model folder without its weights."""
-        inner = base(self.model)
+        inner = without_adapters(self.model)
         inner.config.save_pretrained(folder)
         if inner.generation_config is not None:
             inner.generation_config.save_pretrained(folder)
@@ -210,7 +212,7 @@ def load_policy(
     with _loading(source):
         model: Any = load_model(config, source)
     if config.lora is not None:
-        model = adapted(model, config.lora, adapter)
+        model = with_adapters(model, config.lora, adapter)
     return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
 
 

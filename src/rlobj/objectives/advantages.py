@@ -20,8 +20,8 @@ import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.base.validation import Primitive
-from rlobj.objectives import joining as several
-from rlobj.objectives.rules.expression import share
+from rlobj.objectives import joining
+from rlobj.objectives.rules.expression import rounded_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,7 +101,7 @@ class Groups:
         centred = values - total / tokens
         variance = (centred.square() * self.lengths).sum() / (tokens - 1).clamp(min=1)
         nonempty = values[self.lengths > 0]
-        if not several.differ(nonempty):  # else A would be a rounding error
+        if not joining.differ(nonempty):  # else A would be a rounding error
             return torch.zeros_like(values)
         return centred / (variance + 1e-8).sqrt()
 
@@ -126,18 +126,18 @@ class Advantage(Primitive):
         """
         given = torch.as_tensor(rewards)
         device = given.device
-        rewards = several.total(given, weights).detach().double().cpu()
+        rewards = joining.total_reward(given, weights).detach().double().cpu()
         groups = torch.as_tensor(groups).long().cpu()
         if self.nonnegative:
-            several.check_sign(rewards, groups, given)
+            joining.check_sign(rewards, groups, given)
         lengths = torch.as_tensor(lengths).double().cpu()
         decided = (~rewards.isnan()).nonzero().squeeze(1)
         for column in (lengths, rewards, groups):
             decided = decided[column[decided].argsort(stable=True)]
         advantages = torch.zeros_like(rewards)
         if len(decided):
-            rounding = several.rounding(given.dtype)
-            equal = several.merged(rewards[decided], groups[decided], rounding)
+            rounding = joining.rounding(given.dtype)
+            equal = joining.merged_rewards(rewards[decided], groups[decided], rounding)
             table = _group(equal, groups[decided], lengths[decided], groups, rounding)
             estimate = self.estimate(table)
             zero = table.constant if self.relative else torch.zeros_like(table.constant)
@@ -289,7 +289,7 @@ class QuantileBaseline(Advantage):
         for group in groups.group.unique():
             member = groups.group == group
             ranked = groups.rewards[member]  # sorted by reward already
-            baseline[member] = ranked[share(self.K, len(ranked), "ceil") - 1]
+            baseline[member] = ranked[rounded_share(self.K, len(ranked), "ceil") - 1]
         baseline = torch.where(groups.single, 0.0, baseline)
         return (groups.rewards - baseline) / (groups.std(groups.rewards) + self.epsilon)
 
@@ -345,8 +345,8 @@ class Decoupled(Advantage):
             weight * self.each(column, groups, lengths)
             for weight, column in zip(weights, columns, strict=True)
         ]
-        total = several.total(torch.stack(parts, 1), None)
-        size = several.total(torch.stack(parts, 1).abs(), None)
+        total = joining.total_reward(torch.stack(parts, 1), None)
+        size = joining.total_reward(torch.stack(parts, 1).abs(), None)
         total = total.masked_fill(total.abs() <= _ROUNDING * size, 0.0)
         if self.then is None:
             return total

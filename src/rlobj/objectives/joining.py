@@ -278,7 +278,7 @@ def flat_columns(
     return {**flat, "lengths": mask.sum(1), "mask": mask}
 
 
-def check(
+def check_rewards(
     rewards: Tensor | None, names: Sequence[str] | None, weights: Sequence[float] | None
 ) -> None:
     """Check the rewards of a table.
@@ -307,7 +307,7 @@ def check(
         raise BatchError(f"reward_names must differ from each other, got {tuple(names)}")
 
 
-def total(rewards: Tensor, weights: Sequence[float] | None) -> Tensor:
+def total_reward(rewards: Tensor, weights: Sequence[float] | None) -> Tensor:
     """Σ_k w_k·R_k, [B]; NaN if any of the rewards is NaN.
 
     One reward without a weight is returned as it is; a sum is float64.
@@ -347,7 +347,7 @@ def check_sign(rewards: Tensor, groups: Tensor, parts: Tensor, names: Sequence[s
         )
 
 
-def named(rewards: Tensor, names: Sequence[str] | None, name: str) -> Tensor:
+def named_reward(rewards: Tensor, names: Sequence[str] | None, name: str) -> Tensor:
     """The reward with this name, [B].
 
     Raises:
@@ -366,7 +366,7 @@ def rounding(dtype: torch.dtype) -> float:
     return 1e-9 if dtype == torch.float64 else 4 * torch.finfo(torch.float32).eps
 
 
-def merged(rewards: Tensor, groups: Tensor | None = None, rounding: float = 1e-9) -> Tensor:
+def merged_rewards(rewards: Tensor, groups: Tensor | None = None, rounding: float = 1e-9) -> Tensor:
     """Rewards in which values that differ only by rounding are equal, such as 0.3 and 0.1 + 0.2.
 
     A reward that exceeds the next smaller one of its group by at most `rounding` of its size (or by
@@ -393,4 +393,4 @@ def differ(rewards: Tensor, rounding: float = 1e-9) -> bool:
         rounding: see the function of this name.
     """
     known = rewards[~rewards.isnan()].sort().values
-    return len(merged(known, rounding=rounding).unique()) > 1
+    return len(merged_rewards(known, rounding=rounding).unique()) > 1

@@ -16,7 +16,6 @@ import torch
 
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import joining
-from rlobj.objectives import joining as rewards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,7 +157,7 @@ class TokenBatch:
                     f"column '{name}' has shape {list(value.shape)}, expected {expected} "
                     f"(B = {responses} responses, N = {tokens} tokens by 'lengths')"
                 )
-        rewards.check(self.rewards, self.reward_names, self.reward_weights)
+        joining.check_rewards(self.rewards, self.reward_names, self.reward_weights)
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -280,8 +279,8 @@ class TokenBatch:
         """
         column = self.column("rewards", "the reward" if name is None else f"reward('{name}')")
         if name is None:
-            return rewards.total(column, self.reward_weights)
-        return rewards.named(column, self.reward_names, name)
+            return joining.total_reward(column, self.reward_weights)
+        return joining.named_reward(column, self.reward_names, name)
 
     def replace(self, **columns: Any) -> TokenBatch:
         """A copy with other columns and the same index.

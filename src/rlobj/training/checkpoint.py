@@ -31,10 +31,8 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import parse_json, read_whole, remove, settle, step_name, step_of
 from rlobj.base.validation import Model
 from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
-from rlobj.models import location as manifest
-from rlobj.models import policy as lora
-from rlobj.models.location import write as _write_manifest
-from rlobj.models.policy import Policy
+from rlobj.models import location
+from rlobj.models.policy import Policy, adapter_weights, without_adapters
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 
@@ -108,7 +106,7 @@ def write(
             if comm.rank == 0:
                 _write_rest(place, policy, state, comm.size)
                 add(place)
-                _write_manifest(place)
+                location.write_manifest(place)
                 settle(place, run.checkpoints / name)
     except RunError:
         if comm.rank == 0:
@@ -148,8 +146,8 @@ def _shares(policy: Policy, parallel: Any) -> dict[str, dict[str, Tensor]]:
                     yield f"{name}/{key}", torch.as_tensor(value)
 
     parts = {"model": mine(policy.weights(parallel.full)), "optimizer": mine(moments())}
-    if lora.base(policy.model) is not policy.model:
-        parts["adapter"] = dict(lora.adapter_weights(policy.model, parallel.full))
+    if without_adapters(policy.model) is not policy.model:
+        parts["adapter"] = dict(adapter_weights(policy.model, parallel.full))
     return parts
 
 
@@ -237,13 +235,13 @@ def require_sound(checkpoint: Path) -> None:
     Raises:
         ConfigError: one is damaged.
     """
-    manifest.require_sound(checkpoint)
+    location.require_sound(checkpoint)
     read_state(checkpoint)
 
 
 def _damage(checkpoint: Path) -> str | None:
     """Describe the first damaged file of a checkpoint; None if all files are intact."""
-    if (problem := manifest.damage(checkpoint)) is not None:
+    if (problem := location.damage(checkpoint)) is not None:
         return problem
     try:
         read_state(checkpoint)

@@ -39,6 +39,7 @@ from rlobj.config.layers import (
 from rlobj.config.presets import difference, load_preset, merge, read_yaml
 from rlobj.config.resuming import refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, learning_rate, settings_of
+from rlobj.config.run_folder import RunFolder, dump_config
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
@@ -48,7 +49,6 @@ from rlobj.objectives.objective import Objective
 from rlobj.training.loop.clock import Callback
 
 if TYPE_CHECKING:
-    from rlobj.config.run_folder import RunFolder
     from rlobj.training.loop.opening import CallerInputs
     from rlobj.training.loop.running import TrainingResult
 
@@ -140,7 +140,6 @@ def train(
     out = new_folder(config, out)
     if not _launches(processes, inputs):
         return run_training(config, out, inputs)
-    from rlobj.config.run_folder import dump_config
 
     with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
         file = Path(folder) / "config.yaml"
@@ -261,7 +260,6 @@ def open_resumed(
         stored = settings_of(RunConfig(**own))
         config = build_config([("run", stored), *changes])
     _require_same_objects(run, stored, again, recorded_objects(config))
-    from rlobj.config.run_folder import RunFolder
     from rlobj.training.checkpoint import newest_sound
 
     directory = RunFolder(run)
@@ -317,7 +315,6 @@ def layers_from(
     layer = FromFile(f"run {path.name}")
     if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
         checkpoint = run_folder.named_checkpoint(path, step or None)
-        from rlobj.config.run_folder import RunFolder
         from rlobj.training.checkpoint import newest_sound, require_sound
 
         if step:
@@ -376,8 +373,6 @@ def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
     """
     if out is not None:
         if run_folder.is_run(Path(out)):
-            from rlobj.config.run_folder import RunFolder
-
             RunFolder(out).refuse_if_taken()
         return Path(out)
     name = Path(config.preset).stem if config.preset else "run"
@@ -498,7 +493,6 @@ def _launches(processes: int | None, inputs: CallerInputs) -> bool:
 
 def _launched(words: Sequence[str], processes: int | None, out: Path) -> TrainingResult:
     """Train in new processes, and read what they left."""
-    from rlobj.config.run_folder import RunFolder
     from rlobj.training.loop.running import TrainingResult
     from rlobj.training.parallel.launcher import launch
 

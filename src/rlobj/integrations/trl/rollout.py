@@ -23,7 +23,7 @@ from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.base.files import write_whole
 from rlobj.config.presets import difference
 from rlobj.integrations.trl.settings import TABLE, say
-from rlobj.objectives.joining import differ, rounding, total
+from rlobj.objectives.joining import differ, rounding, total_reward
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
@@ -191,7 +191,9 @@ class Rollouts(_Trainer):
         known = decided(rewards, self.reward_func_names if needs.rewards or apart else None)
         output |= {"rlobj_ids": ids, "rlobj_groups": ids // group, "rlobj_rewards": known[rows]}
         apart = self.args.multi_objective_aggregation == "normalize_then_sum"
-        scaled = rewards if apart else total(known, self.reward_weights.tolist()).unsqueeze(1)
+        scaled = (
+            rewards if apart else total_reward(known, self.reward_weights.tolist()).unsqueeze(1)
+        )
         equal = equal_groups(scaled, group)[rows]
         output["advantages"] = output["advantages"].masked_fill(equal, 0.0)
         if training:

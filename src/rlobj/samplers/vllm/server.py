@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
-from rlobj.samplers.vllm import connection as versions
+from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.settings import ServerSettings, check_extra
 
@@ -69,7 +69,7 @@ def command(
     check_extra(arguments, _OURS)
     given = {name.replace("-", "_"): value for name, value in arguments.items()}
     defaults: dict[str, Any] = {"max_model_len": "auto"}
-    if versions.on_cpu():
+    if vllm_on_cpu():
         defaults |= {"kv_cache_memory_bytes": 256 << 20, "enforce_eager": True}
     ours: dict[str, Any] = {
         "model": model,
@@ -121,9 +121,9 @@ class Server:
         dtype: str = "auto",
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        versions.check()
+        check_vllm()
         if dtype == "auto":
-            dtype = "float32" if versions.on_cpu() else "bfloat16"
+            dtype = "float32" if vllm_on_cpu() else "bfloat16"
         self._host, self.port, self.dtype = host, port, dtype
         reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
         self._reached = reached
@@ -164,7 +164,7 @@ class Server:
         }
         environment |= {auth.KEY_VARIABLE: self._key, "VLLM_SERVER_DEV_MODE": "1"}
         environment |= {"VLLM_NO_USAGE_STATS": "1"}
-        if versions.on_cpu():
+        if vllm_on_cpu():
             environment["TORCHDYNAMO_DISABLE"] = "1"  # it takes seconds and needs a C++ compiler
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

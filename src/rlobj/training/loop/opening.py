@@ -32,9 +32,17 @@ from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
 from rlobj.data.tasks import TASKS
-from rlobj.models import policy as lora
 from rlobj.models.embedded import RECIPES, embedded_policy
-from rlobj.models.policy import Policy, arithmetic, load_model, load_policy, policy_of
+from rlobj.models.policy import (
+    Policy,
+    arithmetic,
+    load_model,
+    load_policy,
+    policy_of,
+    vllm_sampler,
+    with_adapters,
+    without_adapters,
+)
 from rlobj.objectives.objective import Objective
 from rlobj.ranks import ProcessGroup, together
 from rlobj.records.rows import TokenTexts
@@ -443,7 +451,7 @@ class InitialPolicy:
                 self._original = copy.deepcopy(policy.model)
                 policy.model.load_state_dict(load_model(config.model, weights).state_dict())
             if config.model.lora is not None:
-                model = lora.adapted(policy.model, config.model.lora, adapter)
+                model = with_adapters(policy.model, config.model.lora, adapter)
                 policy = replace(policy, model=model)
         policy.model.to(self._device).train()  # recomputing activations needs training mode
         if config.training.gradient_checkpointing:
@@ -570,9 +578,7 @@ def _sampler(
             autocast=arithmetic(config.model),
             own_copy=apart,
         )
-    from rlobj.models.policy import vllm_sampler
-
-    inner, primary = lora.base(policy.model), parallel.rank == 0
+    inner, primary = without_adapters(policy.model), parallel.rank == 0
     holder = f"{run.id} {quote(str(run.path.resolve()))}"
     return vllm_sampler(
         config, initial.source, policy.tokenizer, inner, primary=primary, holder=holder

@@ -17,7 +17,7 @@ import torch
 from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.base.files import free_port
 from rlobj.samplers.types import seed_generators
-from rlobj.training.parallel.strategies import Parallel
+from rlobj.training.parallel.strategies import FullySharded, Parallel, Replicated
 
 TIMEOUT = timedelta(minutes=60)
 """How long ranks wait for each other: one may still sample or grade when others have finished. One
@@ -89,11 +89,7 @@ def build_parallel(
         stage = int(strategy.removeprefix("zero"))
         return Zero(accelerator, stage, max_grad_norm=max_grad_norm, autocast=autocast)
     if strategy == "fsdp2":
-        from rlobj.training.parallel.strategies import FullySharded
-
         return FullySharded(accelerator, strategy, max_grad_norm=max_grad_norm)
-    from rlobj.training.parallel.strategies import Replicated
-
     return Replicated(accelerator, strategy, max_grad_norm=max_grad_norm)
 
 
