@@ -23,7 +23,7 @@ from screens import shows
 from rlobj.base.errors import RunError
 from rlobj.rewards.calls import Calls, InThread
 
-CALL = ["p"], ["quick"], ["x"], {}
+CALL = ["p"], ["quick"], ["x"], {}, None
 
 # Time limits.
 
@@ -125,7 +125,7 @@ def test_results_come_while_later_calls_run():
         return 1.0 if response == "quick" else float(release.wait(30))
 
     calls = Calls(partial(InThread, score, "f"), deadline=40.0)
-    outcomes = calls.outcomes([CALL, (["p"], ["slow"], ["x"], {})], allowed=0)
+    outcomes = calls.outcomes([CALL, (["p"], ["slow"], ["x"], {}, None)], allowed=0)
     assert next(outcomes).grades == [(1.0, None)]
     assert not release.is_set()
     release.set()

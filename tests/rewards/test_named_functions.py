@@ -195,6 +195,20 @@ def test_random_numbers_follow_from_the_state_of_this_process(mine):
     assert first[0] != first[1]
 
 
+def test_what_a_call_draws_does_not_depend_on_how_many_calls_are_sent_at_once(mine):
+    whole, parts = list[float](), list[float]()
+    texts = [f"{index}" for index in range(5)]
+    for found, sizes in ((whole, [5]), (parts, [1, 3, 1])):
+        with Custom(target=f"{mine}:draws").open() as grader:
+            random.seed(7)
+            waiting = iter(texts)
+            for size in sizes:
+                part = [next(waiting) for _ in range(size)]
+                found += [each.reward for each in grader.score(part, problems(*part))]
+    assert whole == parts
+    assert len({*whole}) == 5
+
+
 def test_a_limit_of_memory_is_an_exception_of_the_call(mine):
     assert reasons(graded(mine, "greedy", "large", "b", memory_gib=3)) == [
         "error: MemoryError",

@@ -238,8 +238,13 @@ class InProcess:
         return self._worker.process is None or self._worker.process.poll() is not None
 
     def ask(self, calls: Sequence[Call], form: str | None, allowed: int) -> None:
-        """Begin to make calls; see `Function.make`."""
-        self._send("make", calls, form, allowed)
+        """Begin to make calls; see `Function.make`.
+
+        Each call has a seed, so what the function draws does not depend on the calls beside it,
+        which a thread sends as they come.
+        """
+        seeded = [(*call[:-1], random.getrandbits(63)) for call in calls]
+        self._send("make", seeded, form, allowed)
 
     def receive(self, seconds: float) -> Outcome | None:
         """The next outcome; None after the last one.
@@ -287,9 +292,8 @@ class InProcess:
 
     def _send(self, method: str, *arguments: Any) -> None:
         assert self._worker.connection is not None
-        seed = random.getrandbits(63)  # so the run's seed decides what the function draws
         try:
-            self._worker.connection.send((method, seed, arguments))
+            self._worker.connection.send((method, arguments))
         except OSError:
             pass  # the process has ended, and `_message` says so
         except Exception as error:

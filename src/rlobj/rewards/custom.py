@@ -173,4 +173,4 @@ def _call(responses: Sequence[str], problems: Sequence[Problem]) -> Call:
     names = dict.fromkeys(name for problem in problems for name in problem.extra)
     columns = {name: [problem.extra.get(name) for problem in problems] for name in names}
     ids, answers = [problem.id for problem in problems], [problem.answer for problem in problems]
-    return ids, list(responses), answers, columns
+    return ids, list(responses), answers, columns, None

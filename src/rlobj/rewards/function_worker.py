@@ -4,10 +4,10 @@
 
     out  one line of JSON each:
          {"error": null | text, "place": text}      once, when the function is imported
-    in   [method of `Function`, seed, arguments]    pickled
-    out  an `Outcome`                               of each call, as soon as it is known
-         or {"stdout" or "stderr": text}            what the function prints
-         or {"result": ...}                         the method has ended
+    in   [method of `Function`, arguments]    pickled
+    out  an `Outcome`                         of each call, as soon as it is known
+         or {"stdout" or "stderr": text}      what the function prints
+         or {"result": ...}                   the method has ended
 
 The parent kills the process at a deadline with SIGABRT, on which `faulthandler` writes the lines
 where its threads stand to stderr, also if a call never releases Python's own lock. If the parent
@@ -56,8 +56,9 @@ WRONG = "wrong"
 BEGUN = "begun"
 """The reason of what is told before the outcome, when a call of an `async` function begins."""
 
-Call = tuple[Sequence[str], Sequence[str], Sequence[str], Mapping[str, Sequence[Any]]]
-"""The problems' ids, the responses, the answers and the columns of one call."""
+Call = tuple[Sequence[str], Sequence[str], Sequence[str], Mapping[str, Sequence[Any]], int | None]
+"""The problems' ids, the responses, the answers and the columns of one call; and the seed of the
+global generators for it, None to leave them as they are."""
 
 
 class Outcome(NamedTuple):
@@ -162,7 +163,9 @@ class Function:
             self._runner.close()
 
     def _called(self, call: Call) -> Any:
-        _, responses, answers, columns = call
+        _, responses, answers, columns, seed = call
+        if seed is not None:
+            _seed(seed)
         if self._batched:
             return self._function(list(responses), list(answers), **columns)
         only = {name: value for name, [value] in columns.items()}
@@ -395,8 +398,7 @@ def main() -> None:
     tell({"error": None, "place": asked.place, "is_async": asked.is_async})
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            method, seed, arguments = connection.recv()
-            _seed(seed)
+            method, arguments = connection.recv()
             result = None
             if method == "make":
                 calls, form, allowed = arguments
