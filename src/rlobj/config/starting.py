@@ -29,7 +29,7 @@ def refuse_senseless(config: RunConfig) -> None:
     overlong = config.rewards.overlong
     penalties = {
         "rewards.overlong=null": overlong.penalty if overlong else 0,
-        "objective.reward_kl=0": config.objective.reward_kl,
+        "objective.reward_kl=0": config.objective.reward_kl.coefficient,
     }
     each = getattr(advantage, "each", advantage)  # of several rewards
     for off in [off for off, penalty in penalties.items() if penalty and each.nonnegative]:
