@@ -460,6 +460,16 @@ class Objective(Model):
         read = [*gates, *(expression for _, expression in self._expressions)]
         return self.shape is None or bool(self._reward_kl_reads) or any(map(of_rewards, read))
 
+    @property
+    def read_scores(self) -> frozenset[str]:
+        """The scores that a part reads."""
+        ever = self.needs.ever
+        return frozenset(
+            score
+            for score in self._all_scores
+            if not ever.isdisjoint({score_column(score), f"{score}_entropy"})
+        )
+
     @cached_property
     def scores_alone(self) -> bool:
         """Whether a group whose rewards are all equal may have a gradient, from a score."""
