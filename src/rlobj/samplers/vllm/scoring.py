@@ -90,7 +90,7 @@ class ServerScorer:
     def __init__(
         self, url: str, *, name: str, temperature: float, timeout: float = 60, patience: float = 300
     ) -> None:
-        self.name = name
+        self.url, self.name = url, name
         if temperature != 1:
             raise ConfigError(
                 f"sampling.temperature is {temperature:g}, and a server scores at temperature 1: "
@@ -135,7 +135,7 @@ class ServerScorer:
             whole = [[*sequences[index][0], *sequences[index][1]] for index in asked]
             if (longest := max(map(len, whole), default=0)) > self.context:
                 raise ConfigError(
-                    f"a sequence has {longest} tokens, and the server at {self._node.url} scores "
+                    f"a sequence has {longest} tokens, and the server at {self.url} scores "
                     f"at most {self.context} (max_model_len={self._node.limit}, less one). Start "
                     f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
                 )
@@ -179,7 +179,7 @@ class ServerScorer:
     def _refuse(self, what: str, here: Any, there: Any) -> None:
         if here != there:
             raise ConfigError(
-                f"the tokenizer of the server at {self._node.url} is not the policy's: {what} is "
+                f"the tokenizer of the server at {self.url} is not the policy's: {what} is "
                 f"{here!r} here and {there!r} there. Use a teacher with the policy's tokenizer"
             )
 
@@ -190,7 +190,7 @@ class ServerScorer:
         if choice["finish_reason"] != "stop":
             raise ConfigError(
                 f"id {token} ({text!r}) ends a response of the policy, but none of the server at "
-                f"{self._node.url}. Set scores.{self.name}.end=ID: the id of the teacher's end "
+                f"{self.url}. Set scores.{self.name}.end=ID: the id of the teacher's end "
                 "token, which then stands for the policy's"
             )
 
@@ -204,7 +204,7 @@ class ServerScorer:
         if wrong:
             raise RunError(
                 f"{len(wrong)} of {sum(map(len, found))} log-probs of the server at "
-                f"{self._node.url} are not finite or above 0, first {wrong[0]}. Its weights are "
+                f"{self.url} are not finite or above 0, first {wrong[0]}. Its weights are "
                 "damaged, or (above 0) it was started with logprobs_mode=raw_logits"
             )
 
