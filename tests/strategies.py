@@ -305,6 +305,7 @@ counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
 levels = st.sampled_from(["update", "group", "position", "response"])
 cut_levels = st.sampled_from(["update", "group", "response"])
+limits = st.sampled_from([0, 0.5, 1, 0.04, -1.25]) | st.floats(-10, 10)
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor", "linear"])
 
@@ -345,6 +346,11 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
             lambda x, *s: x.quantile(*s), ranked(numbers), fractions, populations, cut_levels
         ),
         st.builds(
+            lambda x, *s: x.quantile(*s, "response"),
+            of_responses(numbers),
+            *(fractions, populations, cut_levels),
+        ),
+        st.builds(
             lambda x, *s: x.rank(*s),
             numbers.filter(lambda x: x.level > Level.UPDATE),
             populations,
@@ -373,12 +379,15 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
         rules.map(lambda r: ~r),
         st.builds(_cut("top"), ranked(numbers), *settings),
         st.builds(_cut("bottom"), ranked(numbers), *settings),
+        st.builds(_cut("top"), of_responses(numbers), *settings, st.just("response")),
+        st.builds(_cut("bottom"), of_responses(numbers), *settings, st.just("response")),
+        st.builds(_cut("bottom_to_mean"), ranked(numbers), limits, st.none() | rules, cut_levels),
         st.builds(
             lambda r, size, seed, of, round, least: r.sample(size, seed, of, round, least),
             rules,
             st.integers(0, 99) | st.floats(0, 1),
             st.integers(-5, 5),
-            st.sampled_from(["rule", "all"]),
+            st.sampled_from(["rule", "all", "response"]),
             st.sampled_from(["ceil", "floor"]),
             counts,
         ),
@@ -390,6 +399,12 @@ def ranked(numbers: Any) -> Any:
     """Numbers that a cut may rank: those that read a column."""
     columns = (Column, NamedReward)
     return numbers.filter(lambda x: any(isinstance(node, columns) for node in x.walk()))
+
+
+def of_responses(numbers: Any) -> Any:
+    """Numbers by which a cut may rank responses."""
+    simple = st.sampled_from([reward, length, reward("format"), entropy.mean(by="response")])
+    return simple | ranked(numbers.filter(lambda x: x.level < Level.TOKEN))
 
 
 def expressions(depth: int = 3, constants: Any = constants) -> tuple[Any, Any]:

@@ -118,7 +118,7 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("prob.botom(0.2)", "botom", "Did you mean 'bottom'?"),
         ("entropy.top(0.2, withn=prob < 1)", "withn", "Did you mean 'within'?"),
         ("entropy.top(0.2, fraction=0.3)", "fraction", "given twice"),
-        ("entropy.top(0.2, None, 'ceil', 0, 0, 'update', 1)", "1)", "too many arguments"),
+        ("entropy.top(0.2, None, 'ceil', 0, 0, 'update', 'token', 1)", "1)", "too many arguments"),
         ("entropy.top()", "entropy", "'.top' needs fraction"),
         ("0 < prob < 1", "1", "comparisons do not chain; write (0 < prob) & (prob < 1)"),
         ("prob == 0.5", "prob", "use <, <=, > or >="),
