@@ -247,6 +247,14 @@ def language() -> dict[str, Objective]:
         ),
         "quantile by group": base.keep(prob <= prob.quantile(0.3, by="group")),
         "quantile by response": base.reweight(0.1 + prob.quantile(0.5, by="response")),
+        "responses": base.keep(
+            length.bottom(0.5, by="group", of="response")
+            | reward.top(0.1, within=entropy > 2.5, of="response")
+        ).reweight(1 + entropy.mean(by="response").quantile(0.3, by="group", of="response")),
+        "sample of responses": base.drop((prob < 0.001).sample(0.3, seed=1, of="response")),
+        "bottom to mean": base.drop(
+            (advantage * gap < 0) & ~(gap**2).bottom_to_mean(0.04, within=advantage * gap < 0)
+        ).reweight(when(surprisal.bottom_to_mean(3, by="group"), 2, 1)),
         "rank": base.drop(entropy.rank(within=advantage > 0, by="group") > 0.7).reweight(
             length.rank() + reward.rank(by="group") + prob.rank(by="position")
         ),
