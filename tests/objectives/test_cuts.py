@@ -165,7 +165,7 @@ def test_a_cut_at_a_mean_is_the_same_for_large_updates_in_float32() -> None:
         ("abs(advantage).quantile(0.5, of='response') > 0", r"abs(advantage).mean(by='response')"),
         ("reward.top(0.5, of='responses')", "of='responses': expected one of token, response"),
         ("prob.bottom_to_mean(W)", "'limit' must be written as a plain value"),
-        ("prob.bottom_to_mean('x')", "unknown name 'x'"),
+        ("prob.bottom_to_mean('1')", "the limit must be a number, got '1'"),
         ("prob.bottom_to_mean()", "'.bottom_to_mean' needs limit"),
         ("prob.bottom_to_mean(1, by='position')", "expected one of update, group, response"),
         ("W.bottom_to_mean(1)", "needs a column to rank by, got 'W'"),
@@ -180,7 +180,7 @@ def test_a_wrong_cut_is_refused(rule: str, message: str) -> None:
 
 def test_a_limit_that_is_no_number_is_refused() -> None:
     with pytest.raises(ConfigError, match="the limit must be a number, got 'entropy'"):
-        prob.bottom_to_mean("entropy")  # type: ignore[arg-type]
+        prob.bottom_to_mean(parse("entropy"))  # type: ignore[arg-type]
 
 
 def test_an_infinite_value_of_a_response_without_tokens_is_refused() -> None:

@@ -469,9 +469,9 @@ class MeanCut(Ranking, Rule):
 
     def __post_init__(self) -> None:
         _check_ranked("bottom_to_mean", self.value, self.by)
-        limit = as_number(self.limit)
+        limit = None if isinstance(self.limit, str) else as_number(self.limit)
         if not isinstance(limit, Constant):
-            raise ConfigError(f"bottom_to_mean(): the limit must be a number, got '{limit}'")
+            raise ConfigError(f"bottom_to_mean(): the limit must be a number, got '{self.limit}'")
         object.__setattr__(self, "limit", limit.value)
 
     def __str__(self) -> str:
