@@ -82,6 +82,8 @@ ENERGY = (1 - 2 * old_prob + old_collision).prefix_sum()
 PUSHED = advantage * (logprob - old_logprob) > 0
 SHORT = length.bottom(0.5, by="group", of="response")
 CENTRED = reward - reward.mean(by="group", within=SHORT)
+SQUARES = (CENTRED**2).sum(by="group", within=SHORT)
+FREE = maximum(SHORT.count(by="group") - 1, 1)
 LOW = entropy.bottom(0.8, round="linear", by="response")
 BOUND = when(LOW, 0.2, 0.5)
 SIGNAL = (advantage > 0) | (advantage < 0)
@@ -132,20 +134,7 @@ DEFINITIONS = {
         surrogate=Clip(max_log_ratio=None),
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
-    "gfpo": Objective(
-        shape=when(
-            SHORT,
-            CENTRED
-            / (
-                sqrt(
-                    (CENTRED**2).sum(by="group", within=SHORT)
-                    / maximum(SHORT.count(by="group") - 1, 1)
-                )
-                + 1e-6
-            ),
-            0,
-        )
-    ),
+    "gfpo": Objective(shape=when(SHORT, CENTRED / (sqrt(SQUARES / FREE) + 1e-6), 0)),
     "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4, max_log_ratio=None)),
     "gpg": PLAIN.replace(advantage=AccurateGroupCentered()),
     "grpo": GRPO,

@@ -247,10 +247,10 @@ class Rules:
         if chance < 0.15:
             limit = self.pick("0.5", "0", "-1", "2.25", "0.04")
             return f"({self.ranked(depth)}).bottom_to_mean({limit}{self.options(within, by)})"
+        ranked, of = f"({self.ranked(depth)})", ""
         if chance < 0.35:
-            options += ", of='response'"
-            return f"{self.whole()}.{self.pick('top', 'bottom')}({fraction}{options})"
-        return f"({self.ranked(depth)}).{self.pick('top', 'bottom')}({fraction}{options})"
+            ranked, of = self.whole(), ", of='response'"
+        return f"{ranked}.{self.pick('top', 'bottom')}({fraction}{options}{of})"
 
     def whole(self) -> str:
         """A number that responses are ranked by."""

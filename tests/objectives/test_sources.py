@@ -43,10 +43,6 @@ class Response:
     def ratios(self) -> list[Tensor]:
         return [(new - old).clamp(-20, 20).exp() for new, old in zip(self.l, self.l0, strict=True)]
 
-    @property
-    def gaps(self) -> list[float]:
-        return [float(new.detach()) - old for new, old in zip(self.l, self.l0, strict=True)]
-
 
 Rollout = list[Response]
 
@@ -240,23 +236,15 @@ def stapo(update: Rollout) -> Any:
 
 def m2po(update: Rollout) -> Any:
     """Algorithm 1 of the paper: mask the largest until the mean over the trust region fits."""
-    moved = {}
-    for i, each in enumerate(update):
-        for t, gap in enumerate(each.gaps):
-            if each.advantage * gap > 0:
-                moved[i, t] = gap**2
-    masked = set()
-    while moved and math.fsum(moved.values()) / len(moved) > 0.04:
-        largest = max(moved.values())
-        masked |= {place for place in moved if moved[place] == largest}
-        moved = {place: x for place, x in moved.items() if place not in masked}
-    return total(
-        [
-            0 if (i, t) in masked else -(new - old).exp() * each.advantage
-            for i, each in enumerate(update)
-            for t, (new, old) in enumerate(zip(each.l, each.l0, strict=True))
-        ]
-    )
+    rows = [(x.advantage, new, old) for x in update for new, old in zip(x.l, x.l0, strict=True)]
+    gaps = [float(new.detach()) - old for _, new, old in rows]
+    region = [gap**2 for (a, _, _), gap in zip(rows, gaps, strict=True) if a * gap > 0]
+    while region and math.fsum(region) / len(region) > 0.04:
+        region = [x for x in region if x < max(region)]
+    most, losses = max(region, default=-1.0), []
+    for (a, new, old), gap in zip(rows, gaps, strict=True):
+        losses.append(0 if a * gap > 0 and gap**2 > most else -(new - old).exp() * a)
+    return total(losses)
 
 
 def gfpo(update: Rollout) -> Any:
