@@ -333,7 +333,7 @@ def test_a_run_and_several_runs(tmp_path: Path) -> None:
     both = rlobj.diagnose([sound, str(sick)])
     assert [(each.run, len(each.findings)) for each in both.runs] == [(sound, 0), (sick, 1)]
     assert [finding.name for finding in both.findings] == ["truncation"]
-        assert both.runs[0].checked == tuple(name for name in CHECKS if name != "teacher-trouble")
+    assert both.runs[0].checked == tuple(name for name in CHECKS if name != "teacher-trouble")
     told = json.loads(both.to_json())["runs"][1]["findings"][0]
     assert (told["name"], told["since"], told["numbers"]["share"]) == ("truncation", 3, 0.5)
     assert "truncation, since step 3: 50% of the responses are cut" in str(both)
