@@ -300,7 +300,7 @@ def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None
     )
     target = "objective.surrogate={kind: custom, target: mine.py:Mine}"
     words = ["train", "--preset", "grpo", "--task", "max-digits", "--out", "run", "--set", target]
-    done = program([*words, "--set", "training.steps=2"], tmp_path)
+    done = program([*words, "--set", "training.steps=2", "--set", "evaluation.every=0"], tmp_path)
     assert "2 steps done" in done.stdout
     program(["diagnose", "run"], tmp_path, code=2)
     assert "2 steps" in program(["diagnose", "run", "--trust"], tmp_path).stdout
