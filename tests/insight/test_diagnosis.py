@@ -164,9 +164,7 @@ def test_rules_are_not_blamed_for_an_update_without_tokens():
 
 
 @pytest.mark.parametrize(("name", "change", "settings"), SICK)
-def test_a_sick_run_has_the_finding_and_no_other(
-    name: str, change: Change, settings: dict[str, Any]
-) -> None:
+def test_a_sick_run_has_the_finding_and_no_other(name, change, settings):
     watch = watched(change, **settings)
     assert names(watch) == {name}
     finding = watch.findings[name]
@@ -198,9 +196,7 @@ def test_every_name_has_a_sick_run() -> None:
         (lambda s: {"reward/no_answer_share": 0.9 - s / 50, "reward/mean": 0.2 + s / 50}, {}),
     ],
 )
-def test_what_is_sick_in_one_run_is_sound_in_another(
-    change: Change, settings: dict[str, Any]
-) -> None:
+def test_what_is_sick_in_one_run_is_sound_in_another(change, settings):
     assert names(watched(change, **settings)) == set()
 
 
@@ -349,9 +345,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         rlobj.diagnose(empty)
 
 
-def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(
-    tmp_path: Path,
-) -> None:
+def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(tmp_path):
     run = write_run(tmp_path / "run")
     file = run / "metrics.jsonl"
     lines = file.read_text().splitlines()
@@ -367,9 +361,7 @@ def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(
 
 
 @pytest.mark.parametrize("setting", ["surrogate", "drop", "preset"])
-def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(
-    tmp_path: Path, setting: str
-) -> None:
+def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(tmp_path, setting):
     code, marker = tmp_path / "mine.py", tmp_path / "imported"
     code.write_text(
         f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
@@ -430,9 +422,7 @@ def test_the_responses_that_all_problems_get_are_named(tmp_path: Path) -> None:
     assert finding.details == ("the most common responses: [7␛[2J] 75%, [8] 25%",)
 
 
-def test_a_problem_is_disputed_if_all_responses_agree_against_its_gold_answer(
-    tmp_path: Path,
-) -> None:
+def test_a_problem_is_disputed_if_all_responses_agree_against_its_gold_answer(tmp_path):
     run = write_run(tmp_path / "run", {"groups/agreed_wrong": 1.0})
     (run / "samples").mkdir()
     rows = [
