@@ -18,6 +18,7 @@ from rlobj.objectives.advantages import (
     Advantage,
     BatchWhitened,
     Decoupled,
+    ExpectedPassAtK,
     GroupCentered,
     GroupCenteredBatchWhitened,
     GroupNormalized,
@@ -42,6 +43,7 @@ FAMILY = [
     LeaveOneOut(),
     LengthWeighted(),
     MaximumLikelihood(),
+    ExpectedPassAtK(k=1),
     PassAtK(),
     QuantileBaseline(),
 ]
@@ -74,6 +76,8 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
         (QuantileBaseline(epsilon=0, K=1 / 3), [1, 0, 2]),
         (QuantileBaseline(epsilon=0, K=1.0), [-1, -2, 0]),
         (PassAtK(epsilon=0), [0, 0, 1]),
+        (ExpectedPassAtK(k=2), [0, 0, 0]),  # each pair has a correct response
+        (ExpectedPassAtK(k=4), [0, 0, 0]),  # no set of four
         # by token: 1, 0, 0, 2, 2, 2 with mean 7/6 and unbiased variance 29/30
         (BatchWhitened(), [(x - 7 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (1, 0, 2)]),
         # centred first: 0, -1, -1, 1, 1, 1 with mean 1/6 and the same variance
@@ -133,6 +137,7 @@ def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
         (LengthWeighted(), 3),
         (QuantileBaseline(epsilon=0.5), 2),
         (PassAtK(), 0),
+        (ExpectedPassAtK(k=1), 0),
     ],
     ids=str,
 )
