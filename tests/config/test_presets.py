@@ -188,7 +188,7 @@ DEFINITIONS = {
         ),
     ),
     "pass-at-k": Objective(advantage=PassAtK()),
-    "passk": Objective(advantage=ExpectedPassAtK(k=4)),
+    "passk": Objective(advantage=ExpectedPassAtK(k=2)),
     "prime-rl": Objective(
         advantage=GroupCentered(),
         surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler", max_log_ratio=None),
