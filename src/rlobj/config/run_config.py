@@ -23,6 +23,7 @@ from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
 from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
 from rlobj.config.resuming import named_code, require_named
+from rlobj.config.scores import ScoreField, with_score_names
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
@@ -258,6 +259,8 @@ class RunConfig(Model):
     """the checkpoint whose policy the run starts from, as RUN@STEP"""
     objective: Objective = Objective()
     """the objective"""
+    scores: dict[str, ScoreField] = Field(default={})
+    """policies whose log-probs of the same tokens the objective reads, by name: `teacher`"""
     model: ModelConfig = ModelConfig()
     """the policy"""
     data: DataConfig = DataConfig()
@@ -276,6 +279,11 @@ class RunConfig(Model):
     """samples, records, tables"""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """seed of sampling, data order, and the generators of Python, numpy and torch"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _objective_knows_names(cls, data: Any) -> Any:
+        return with_score_names(data) if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:

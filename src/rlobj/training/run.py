@@ -44,7 +44,7 @@ from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_inputs
+from rlobj.models.location import require_inputs, resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.clock import Callback
 
@@ -309,9 +309,11 @@ def layers_from(
     if model := flattened(merged(given)).get("model.name"):
         raise ConfigError(f"from_run={text} and the model {model} both name a policy: give one")
     if preset is not None:
-        objective = dict(load_preset(preset).config.get("objective", {}))
-        given = [(FromFile(f"preset {preset}"), {"preset": preset, "objective": objective}), *given]
-        settings.pop("objective", None)
+        recipe = load_preset(preset).config
+        own = {name: dict(recipe[name]) for name in ("objective", "scores") if name in recipe}
+        given = [(FromFile(f"preset {preset}"), {"preset": preset, **own}), *given]
+        for name in ("objective", "scores"):
+            settings.pop(name, None)
     layer = FromFile(f"run {path.name}")
     if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
         checkpoint = run_folder.named_checkpoint(path, step or None)
@@ -344,10 +346,12 @@ def prepared(config: RunConfig) -> RunConfig:
             "your own. Use the objective in your own loop, with TokenBatch(columns={...})"
         )
     require_inputs(config)
+    scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
+    located["scores"] = scores
     return config.model_copy(update=located)
 
 
