@@ -12,6 +12,7 @@ from rlobj import (
     Objective,
     advantage,
     clip,
+    column,
     covariance,
     entropy,
     exp,
@@ -28,6 +29,7 @@ from rlobj import (
     proxy_gap,
     ratio,
     reward,
+    sign,
     sqrt,
     surprisal,
     when,
@@ -103,6 +105,11 @@ ABOVE_MEAN = reward - reward.mean(by="group")
 UNIT = maximum(sqrt((ABOVE_MEAN**2).mean(by="group")), 1e-6)
 NEW, OLD = logprob.sum(by="response"), old_logprob.sum(by="response")
 P, Q = exp(NEW - NEW.max(by="group")), exp(OLD - OLD.max(by="group") + ABOVE_MEAN / UNIT)
+OPD = PLAIN.replace(shape="teacher_gap", scores=["teacher"])
+GAP = abs(column("teacher_gap"))
+GAP_SUM = maximum(GAP.sum(by="response"), 1e-8)
+MIXED = log(0.2 * column("teacher_prob") + 0.8 * prob) - logprob
+HINTED = column("hinted_logprob") - old_logprob
 TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
 
 DEFINITIONS = {
@@ -223,6 +230,24 @@ DEFINITIONS = {
         advantage=GroupCenteredBatchWhitened(),
         penalties=[KL(estimator="k2", coefficient=0.01, max_value=10)],
     ),
+    "opd": OPD,
+    "exopd": OPD.replace(shape="reference_gap + 1.25 * (teacher_gap - reference_gap)"),
+    "iw-opd": OPD.reweight(1 + 0.5 * (1 - (GAP.prefix_sum() - GAP) / GAP_SUM)),
+    "opsd": PLAIN.replace(shape="hinted_gap", scores=["hinted"]),
+    "rlsd": GRPO.replace(
+        scores=["hinted"],
+        shape=advantage * (0.5 + 0.5 * clip(exp(minimum(sign(advantage) * HINTED, 1)), 0.8, 1.2)),
+    ),
+    "sdar": GRPO.replace(
+        scores=["hinted"],
+        penalties=[
+            NegativeLogLikelihood(
+                coefficient=0.1 / (1 + exp(minimum(-5 * column("hinted_gap"), 80))),
+                divisor=TokenMean(),
+            )
+        ],
+    ),
+    "tropd": OPD.replace(shape=MIXED - MIXED.mean()),
     "rloo": Objective(advantage=LeaveOneOut()),
     "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
     "stapo": JUSTRL.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),

@@ -14,11 +14,10 @@ import pytest
 import torch
 from runs import distance, make_steps, metrics, same, weights
 from safetensors.torch import load_file
-from tiny import eight_steps, tiny_config
+from tiny import WITHOUT_SCORES, eight_steps, tiny_config
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.presets import preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig, learning_rate
 from rlobj.config.run_folder import RunFolder, checkpoints, dump_config, read_run_config
 from rlobj.models.policy import load_model
@@ -40,7 +39,7 @@ def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", WITHOUT_SCORES)
 def test_every_preset_trains(policy, tmp_path, preset):
     config = tiny_config(policy, preset, training={"steps": 2, "updates_per_step": 2})
     history = run_training(config, tmp_path / "run").history
@@ -325,7 +324,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(policy, tmp_path):
 
 
 def test_a_configuration_is_read_back_as_it_was_written(policy, tmp_path):
-    for preset in preset_names():
+    for preset in WITHOUT_SCORES:
         config = tiny_config(policy, preset)
         run = tmp_path / preset
         run.mkdir()
