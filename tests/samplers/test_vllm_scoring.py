@@ -80,6 +80,7 @@ def plain(model):
 @pytest.fixture
 def scorer(plain, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "plain")
+    monkeypatch.setattr("rlobj.samplers.vllm.connection._HEARTBEAT", 0.05)
     return ServerScorer(plain[1], name="teacher", temperature=1.0, timeout=20, patience=2)
 
 

@@ -20,11 +20,9 @@ from rlobj.samplers.vllm.settings import ServerSettings
 
 _MINUS_INFINITY = -9999.0
 """vLLM's server sends this number for −inf, which JSON does not have."""
-_ROUNDING = 1e-3
-"""Nats by which rounding may lift a log-probability above 0."""
 _PROBES = (
     "0123456789 -3.14159 1,000,000; it's   \n\n\tdef f(x):\r\n    return [x**2, 'y']  # z",
-    r"$\boxed{\frac{1}{2}}$ <think>so</think> Straße Привет 你好 العربية 👍🏽",
+    r"$\boxed{\frac{1}{2}}$ Straße Привет 你好 العربية 👍🏽",
 )
 """Texts that different tokenizers split differently."""
 
@@ -123,16 +121,15 @@ class ServerScorer:
             RunError: the server does not answer in time, or gives no finite log-probability (an
                 empty prompt has none for the first token).
         """
-        asked = [index for index, (_, response) in enumerate(sequences) if len(response)]
         found: list[list[float]] = [[] for _ in sequences]
 
-        def arrived(place: int, answer: Any) -> None:
-            prompt, response = sequences[asked[place]]
-            found[asked[place]] = _read(answer, len(prompt), response)
+        def arrived(index: int, answer: Any) -> None:
+            prompt, response = sequences[index]
+            found[index] = _read(answer, len(prompt), response)
             beat()
 
         with self._named(), waiting():  # the fleet's patience is the limit
-            whole = [[*sequences[index][0], *sequences[index][1]] for index in asked]
+            whole = [[*prompt, *response] for prompt, response in sequences]
             if (longest := max(map(len, whole), default=0)) > self.context:
                 raise ConfigError(
                     f"a sequence has {longest} tokens, and the server at {self.url} scores "
@@ -199,7 +196,7 @@ class ServerScorer:
             f"{value:g} for token {place} of response {index} (id {sequences[index][1][place]})"
             for index, values in enumerate(found)
             for place, value in enumerate(values)
-            if not -math.inf < value <= _ROUNDING
+            if not -math.inf < value <= 1e-3  # rounding may lift it above 0
         ]
         if wrong:
             raise RunError(
