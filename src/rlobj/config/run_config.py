@@ -22,6 +22,7 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
 from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
+from rlobj.config.presets import with_columns
 from rlobj.config.resuming import named_code, require_named
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
@@ -264,6 +265,10 @@ class RunConfig(Model):
     """the problems"""
     rewards: RewardConfig = Math()
     """how responses are graded"""
+    columns: dict[str, str] = Field(default={})
+    """columns of your own that rules read, by name: `data` (a number in the row of the problem),
+    `reward` (returned by the reward function, `{"reward": 1.0, "columns": {NAME: 0.5}}`), or
+    `path/to/file.py:function`, a function `f(tokens, answer, **columns)` of the tokens' texts"""
     sampling: SamplingConfig = SamplingConfig()
     """the rollouts"""
     training: TrainingConfig = TrainingConfig()
@@ -276,6 +281,31 @@ class RunConfig(Model):
     """samples, records, tables"""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """seed of sampling, data order, and the generators of Python, numpy and torch"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _declare(cls, data: Any) -> Any:
+        """Let the objective read the columns."""
+        given, own = data.get("objective"), data.get("columns")
+        if isinstance(given, Objective) and own:
+            names = dict.fromkeys((*given.columns, *own))
+            return {**data, "objective": given.replace(columns=tuple(names))}
+        return with_columns(data)
+
+    @field_validator("columns")
+    @classmethod
+    def _check_sources(cls, columns: dict[str, str]) -> dict[str, str]:
+        expected = "expected data, reward, or a function such as path/to/file.py:function"
+        wrong = [
+            (name, f"{expected}; got {source!r}.{nearest(source, ('data', 'reward'))}")
+            for name, source in columns.items()
+            if source not in ("data", "reward") and ":" not in source
+        ]
+        if "spurious" in columns:
+            wrong.append(("spurious", "rlobj has a column of this name. Expected another name"))
+        if wrong:
+            raise InvalidFields(wrong)
+        return columns
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:

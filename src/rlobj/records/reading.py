@@ -55,6 +55,20 @@ SCHEMA = pyarrow.schema(
     {VERSION_KEY: str(SCHEMA_VERSION)},
 )
 
+
+def refuse_recorded(names: Iterable[str]) -> None:
+    """Check that columns of a user's own have other names than those of the record.
+
+    Raises:
+        ConfigError: one has the same name.
+    """
+    if taken := [name for name in names if name in COLUMNS]:
+        raise ConfigError(
+            f"columns.{taken[0]}: the record has a column of this name; expected another "
+            f"name, such as my_{taken[0]}"
+        )
+
+
 OPTIONAL = ("sampler_gap", "spurious")
 """Columns that files of other programs may leave out: null in each row."""
 

@@ -49,7 +49,7 @@ _KEYS = ("reward", "correct", "columns")
 MAPPING = '{"reward": 0.2, "correct": False}'
 """What a function returns to say whether a response is right, as an example in messages."""
 NUMBER_FORM, MAPPING_FORM, COLUMNS_FORM = "number", "mapping", "columns"
-"""A number, a mapping that says whether the response is right, and one with columns that does not."""
+"""A number; a mapping that says whether the response is right; one with columns, which does not."""
 _ALONE = 10.0
 """Seconds after a deadline at which the process ends by itself: nobody has killed it."""
 WRONG = "wrong"
@@ -306,8 +306,8 @@ def _columns(given: Mapping[str, Any]) -> dict[str, ColumnValue]:
         return {name: column_value(value) for name, value in columns.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
         raise WrongResult(
-            "expected columns as numbers by name, such as "
-            '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or a list with one number for each token.'
+            'expected numbers by name, such as {"reward": 1.0, "columns": {"step_ok": 0.5}}, or '
+            "lists of numbers."
         ) from None
 
 

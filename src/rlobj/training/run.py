@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import located, step_of
+from rlobj.base.files import located, located_target, step_of
 from rlobj.base.targets import PYTHON_OBJECT, importing
 from rlobj.config import run_folder
 from rlobj.config.layers import (
@@ -46,7 +46,9 @@ from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs
 from rlobj.objectives.objective import Objective
+from rlobj.records.reading import refuse_recorded
 from rlobj.training.loop.clock import Callback
+from rlobj.training.rollouts.columns import OwnColumns, targets_of
 
 if TYPE_CHECKING:
     from rlobj.training.loop.opening import CallerInputs
@@ -338,28 +340,36 @@ def prepared(config: RunConfig) -> RunConfig:
         ConfigError: no such model; or an objective that needs columns or more responses.
         DataError: a source of problems is no known name, no path and no hub id.
     """
-    if config.objective.columns:
-        raise ConfigError(
-            f"objective.columns: {', '.join(config.objective.columns)}: a run has no columns of "
-            "your own. Use the objective in your own loop, with TokenBatch(columns={...})"
-        )
+    for name in config.objective.columns:
+        if name not in config.columns:
+            raise ConfigError(
+                f"objective.columns: {name}: nothing says where this column of your own comes "
+                f"from. Set columns.{name}=data for a number in the rows of the problems, "
+                f"columns.{name}=reward for one that the reward function returns, or columns.{name}"
+                "=FILE.py:FUNCTION"
+            )
+    refuse_recorded(config.columns)
     require_inputs(config)
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
+    columns = {x: located_target(y, Path.cwd()) for x, y in config.columns.items()}
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
+    located["columns"] = columns
     return config.model_copy(update=located)
 
 
 def check_functions(config: RunConfig) -> None:
-    """Check the reward functions that a configuration names, as the start of its run does.
+    """Check the functions and columns that a configuration names, as the start of its run does.
 
     Raises:
         ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
             accuracy and dynamic sampling compares accuracies.
-        DataError: the problems cannot be read.
+        DataError: the problems cannot be read, or have no number as a column of one's own.
     """
-    if any(hasattr(each, "target") for each in getattr(config.rewards, "of", [config.rewards])):
+    if config.columns:
+        OwnColumns(config).check(load_problems(config.data, "train"))
+    if targets_of(config.rewards):
         with closing(config.rewards.open()) as grader:
             grader.check(load_problems(config.data, "train"))
             refuse_unknown_accuracy(config, grader.says_right)

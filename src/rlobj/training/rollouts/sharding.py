@@ -13,7 +13,7 @@ import itertools
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
+from rlobj.rewards.function_worker import ColumnValue
 from rlobj.training.rollouts.collector import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -91,7 +92,7 @@ class _Response(NamedTuple):
     prompt: Sequence[int]
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    spurious: Sequence[float]
+    columns: Mapping[str, ColumnValue]
 
     @property
     def cost(self) -> int:
@@ -130,7 +131,7 @@ def shard(
             r.sample.prompt,
             r.sample.tokens,
             r.sample.logprobs,
-            judge(r) if judge else (),
+            {**r.columns, **({"spurious": judge(r)} if judge else {})},
         )
         for r in rollout.responses
     ]
@@ -145,7 +146,7 @@ def shard(
     mine = [[each for each in part if owners[each.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
     return StepBatch(
-        _table(held, config.rewards, device),
+        _table(held, config.rewards, device, [*config.columns, *(["spurious"] if judge else [])]),
         [(each.prompt, each.tokens) for each in held],
         [len(part) for part in mine],
         _imbalance(parts, owners, comm.size),
@@ -206,8 +207,10 @@ def _imbalance(
     return fullest / mean if mean else 1.0
 
 
-def _table(held: Sequence[_Response], rewards: Reward, device: torch.device) -> TokenBatch:
-    """The tokens of this rank's responses."""
+def _table(
+    held: Sequence[_Response], rewards: Reward, device: torch.device, own: Iterable[str]
+) -> TokenBatch:
+    """The tokens of this rank's responses; `own` are the columns besides those of rlobj."""
     names = rewards.names
     values = torch.tensor([response.rewards for response in held], dtype=torch.float64)
     values = values.reshape(len(held), len(names) if names else 1)
@@ -216,7 +219,6 @@ def _table(held: Sequence[_Response], rewards: Reward, device: torch.device) -> 
         flat.extend(response.logprobs)
     logprobs = torch.frombuffer(flat, dtype=torch.float32) if flat else torch.zeros(0)
     logprobs = logprobs.to(device)
-    judged = [mark for response in held for mark in response.spurious]
     return TokenBatch(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
@@ -226,5 +228,15 @@ def _table(held: Sequence[_Response], rewards: Reward, device: torch.device) -> 
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
-        columns={"spurious": torch.tensor(judged)} if judged else {},
+        columns={name: torch.tensor(_values(held, name), dtype=torch.float32) for name in own},
     )
+
+
+def _values(held: Sequence[_Response], name: str) -> list[float]:
+    """A column of the responses, one value for each token."""
+    values: list[float] = []
+    for response in held:
+        given = response.columns[name]
+        many = isinstance(given, Sequence)
+        values.extend(given if many else [given] * len(response.tokens))
+    return values
