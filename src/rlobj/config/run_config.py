@@ -301,8 +301,6 @@ class RunConfig(Model):
             for name, source in columns.items()
             if source not in ("data", "reward") and ":" not in source
         ]
-        if "spurious" in columns:
-            wrong.append(("spurious", "rlobj has a column of this name. Expected another name"))
         if wrong:
             raise InvalidFields(wrong)
         return columns

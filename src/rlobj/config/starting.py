@@ -16,7 +16,8 @@ def refuse_senseless(config: RunConfig) -> None:
 
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
-            a penalty with an advantage that refuses rewards below 0.
+            a penalty with an advantage that refuses rewards below 0; or a column of a reward that
+            returns none.
     """
     advantage = config.objective.advantage
     if config.sampling.group_size == 1 and advantage.group_relative:
@@ -25,6 +26,12 @@ def refuse_senseless(config: RunConfig) -> None:
             "responses of a prompt with one another. Expected at least 2, such as "
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
+        )
+    named = [name for name, source in config.columns.items() if source == "reward"]
+    if named and not config.rewards.targets:
+        raise ConfigError(
+            f"columns.{named[0]}=reward: the reward {config.rewards.kind} returns no columns. "
+            "Expected a function: set rewards={kind: custom, target: FILE.py:FUNCTION}"
         )
     overlong = config.rewards.overlong
     penalties = {

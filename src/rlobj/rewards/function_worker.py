@@ -289,7 +289,7 @@ class Function:
                 raise WrongResult(
                     "the calls before returned another form, or None in the call before the run. "
                     f"Return a number in every call; or in every call a mapping such as {MAPPING}, "
-                    'and {"reward": None} for undecided.'
+                    'and {"reward": None} for undecided; with "columns": {} if others have columns.'
                 )
             self._form = form
         return reward, bool(right) if says and not undecided else None, _columns(given)

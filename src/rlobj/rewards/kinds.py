@@ -256,6 +256,11 @@ class Reward(Primitive):
         """The weights of several rewards in their sum."""
         return None
 
+    @property
+    def targets(self) -> list[str]:
+        """The functions that it names."""
+        return [each.target for each in getattr(self, "of", [self]) if hasattr(each, "target")]
+
     def with_targets(self, change: Callable[[str], str]) -> Self:
         """A copy with other targets of custom functions.
 

@@ -48,7 +48,7 @@ from rlobj.models.location import require_inputs
 from rlobj.objectives.objective import Objective
 from rlobj.records.reading import refuse_recorded
 from rlobj.training.loop.clock import Callback
-from rlobj.training.rollouts.columns import OwnColumns, targets_of
+from rlobj.training.rollouts.columns import OwnColumns
 
 if TYPE_CHECKING:
     from rlobj.training.loop.opening import CallerInputs
@@ -369,7 +369,7 @@ def check_functions(config: RunConfig) -> None:
     """
     if config.columns:
         OwnColumns(config).check(load_problems(config.data, "train"))
-    if targets_of(config.rewards):
+    if config.rewards.targets:
         with closing(config.rewards.open()) as grader:
             grader.check(load_problems(config.data, "train"))
             refuse_unknown_accuracy(config, grader.says_right)

@@ -10,7 +10,7 @@ from rlobj.base.errors import DataError, RunError, counted
 from rlobj.base.targets import import_target, place_of, shown
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
-from rlobj.rewards import Graded, Reward
+from rlobj.rewards import Graded
 from rlobj.rewards.function_worker import ColumnValue, column_value
 
 
@@ -27,7 +27,7 @@ class OwnColumns:
 
     def __init__(self, config: RunConfig, text: Callable[[int], str] = str) -> None:
         self._sources, self._text = config.columns, text
-        self._rewards = " or ".join(targets_of(config.rewards))
+        self._rewards = " or ".join(config.rewards.targets)
         targets = {x: y for x, y in self._sources.items() if y not in ("data", "reward")}
         self._functions = {name: import_target(target) for name, target in targets.items()}
 
@@ -43,8 +43,8 @@ class OwnColumns:
                 if not isinstance(value, int | float) or not math.isfinite(value):
                     raise DataError(
                         f"columns.{name}=data: expected a number {name!r} in each row, got "
-                        f"{shown(value)} for problem {problem.id!r}, whose row has the columns "
-                        f"{', '.join(['prompt', 'answer', *problem.extra])}"
+                        f"{shown(value)} for problem {problem.id!r}, {shown(problem.prompt)}. Its "
+                        f"other columns: {', '.join(['answer', *problem.extra])}"
                     )
 
     def of(self, problem: Problem, tokens: Sequence[int], grade: Graded) -> dict[str, ColumnValue]:
@@ -97,9 +97,3 @@ def _mistake(name: str, value: ColumnValue, tokens: int, undecided: bool) -> str
         f"no number, or NaN, as the column {name!r}. Expected a finite number if the response is "
         f'decided; from a reward as {{"reward": ..., "columns": {{"{name}": ...}}}}'
     )
-
-
-def targets_of(rewards: Reward) -> list[str]:
-    """The functions among the rewards."""
-    every = getattr(rewards, "of", [rewards])
-    return [each.target for each in every if hasattr(each, "target")]
