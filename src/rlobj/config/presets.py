@@ -65,10 +65,11 @@ class Preset:
     def resolved(self, max_tokens: int | None = None) -> Objective:
         """The objective, with lengths resolved at so many tokens; None = the preset's own."""
         from rlobj.base.validation import InvalidFields
+        from rlobj.config.scores import with_names
         from rlobj.objectives.objective import Objective  # torch: only when it is asked for
 
         try:
-            objective = Objective(**with_columns(self.config).get("objective", {}))
+            objective = Objective(**with_names(self.config).get("objective", {}))
         except InvalidFields as error:
             problems = [(f"objective.{path}", text) for path, text in error.problems]
             raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None
@@ -204,21 +205,6 @@ def _primitive(value: Any, other: Mapping[str, Any]) -> Any:
     if isinstance(value, list) and not other.keys().isdisjoint((*_KEPT_KEYS, "correct")):
         return {"kind": "several", "of": value}
     return {"kind": value} if isinstance(value, str) else value
-
-
-def with_columns(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of a run, with the names of `columns` among those that its objective declares.
-
-    Example:
-        >>> with_columns({"columns": {"difficulty": "data"}})["objective"]
-        {'columns': ['difficulty']}
-    """
-    own, objective = settings.get("columns"), settings.get("objective", {})
-    if not (own and isinstance(own, Mapping) and isinstance(objective, Mapping)):
-        return settings
-    own = {name: source for name, source in own.items() if source is not None}
-    names = list(dict.fromkeys([*(objective.get("columns") or ()), *own]))
-    return {**settings, "columns": own, "objective": {**objective, "columns": names}}
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,8 +22,8 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
 from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
-from rlobj.config.presets import with_columns
 from rlobj.config.resuming import named_code, require_named
+from rlobj.config.scores import ScoreField, with_names
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
@@ -259,6 +259,8 @@ class RunConfig(Model):
     """the checkpoint whose policy the run starts from, as RUN@STEP"""
     objective: Objective = Objective()
     """the objective"""
+    scores: dict[str, ScoreField] = Field(default={})
+    """policies whose log-probs of the same tokens the objective reads, by name: `teacher`"""
     model: ModelConfig = ModelConfig()
     """the policy"""
     data: DataConfig = DataConfig()
@@ -284,13 +286,8 @@ class RunConfig(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _declare(cls, data: Any) -> Any:
-        """Let the objective read the columns."""
-        given, own = data.get("objective"), data.get("columns")
-        if isinstance(given, Objective) and own:
-            names = dict.fromkeys((*given.columns, *own))
-            return {**data, "objective": given.replace(columns=tuple(names))}
-        return with_columns(data)
+    def _objective_knows_names(cls, data: Any) -> Any:
+        return with_names(data) if isinstance(data, Mapping) else data
 
     @field_validator("columns")
     @classmethod

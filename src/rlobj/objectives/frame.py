@@ -22,6 +22,7 @@ from rlobj.objectives import functional, statistics
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.joining import ids_of
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
+from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
@@ -127,9 +128,19 @@ class Frame(Evaluator):
             if isinstance(node, nodes.NamedReward):
                 values = self._named_reward(node.name)
             else:
-                values = _VALUES[name](self) if name in _VALUES else self.batch(name)
+                values = _VALUES[name](self) if name in _VALUES else self._of_score(name)
             self._columns[name] = values.to(self.dtype)
         return Values(self._columns[name])
+
+    def _of_score(self, name: str) -> Tensor:
+        """A column of the TokenBatch, or one that a score gives: its probability or its gap."""
+        score, _, kind = name.rpartition("_")
+        if name in self._batch or kind not in ("logprob", "prob", "gap"):
+            return self.batch(name)
+        logprobs = self.batch(score_column(score))
+        if kind == "gap":
+            return logprobs - self.batch("logprobs")
+        return logprobs.exp() if kind == "prob" else logprobs
 
     def _named_reward(self, name: str) -> Tensor:
         try:
@@ -389,15 +400,13 @@ _VALUES: dict[str, Callable[[Frame], Tensor]] = {
     "length": lambda frame: frame.table.lengths,
     "position": lambda frame: frame.table.positions,
     "covariance": _covariance,
-    "proxy_gap": lambda frame: frame.batch("proxy_logprobs") - frame.batch("logprobs"),
-    "ref_gap": lambda frame: frame.batch("ref_logprobs") - frame.batch("logprobs"),
     "sampler_gap": lambda frame: frame.batch("old_logprobs") - frame.batch("sampler_logprobs"),
     "gradient_norm": lambda frame: functional.gradient_norm(
         frame.batch("logprobs"), frame.batch("collision"), frame.batch("advantages")
     ),
 }
 """The value of each column of rules on the frame's rows, [N]; rewards and lengths are [B]. Columns
-that are not listed are those of the TokenBatch with the same name."""
+that are not listed are those of the TokenBatch with the same name, or of a score."""
 
 
 def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatch:
@@ -409,6 +418,6 @@ def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatc
         return TokenBatch.concat(tables)
     nothing = torch.zeros(0)
     names = {name for _, reads in COLUMNS.values() for name in reads} | {"advantages"}
-    empty: dict[str, Any] = dict.fromkeys(names - {"logprobs"}, nothing)
+    empty: dict[str, Any] = dict.fromkeys(names.intersection(COLUMN_NAMES) - {"logprobs"}, nothing)
     empty["columns"] = dict.fromkeys(columns.keys() - {*COLUMN_NAMES}, nothing)
     return TokenBatch(lengths=[], groups=[], ids=[], logprobs=nothing, **empty)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_inputs
+from rlobj.models.location import require_inputs, resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.records.reading import refuse_recorded
 from rlobj.training.loop.clock import Callback
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_OF_PRESETS = ("objective", "scores", "columns")
+"""Sections that a preset replaces in the settings of a run that a new one starts from."""
 _PRESET_KEYS = ("base", "paper", "summary")
 
 
@@ -311,9 +313,11 @@ def layers_from(
     if model := flattened(merged(given)).get("model.name"):
         raise ConfigError(f"from_run={text} and the model {model} both name a policy: give one")
     if preset is not None:
-        objective = dict(load_preset(preset).config.get("objective", {}))
-        given = [(FromFile(f"preset {preset}"), {"preset": preset, "objective": objective}), *given]
-        settings.pop("objective", None)
+        recipe = load_preset(preset).config
+        own = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
+        given = [(FromFile(f"preset {preset}"), {"preset": preset, **own}), *given]
+        for name in _OF_PRESETS:
+            settings.pop(name, None)
     layer = FromFile(f"run {path.name}")
     if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
         checkpoint = run_folder.named_checkpoint(path, step or None)
@@ -350,12 +354,13 @@ def prepared(config: RunConfig) -> RunConfig:
             )
     refuse_recorded(config.columns)
     require_inputs(config)
+    scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
     columns = {x: located_target(y, Path.cwd()) for x, y in config.columns.items()}
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
-    located["columns"] = columns
+    located |= {"scores": scores, "columns": columns}
     return config.model_copy(update=located)
 
 

@@ -190,7 +190,7 @@ def scaled_as(objective: Objective, settings: Settings) -> bool:
     """Whether TRL's own advantages have the objective's formula, up to ε."""
     apart = settings["multi_objective_aggregation"] == "normalize_then_sum"
     scale = ("group", "batch") if apart else settings["scale_rewards"]
-    return not objective.reward_kl and _scale(objective.advantage) == scale
+    return not objective.reward_kl.coefficient and _scale(objective.advantage) == scale
 
 
 def _scale(advantage: Any) -> Any:

@@ -334,7 +334,7 @@ class Controlled(Number):
             advice = nearest(self.name, (*COLUMNS, *declared_columns()))
             raise ConfigError(
                 f"unknown name '{self.name}'.{advice} A controller's name begins with a capital; a "
-                "column of your own is declared in 'columns'."
+                "column of your own is declared in 'columns', a score in 'scores'."
             )
 
     def __str__(self) -> str:
