@@ -69,9 +69,9 @@ def test_rules_read_the_data_set_and_the_reward(tmp_path: Path, way: str) -> Non
 @pytest.mark.parametrize(
     ("columns", "named", "message"),
     [
-        (None, {}, "TRL does not provide the column 'digits'.*columns={'turn': 'data'}"),
+        (None, {}, "TRL does not provide the column 'digits'.*columns={'digits': 'data'}"),
         ({**OWN, "hard": "mine.py:zone"}, {}, "columns.hard=mine.py:zone: TRL has no functions"),
-        ({**OWN, "step": "data"}, {}, "columns.step: the record has a column of this name"),
+        ({**OWN, "step": "data"}, {}, "columns.step: the record has this column"),
     ],
 )
 def test_what_it_cannot_provide_is_refused_by_name(

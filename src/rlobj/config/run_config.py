@@ -292,14 +292,12 @@ class RunConfig(Model):
     @field_validator("columns")
     @classmethod
     def _check_sources(cls, columns: dict[str, str]) -> dict[str, str]:
-        expected = "expected data, reward, or a function such as path/to/file.py:function"
-        wrong = [
-            (name, f"{expected}; got {source!r}.{nearest(source, ('data', 'reward'))}")
-            for name, source in columns.items()
-            if source not in ("data", "reward") and ":" not in source
-        ]
+        known, text = ("data", "reward"), "expected data, reward or FILE.py:FUNCTION, got"
+        wrong = {x: y for x, y in columns.items() if y not in known and ":" not in y}
         if wrong:
-            raise InvalidFields(wrong)
+            raise InvalidFields(
+                [(x, f"{text} {y!r}.{nearest(y, known)}") for x, y in wrong.items()]
+            )
         return columns
 
     @model_validator(mode="after")

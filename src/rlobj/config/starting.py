@@ -29,12 +29,9 @@ def refuse_senseless(config: RunConfig) -> None:
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
         )
-    named = [name for name, source in config.columns.items() if source == "reward"]
-    if named and not config.rewards.targets:
-        raise ConfigError(
-            f"columns.{named[0]}=reward: the reward {config.rewards.kind} returns no columns. "
-            "Expected a function: set rewards={kind: custom, target: FILE.py:FUNCTION}"
-        )
+    if "reward" in config.columns.values() and not config.rewards.targets:
+        text = f"the reward {config.rewards.kind} returns none; set rewards.target=FILE.py:FUNCTION"
+        raise ConfigError(f"columns: {text}, or take another source than reward")
     overlong = config.rewards.overlong
     penalties = {
         "rewards.overlong=null": overlong.penalty if overlong else 0,

@@ -13,10 +13,7 @@ _ADVICE = {
     "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
     "ref_logprobs": "It needs a reference model",
 }
-_OWN = (
-    "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...}), or "
-    "say where it comes from in `rlobj train` and in TRL, such as columns={'turn': 'data'}"
-)
+_OWN = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
 
 
 def check_columns(

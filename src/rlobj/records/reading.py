@@ -62,11 +62,8 @@ def refuse_recorded(names: Iterable[str]) -> None:
     Raises:
         ConfigError: one has the same name.
     """
-    if taken := [name for name in names if name in COLUMNS]:
-        raise ConfigError(
-            f"columns.{taken[0]}: the record has a column of this name; expected another "
-            f"name, such as my_{taken[0]}"
-        )
+    for name in COLUMNS.keys() & {*names}:
+        raise ConfigError(f"columns.{name}: the record has this column; take another name")
 
 
 OPTIONAL = ("sampler_gap", "spurious")

@@ -140,10 +140,7 @@ class _CustomGrader(Grader):
         """
         self._failed.append(bool(outcome.reason) and outcome.counts)
         if not outcome.reason:
-            return [
-                Graded(reward, right, "custom", None, columns=columns)
-                for reward, right, columns in outcome.grades
-            ]
+            return [Graded(*x[:2], "custom", None, columns=x[2]) for x in outcome.grades]
         message = self._failure(outcome, responses, problems)
         if outcome.reason == WRONG:
             raise RunError(message)

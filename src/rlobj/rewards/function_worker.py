@@ -292,23 +292,13 @@ class Function:
                     'and {"reward": None} for undecided; with "columns": {} if others have columns.'
                 )
             self._form = form
-        return reward, bool(right) if says and not undecided else None, _columns(given)
-
-
-def _columns(given: Mapping[str, Any]) -> dict[str, ColumnValue]:
-    """The columns that a function returned beside a reward.
-
-    Raises:
-        WrongResult: they are no mapping of numbers.
-    """
-    try:
-        columns = given.get("columns") or {}
-        return {name: column_value(value) for name, value in columns.items()}
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        raise WrongResult(
-            'expected numbers by name, such as {"reward": 1.0, "columns": {"step_ok": 0.5}}, or '
-            "lists of numbers."
-        ) from None
+        try:
+            own = (given.get("columns") or {}).items()
+            columns = {name: column_value(each) for name, each in own}
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            example = '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or with lists of numbers.'
+            raise WrongResult(f"expected numbers by name, such as {example}") from None
+        return reward, bool(right) if says and not undecided else None, columns
 
 
 def column_value(value: Any) -> ColumnValue:

@@ -18,7 +18,7 @@ from pydantic import model_validator
 from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.base.validation import InvalidFields
 from rlobj.rewards.custom import function_grader
-from rlobj.rewards.function_worker import MAPPING, ColumnValue
+from rlobj.rewards.function_worker import MAPPING
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
 
 if TYPE_CHECKING:
@@ -126,17 +126,12 @@ class _SeveralGrader(Grader):
         total = sum(each.weight * reward for each, reward in zip(self._of, rewards, strict=True))
         place = next((i for i, grader in self._able if grader.says_right), None)
         correct = None if place is None else parts[place].correct
-        columns: dict[str, ColumnValue] = {}
-        for each, part in zip(self._of, parts, strict=True):
-            if taken := sorted(columns.keys() & part.columns.keys()):
-                raise RunError(
-                    f"Reward {each.name} returned the column '{taken[0]}', which a reward before "
-                    "it in the list has returned, too. Give one of them another name"
-                )
-            columns |= part.columns
         whole = replace(parts[place or 0], reward=total, rewards=rewards, correct=correct)
-        whole = replace(whole, columns=columns)
+        whole = replace(whole, columns={})
         for each, part in zip(self._of, parts, strict=True):
+            if taken := sorted(whole.columns.keys() & part.columns.keys()):
+                raise RunError(f"Reward {each.name}: one before it returns '{taken[0]}' as well")
+            whole = replace(whole, columns={**whole.columns, **part.columns})
             if math.isnan(part.reward):
                 whole = replace(whole, correct=None, reason=f"{each.name}: {part.reason}")
         return whole

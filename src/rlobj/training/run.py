@@ -344,14 +344,11 @@ def prepared(config: RunConfig) -> RunConfig:
         ConfigError: no such model; or an objective that needs columns or more responses.
         DataError: a source of problems is no known name, no path and no hub id.
     """
-    for name in config.objective.columns:
-        if name not in config.columns:
-            raise ConfigError(
-                f"objective.columns: {name}: nothing says where this column of your own comes "
-                f"from. Set columns.{name}=data for a number in the rows of the problems, "
-                f"columns.{name}=reward for one that the reward function returns, or columns.{name}"
-                "=FILE.py:FUNCTION"
-            )
+    for name in {*config.objective.columns} - config.columns.keys():
+        raise ConfigError(
+            f"objective.columns: {name}: nothing says where this column of your own comes from. "
+            f"Set columns.{name}=data, reward, or FILE.py:FUNCTION"
+        )
     refuse_recorded(config.columns)
     require_inputs(config)
     scores = {name: resolved_score(name, score) for name, score in config.scores.items()}

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -210,20 +211,15 @@ class Rollouts(_Trainer):
             progress.rows += len(rewards)
         return output
 
-    def _own_columns(
-        self, rows: Any, logged: Mapping[str, list[Any]], device: torch.device
-    ) -> dict[str, Tensor]:
+    def _own_columns(self, rows: Any, logged: Mapping[str, Any], device: Any) -> dict[str, Tensor]:
         """The columns of the user's own, [B]: of the data set, or logged by a reward function."""
         found, error = dict[str, Tensor](), None
         for name, source in self._own.items():
-            values = logged.get(name) if source == "reward" else [row.get(name) for row in rows]
-            try:
-                values = torch.tensor(values, dtype=torch.float32, device=device)
-            except (TypeError, ValueError, RuntimeError):
-                values = torch.empty(0)
-            if values.shape != (len(rows),):
+            values = logged.get(name, ()) if source == "reward" else [x.get(name) for x in rows]
+            numbers = [float(value) for value in values if isinstance(value, Real)]
+            if not len(numbers) == len(values) == len(rows):
                 error = ConfigError(say(f"own_{source}", name, len(rows)))
-            found[f"{OWN}{name}"] = values
+            found[f"{OWN}{name}"] = torch.tensor(numbers, device=device)
         agree(error, "sampling", self._comm)
         return found
 

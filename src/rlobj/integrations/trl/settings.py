@@ -147,7 +147,8 @@ def fitted(
         raise ConfigError("\n".join(lines))
     given = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
     provided = {*own, *TABLE["provided"], *(column for column, known in given.items() if known)}
-    check_columns(objective, provided, "TRL", TABLE["advice"], name)
+    advice = TABLE["advice"] | {name: say("own", name) for name in objective.columns}
+    check_columns(objective, provided, "TRL", advice, name)
     phases, window = len(objective.phases), settings["gradient_accumulation_steps"]
     reads, reader = objective.needs.ever, objective.reader("sampler_logprobs")
     vllm = settings["use_vllm"] and settings["vllm_importance_sampling_correction"]

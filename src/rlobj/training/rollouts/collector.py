@@ -265,11 +265,8 @@ class Collector:
             )
             grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]
-        asked = [problem for _, problem in problems for _ in range(size)]
-        own = [
-            self._columns.of(problem, sample.tokens, grade)
-            for problem, sample, grade in zip(asked, flat, grades, strict=True)
-        ]
+        asked = (problem for _, problem in problems for _ in range(size))
+        own = [*map(self._columns.of, asked, flat, grades)]
         grades, rewards = self._shaped(grades, flat)
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds

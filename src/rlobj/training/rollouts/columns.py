@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rlobj.base.errors import DataError, RunError, counted
 from rlobj.base.targets import import_target, place_of, shown
@@ -12,6 +13,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.rewards.function_worker import ColumnValue, column_value
+from rlobj.samplers import Sample
 
 
 class OwnColumns:
@@ -26,10 +28,8 @@ class OwnColumns:
     """
 
     def __init__(self, config: RunConfig, text: Callable[[int], str] = str) -> None:
-        self._sources, self._text = config.columns, text
-        self._rewards = " or ".join(config.rewards.targets)
-        targets = {x: y for x, y in self._sources.items() if y not in ("data", "reward")}
-        self._functions = {name: import_target(target) for name, target in targets.items()}
+        self._sources, self._rewards, self._text = config.columns, config.rewards, text
+        self._functions = {x: import_target(y) for x, y in config.columns.items() if ":" in y}
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Check that the rows of all problems have the numbers that are read from them.
@@ -37,17 +37,17 @@ class OwnColumns:
         Raises:
             DataError: a row without a number.
         """
-        for name in [name for name, source in self._sources.items() if source == "data"]:
-            for problem in problems:
+        for name, source in self._sources.items():
+            for problem in problems if source == "data" else ():
                 value = problem.extra.get(name)
                 if not isinstance(value, int | float) or not math.isfinite(value):
                     raise DataError(
                         f"columns.{name}=data: expected a number {name!r} in each row, got "
-                        f"{shown(value)} for problem {problem.id!r}, {shown(problem.prompt)}. Its "
-                        f"other columns: {', '.join(['answer', *problem.extra])}"
+                        f"{shown(value)} for problem {problem.id!r}, {shown(problem.prompt)}; its "
+                        f"row also has {', '.join(problem.extra) or 'no other columns'}"
                     )
 
-    def of(self, problem: Problem, tokens: Sequence[int], grade: Graded) -> dict[str, ColumnValue]:
+    def of(self, problem: Problem, sample: Sample, grade: Graded) -> dict[str, ColumnValue]:
         """The value of each column: one for the response, or one for each of its tokens.
 
         Raises:
@@ -56,20 +56,29 @@ class OwnColumns:
         """
         found: dict[str, ColumnValue] = {}
         for name, source in self._sources.items():
-            who, value = source, grade.columns.get(name, math.nan)
+            value: Any = grade.columns.get(name)
             if source == "data":
                 value = float(problem.extra[name])
-            elif source == "reward":
-                who = f"Reward {self._rewards}"
-            else:
-                value = self._called(name, problem, tokens)
-            if wrong := _mistake(name, value, len(tokens), grade.undecided):
-                raise RunError(f"{who} returned {wrong}; on problem {problem.id!r}")
-            found[name] = value
+            elif source != "reward":
+                value = self._called(name, problem, sample)
+            many = isinstance(value, Sequence)
+            values = value if many else [math.nan if value is None else value]
+            finite = grade.undecided or all(map(math.isfinite, values))
+            size = len(sample.tokens)
+            if not finite or (many and len(values) != size):
+                rewards = f"Reward {' or '.join(self._rewards.targets)}"
+                raise RunError(
+                    f"{rewards if source == 'reward' else source} returned as the column {name!r} "
+                    f"{counted(len(values), 'value')}, {shown(value)}, on problem {problem.id!r}, "
+                    f"whose response has {counted(size, 'token')}. Expected a finite number, or "
+                    f"one for each token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}}, or from "
+                    f"a function that gets the tokens: set columns.{name}=FILE.py:FUNCTION"
+                )
+            found[name] = values if many else values[0]
         return found
 
-    def _called(self, name: str, problem: Problem, tokens: Sequence[int]) -> ColumnValue:
-        function, texts, value = self._functions[name], [*map(self._text, tokens)], None
+    def _called(self, name: str, problem: Problem, sample: Sample) -> ColumnValue:
+        function, texts, value = self._functions[name], [*map(self._text, sample.tokens)], None
         try:
             value = function(texts, problem.answer, **problem.extra)
             return column_value(value)
@@ -80,20 +89,3 @@ class OwnColumns:
                 f"{shown(error, str)}; it returned {shown(value)}. Expected f(tokens, answer, "
                 f"**columns) -> a number, or a list with one number for each token.{place}"
             ) from error
-
-
-def _mistake(name: str, value: ColumnValue, tokens: int, undecided: bool) -> str:
-    """What is wrong with a value; "" = nothing."""
-    many = isinstance(value, Sequence)
-    if many and len(value) != tokens:
-        return (
-            f"{counted(len(value), 'value')} of the column {name!r} for a response of "
-            f"{counted(tokens, 'token')}. Expected one number for the response. For one for each "
-            f"token, use a function that gets the tokens: set columns.{name}=FILE.py:FUNCTION"
-        )
-    if undecided or all(map(math.isfinite, value if many else (value,))):
-        return ""
-    return (
-        f"no number, or NaN, as the column {name!r}. Expected a finite number if the response is "
-        f'decided; from a reward as {{"reward": ..., "columns": {{"{name}": ...}}}}'
-    )

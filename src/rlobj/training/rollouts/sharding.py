@@ -99,6 +99,11 @@ class _Response(NamedTuple):
         """Tokens of prompt and response."""
         return len(self.prompt) + len(self.tokens)
 
+    def values(self, name: str) -> Sequence[float]:
+        """A column's value of each token."""
+        value = self.columns[name]
+        return value if isinstance(value, Sequence) else [value] * len(self.tokens)
+
 
 def shard(
     rollout: Rollout,
@@ -228,15 +233,5 @@ def _table(
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
-        columns={name: torch.tensor(_values(held, name), dtype=torch.float32) for name in own},
+        columns={x: torch.tensor([y for r in held for y in r.values(x)]) for x in own},
     )
-
-
-def _values(held: Sequence[_Response], name: str) -> list[float]:
-    """A column of the responses, one value for each token."""
-    values: list[float] = []
-    for response in held:
-        given = response.columns[name]
-        many = isinstance(given, Sequence)
-        values.extend(given if many else [given] * len(response.tokens))
-    return values
