@@ -10,11 +10,14 @@ import pytest
 import torch
 from datasets import Dataset
 from integrations.trl_runs import PROMPTS, config, reward, trainer
+from tiny import save_tiny_policy
+from transformers import AutoModelForCausalLM
 
 import rlobj
 from rlobj import Objective, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer
+from rlobj.scoring import PolicyScorer, score_samples
 
 OWN = {"hard": "data", "digits": "reward"}
 RULE = "when(hard > 0.5, 2, 1) + digits"
@@ -93,3 +96,40 @@ def test_a_column_that_nobody_gives_ends_the_training(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         own(tmp_path, columns=OWN, **named).train()
+
+
+SCORED = Objective(scores=["teacher"], shape="advantage + clip(teacher_gap, -2, 2)")
+
+
+def test_a_frozen_model_scores_the_rollouts(tmp_path: Path) -> None:
+    teacher = save_tiny_policy(tmp_path / "teacher", seed=5)
+    args = config(tmp_path, max_steps=2, num_iterations=2, learning_rate=1e-2)
+    scores = {"teacher": {"model": str(teacher)}}
+    own(tmp_path, SCORED, args, columns={}, reward_funcs=reward, scores=scores).train()
+    model = AutoModelForCausalLM.from_pretrained(teacher, dtype=torch.float32).eval()
+    for update in read_tables(tmp_path / "_rlobj"):
+        with torch.no_grad():
+            expected = score_samples(PolicyScorer(model), update.sequences).logprobs
+        torch.testing.assert_close(update.table.columns["teacher_logprob"], expected)
+        assert update.table.columns["teacher_logprob"].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("objective", "scores", "message"),
+    [
+        (SCORED, None, "scores={'teacher': {'model': NAME}}"),
+        ("opd", None, "nothing says where its model is"),
+        (SCORED, {"teacher": {"model": "policy", "ema": 0.9}}, "rlobj train also has prompt, ema"),
+        (SCORED, {"teacher": {"modle": "x"}}, "Did you mean 'model'"),
+        (
+            SCORED.replace(reweight="teacher_entropy"),
+            {"teacher": {"model": "x"}},
+            "teacher_entropy",
+        ),
+    ],
+)
+def test_scores_that_it_cannot_provide_are_refused(
+    tmp_path: Path, objective: Any, scores: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        own(tmp_path, objective, columns={}, scores=scores)

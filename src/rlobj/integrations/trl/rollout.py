@@ -190,6 +190,8 @@ class Rollouts(_Trainer):
             error = None if known else ConfigError(say("no_logprobs", reader))
             agree(error, "sampling", self._comm)
         output |= self._own_columns(inputs, logged, output["completion_ids"].device)
+        for name, scorer in self._scores.items():
+            output[f"{OWN}{name}_logprob"] = scorer.logprobs(output)
         rewards, size = found[-1], len(output["completion_ids"])
         rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
         ids = rows + progress.rows if training else rows

@@ -17,8 +17,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.yaml import packaged_table
-from rlobj.config.presets import Preset, load_preset
+from rlobj.config.presets import Preset, load_preset, merge
 from rlobj.config.run_config import RunConfig
+from rlobj.config.scores import require_scores
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Truncate
@@ -47,7 +48,7 @@ class ObjectiveConfig(GRPOConfig):
     An argument of the trainer replaces the option of the same name.
     """
 
-    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output", "columns"]  # noqa: RUF012
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output", "columns", "scores"]  # noqa: RUF012
 
     objective: str | None = _option(None, "a preset, or a preset file")
     advantages: str = _option("auto", "whose advantages: auto, trl or objective")
@@ -55,6 +56,7 @@ class ObjectiveConfig(GRPOConfig):
     record: str = _option("true", "true, false, or the folder of the record")
     output: dict[str, Any] | str | None = _option(None, "settings of the record, as JSON")  # noqa: RUF009
     columns: dict[str, str] | str | None = _option(None, "data or reward, by column, as JSON")  # noqa: RUF009
+    scores: dict[str, Any] | str | None = _option(None, "frozen models by name, as JSON")  # noqa: RUF009
 
 
 def say(name: str, *values: Any, **named: Any) -> str:
@@ -85,6 +87,7 @@ def options(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
         found["preset"] = str(preset.path if objective is preset else objective)
         training = preset.config.get("training") or {}
         own = {**(preset.config.get("columns") or {}), **(own or {})}
+        found["scores"] = merge(preset.config.get("scores") or {}, found["scores"] or {})
     selection = found["selection"] or training.get("selection", "current")
     record = {"true": True, "false": False}.get(str(found["record"]).lower(), found["record"])
     found |= {"objective": preset, "selection": selection, "record": record}
@@ -96,11 +99,14 @@ def options(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(record, bool) and (not path or Path(record).is_file()):
         raise ConfigError(say("record", record))
     output: Any = found["output"] or {}
-    columns = RunConfig(output=output, columns=own or {}).columns
+    config = RunConfig(output=output, columns=own or {}, scores=found["scores"] or {})
+    columns = config.columns
+    if isinstance(preset, Preset):
+        require_scores(config.scores, preset.objective.read_scores)
     refuse_recorded(columns)
     if other := [name for name, source in columns.items() if ":" in source]:
         raise ConfigError(say("own_function", other[0], columns[other[0]]))
-    return {"preset": None, **found, "output": output, "columns": columns}
+    return {"preset": None, **found, "output": output, "columns": columns, "scores": config.scores}
 
 
 def bounds(surrogate: Surrogate) -> dict[str, Any]:
@@ -148,6 +154,7 @@ def fitted(
     given = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
     provided = {*own, *TABLE["provided"], *(column for column, known in given.items() if known)}
     advice = TABLE["advice"] | {name: say("own", name) for name in objective.columns}
+    advice |= {f"{name}_logprob": say("score", name) for name in objective.scores}
     check_columns(objective, provided, "TRL", advice, name)
     phases, window = len(objective.phases), settings["gradient_accumulation_steps"]
     reads, reader = objective.needs.ever, objective.reader("sampler_logprobs")

@@ -31,6 +31,7 @@ from rlobj.integrations.trl.rollout import (
     mistake,
     replaced,
 )
+from rlobj.integrations.trl.scores import TrlScore
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
@@ -57,6 +58,8 @@ class ObjectiveMixin(_Trainer):
         columns: columns of your own that the objective reads, one number for each response: `data`,
             a column of the data set, or `reward`, which a reward function gives to TRL's
             `log_extra(NAME, values)`. Default: those of the preset.
+        scores: frozen models whose log-probs the objective reads, by name: `{"model": ...}`,
+            `{"run": ...}` or `{"server": URL}`. Default: those of the preset.
         arguments: of GRPOTrainer, also by name. An option that is None is that of an
             `ObjectiveConfig`, or else "auto", the preset's selection, and a record.
 
@@ -85,16 +88,19 @@ class ObjectiveMixin(_Trainer):
         record: bool | str | Path | None = None,
         output: Mapping[str, Any] | None = None,
         columns: Mapping[str, str] | None = None,
+        scores: Mapping[str, Any] | None = None,
         **named: Any,
     ) -> None:
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.USUAL if given is None else vars(given)
         options = {"objective": objective, "advantages": advantages, "selection": selection}
-        options |= {"record": record, "output": output, "columns": columns}
+        options |= {"record": record, "output": output, "columns": columns, "scores": scores}
         asked = settings.options(config, options)
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        self._own = asked["columns"]
-        self.objective = settings.fitted(asked["objective"], config, sampler_logprobs, self._own)
+        self._own, self._scores = asked["columns"], dict[str, TrlScore]()
+        read = {f"{name}_logprob" for name in asked["scores"]}
+        own = {*self._own, *read}
+        self.objective = settings.fitted(asked["objective"], config, sampler_logprobs, own)
         self._selection = asked["selection"]
         self._reads = self.objective.needs.plan | self.objective.needs.observe
         matches = settings.scaled_as(self.objective, config)
@@ -108,6 +114,10 @@ class ObjectiveMixin(_Trainer):
             loss = super()._compute_loss
             settings.report(self.objective, vars(self.args), self._own_advantages, loss)
         self._comm = ProcessGroup(self.accelerator.device)
+        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        about = (tokenizer, self.temperature, self.accelerator.device)
+        for name in sorted(self.objective.read_scores & asked["scores"].keys()):
+            self._scores[name] = TrlScore(name, asked["scores"][name], *about)
         self._recorder: RecordEvents | None = None
         if asked["record"]:
             folder = None if asked["record"] is True else Path(asked["record"])
@@ -283,6 +293,7 @@ class ObjectiveMixin(_Trainer):
         advantages = "rlobj_advantages" if self._own_advantages else "advantages"
         names, mask = self.reward_func_names, inputs["completion_mask"]
         own = {name: inputs[f"{OWN}{name}"][:, None].expand_as(mask) for name in self._own}
+        own |= {f"{name}_logprob": inputs[f"{OWN}{name}_logprob"] for name in self._scores}
         return TokenBatch.from_padded(
             mask * inputs.get("tool_mask", 1),
             logprobs,

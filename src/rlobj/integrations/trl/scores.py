@@ -1,0 +1,90 @@
+"""Scores in TRL: frozen models and servers that score each rollout once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import ModelConfig
+from rlobj.config.scores import ScoreConfig
+from rlobj.models.location import resolved_score, score_folder
+from rlobj.models.policy import load_model, load_tokenizer, score_dtype
+from rlobj.models.tokenizers import tokenizer_difference, with_end
+from rlobj.samplers.vllm.scoring import ServerScorer
+from rlobj.scoring import PolicyScorer, micro_batches, score_samples
+
+_BUDGET = 16384
+"""Prompt and response tokens that go through a score's model at once."""
+
+
+class TrlScore:
+    """A score of a run in TRL.
+
+    Args:
+        name: of the score.
+        settings: `model`, `run` or `server`, and `end` and `dtype`.
+        tokenizer: the policy's.
+        temperature: of the rollout.
+        device: of the model.
+
+    Raises:
+        ConfigError: the model cannot be loaded or reads other tokens, or needs the trainer of
+            `rlobj train`.
+    """
+
+    def __init__(
+        self, name: str, settings: ScoreConfig, tokenizer: Any, temperature: float, device: Any
+    ) -> None:
+        if settings.is_policy or settings.prompt:
+            raise ConfigError(
+                f"scores.{name}: in TRL a score is a frozen model with the same prompt: model, run "
+                "or server. rlobj train also has prompt, ema and every"
+            )
+        self._name, self._settings = name, resolved_score(name, settings)
+        self._temperature, self._end = temperature, tokenizer.eos_token_id
+        self._server = self._scorer = None
+        if settings.server is not None:
+            self._server = ServerScorer(settings.server, name=name, temperature=temperature)
+            self._server.check(tokenizer, end=settings.end)
+            return
+        source, config = score_folder(name, self._settings), ModelConfig()
+        theirs = load_tokenizer(config, source)
+        if difference := tokenizer_difference(tokenizer, theirs, settings.end):
+            raise ConfigError(
+                f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}")
+            )
+        model = load_model(config, source).to(device, score_dtype(settings)).eval()
+        self._scorer = PolicyScorer(model.requires_grad_(False))
+
+    @torch.no_grad()
+    def logprobs(self, inputs: Mapping[str, Any]) -> Tensor:
+        """log π_NAME of the tokens of a rollout of TRL, [B, T]; 0 at padding."""
+        prompts, responses = (
+            [row[mask.bool()].tolist() for row, mask in zip(ids, masks, strict=True)]
+            for ids, masks in (
+                (inputs["prompt_ids"], inputs["prompt_mask"]),
+                (inputs["completion_ids"], inputs["completion_mask"]),
+            )
+        )
+        ended = [with_end(tokens, self._end, self._settings.end) for tokens in responses]
+        values = self._scored([*zip(prompts, ended, strict=True)])
+        mask = inputs["completion_mask"].bool()
+        flat = torch.cat([torch.as_tensor(each) for each in values]).to(mask.device, torch.float32)
+        return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, flat)
+
+    def _scored(self, sequences: Sequence[tuple[list[int], list[int]]]) -> Sequence[Any]:
+        if self._server is not None:
+            return self._server.logprobs(sequences)
+        assert self._scorer is not None
+        found: list[Any] = [()] * len(sequences)
+        lengths = [len(prompt) + len(response) for prompt, response in sequences]
+        for part in micro_batches(lengths, _BUDGET, packed=self._scorer.packed):
+            own = [sequences[i] for i in part]
+            scores = score_samples(self._scorer, own, temperature=self._temperature).logprobs
+            for i, each in zip(part, scores.split([len(t) for _, t in own]), strict=True):
+                found[i] = each
+        return found
