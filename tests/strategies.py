@@ -122,7 +122,11 @@ def awkward_batch(
         groups=torch.arange(responses) // 4 * 7 + 3,
         ids=torch.arange(responses),
         rewards=rewards,
-        columns={"turn": turns, **{name: values.to(dtype) for name, values in scores.items()}},
+        columns={
+            "turn": turns,
+            "reference_entropy": 3 - columns["old_entropy"],
+            **{name: values.to(dtype) for name, values in scores.items()},
+        },
         **{name: values.to(dtype) for name, values in columns.items()},
     )
 

@@ -412,9 +412,7 @@ def write(tmp_path: Path) -> Any:
         ("[assumed]", ["expected SOURCE: {setting: place}, got ['assumed']"]),
     ],
 )
-def test_a_source_of_an_unknown_setting_is_refused(
-    write: Any, sources: str, messages: list[str]
-) -> None:
+def test_a_source_of_an_unknown_setting_is_refused(write, sources, messages):
     path = write(f"base: stapo\nsampling: {{temperature: 0.9}}\nsources: {sources}\n")
     with pytest.raises(ConfigError) as caught:
         load_preset(path)
@@ -501,9 +499,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("base: dr-grpo\nsampling: {max_tokens: -5}", "length must be a positive number of tokens"),
     ],
 )
-def test_an_unknown_base_a_cycle_and_a_wrong_length_are_refused(
-    write: Any, text: str, message: str
-) -> None:
+def test_an_unknown_base_a_cycle_and_a_wrong_length_are_refused(write, text, message):
     path = write(text)
     write("base: ./near/../mine.yaml\n", "other.yaml")
     write("", "near/empty.yaml")
