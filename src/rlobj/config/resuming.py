@@ -115,8 +115,8 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
 
 
 def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the files that rewards are read from, by their names."""
-    named = named_code({"rewards": settings["rewards"]})
+    """The digests of the files that rewards and columns are read from, by their names."""
+    named = named_code({name: settings[name] for name in ("rewards", "columns")})
     files = [Path(target.rpartition(":")[0]).expanduser() for target in named]
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
@@ -141,8 +141,10 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         found.append("model.trust_remote_code=true")
     for name, value in settings.items():
         for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, Mapping):
-                found += named_code(each)
+            if isinstance(each, Mapping):  # data.columns are names in a file
+                found += named_code({**each, "columns": None} if name == "data" else each)
+        if name == "columns" and isinstance(value, Mapping):
+            found += [source for source in map(str, value.values()) if ":" in source]
         if name == "extra" and isinstance(
             value, Mapping
         ):  # of vLLM, which imports what many of its arguments name

@@ -88,16 +88,23 @@ def _read(value: Any) -> Any:
 ScoreField = Annotated[ScoreConfig, BeforeValidator(_read)]
 
 
-def with_score_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A partial RunConfig whose objective knows the names of the scores."""
-    scores, objective = config.get("scores"), config.get("objective", {})
-    if not isinstance(scores, Mapping) or not scores:
-        return dict(config)
-    if not isinstance(objective, Mapping):
-        names = [*dict.fromkeys([*objective.scores, *scores])]
-        return {**config, "objective": objective.replace(scores=names)}
-    names = [*dict.fromkeys([*(objective.get("scores") or ()), *scores])]
-    return {**config, "objective": {**objective, "scores": names}}
+def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A partial RunConfig whose objective knows the names of the scores and of the columns."""
+    found = dict(config)
+    if isinstance(own := config.get("columns"), Mapping):
+        found["columns"] = {name: source for name, source in own.items() if source is not None}
+    for section in ("scores", "columns"):
+        names, objective = found.get(section), found.get("objective", {})
+        given = isinstance(objective, Mapping) or hasattr(objective, section)
+        if not (names and isinstance(names, Mapping) and given):
+            continue
+        if isinstance(objective, Mapping):
+            names = [*dict.fromkeys([*(objective.get(section) or ()), *names])]
+            found["objective"] = {**objective, section: names}
+        else:
+            names = [*dict.fromkeys([*getattr(objective, section), *names])]
+            found["objective"] = objective.replace(**{section: names})
+    return found
 
 
 def require_scores(scores: Mapping[str, ScoreConfig], read: frozenset[str]) -> None:

@@ -17,7 +17,8 @@ def refuse_senseless(config: RunConfig) -> None:
 
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
-            a penalty with an advantage that refuses rewards below 0.
+            a penalty with an advantage that refuses rewards below 0; or a column of a reward that
+            returns none.
     """
     objective, advantage = config.objective, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
@@ -28,6 +29,9 @@ def refuse_senseless(config: RunConfig) -> None:
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
         )
+    if "reward" in config.columns.values() and not config.rewards.targets:
+        text = f"the reward {config.rewards.kind} returns none; set rewards.target=FILE.py:FUNCTION"
+        raise ConfigError(f"columns: {text}, or take another source than reward")
     overlong = config.rewards.overlong
     penalties = {
         "rewards.overlong=null": overlong.penalty if overlong else 0,

@@ -89,7 +89,8 @@ def require_inputs(config: RunConfig) -> None:
             require_model(name)
     for source in filter(None, (config.data.source, config.data.test)):
         require_source(source)
-    for target in named_code({"rewards": settings_of(config)["rewards"]}):
+    named = {name: settings_of(config)[name] for name in ("rewards", "columns")}
+    for target in named_code(named):
         if ".py:" in target:
             require_file(target)
 

@@ -57,6 +57,7 @@ from rlobj.training.loop.trainer import Trainer
 from rlobj.training.memory import check_card
 from rlobj.training.parallel import Parallel, open_parallel
 from rlobj.training.rollouts.collector import Collector, Response
+from rlobj.training.rollouts.columns import OwnColumns
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import open_trackers, require_trackers
 
@@ -262,6 +263,7 @@ def open_trainer(
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
             train, test, note = _problems(config, inputs)
+            OwnColumns(config).check(train)
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
         with together(comm, "checking the reward"):

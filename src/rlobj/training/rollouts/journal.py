@@ -207,11 +207,12 @@ def _packed(response: Response) -> list[Any]:
         [base64.b64encode(values.tobytes()).decode() for values in arrays],
         [sample.text, sample.finish, sample.weight_version],
         [grade.reward, grade.correct, grade.reason, grade.answer, *grade.rewards],
+        dict(response.columns),
     ]
 
 
 def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
-    (number, group, reward), problem, (prompt, tokens, logprobs), rest, grade = stored
+    (number, group, reward), problem, (prompt, tokens, logprobs), rest, grade, columns = stored
     sample = Sample(
         prompts.setdefault(prompt, array("i", base64.b64decode(prompt))),
         array("i", base64.b64decode(tokens)),
@@ -219,7 +220,7 @@ def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
         *rest,
     )
     graded = Graded(*grade[:4], rewards=tuple(grade[4:]))
-    return Response(number, group, Problem(*problem), sample, graded, reward)
+    return Response(number, group, Problem(*problem), sample, graded, reward, columns)
 
 
 class Pipeline:
