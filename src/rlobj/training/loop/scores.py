@@ -348,7 +348,10 @@ def hints_of(
             except TemplateError as error:
                 raise ConfigError(f"scores.{name}.prompt is no template: {error}") from error
 
+    whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
+
     def fill(name: str, problem: Problem, feedback: str = "") -> Sequence[int]:
+        problem = whole.get(problem.id, problem)
         fields = {**problem.extra, "prompt": problem.prompt, "answer": problem.answer}
         try:
             text = templates[name].render(fields, feedback=feedback)
@@ -360,7 +363,7 @@ def hints_of(
         return policy.encode(replace(problem, prompt=text))
 
     def hints(response: Response) -> dict[str, Sequence[int]]:
-        return {name: fill(name, response.problem, response.grade.reason) for name in templates}
+        return {name: fill(name, response.problem, response.grade.feedback) for name in templates}
 
     for name in templates:
         for problem in problems:
