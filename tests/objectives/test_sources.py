@@ -38,6 +38,7 @@ class Response:
     reference: list[float]
     entropy: list[float]
     collision: list[float]
+    teacher: list[float]
     advantage: float = 0.0
 
     @property
@@ -57,6 +58,7 @@ def responses(batch: TokenBatch, logprobs: Tensor) -> Rollout:
         Response(
             *(groups[i], rewards[i], groups.count(groups[i]) > 1, list(logprobs[rows[i]])),
             *(getattr(batch, name)[rows[i]].tolist() for name in old),
+            batch.columns["teacher_logprob"][rows[i]].tolist() if batch.columns else [],
         )
         for i in range(len(groups))
         if not math.isnan(rewards[i])
