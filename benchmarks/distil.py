@@ -90,19 +90,19 @@ def curve(run: Path) -> dict[str, list[float]]:
 
 
 def summary(found: dict[str, Any]) -> str:
-    """The table of the page: accuracies in the middle and at the end, and tokens."""
+    """The table of the page: tokens, and accuracies after 20, 50 and the last 20 steps."""
     teacher = found["teacher"]
     lines = [
-        "| arm | tokens | accuracy at half | accuracy at the end, by seed |",
-        "| --- | ---: | ---: | ---: |",
-        f"| teacher's own run | {teacher['tokens'][-1]:,.0f} | | {max(teacher['accuracy']):.3f} |",
+        "| run | sampled tokens | step 20 | step 50 | mean of the last three, by seed |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        f"| teacher's | {teacher['tokens'][-1]:,.0f} | | | best {max(teacher['accuracy']):.3f} |",
     ]
     for arm, name in NAMES.items():
         rows = [row for row in found["rows"] if row["arm"] == arm]
-        half = mean(row["accuracy"][len(row["accuracy"]) // 2] for row in rows)
-        ends = ", ".join(f"{row['accuracy'][-1]:.3f}" for row in rows)
+        early, half = (mean(row["accuracy"][i] for row in rows) for i in (2, 5))
+        ends = ", ".join(f"{mean(row['accuracy'][-3:]):.3f}" for row in rows)
         tokens = mean(row["tokens"][-1] for row in rows)
-        lines.append(f"| {name} | {tokens:,.0f} | {half:.3f} | {ends} |")
+        lines.append(f"| {name} | {tokens:,.0f} | {early:.3f} | {half:.3f} | {ends} |")
     return "\n".join(lines)
 
 
