@@ -12,6 +12,7 @@ from rlobj import (
     Objective,
     advantage,
     clip,
+    column,
     covariance,
     entropy,
     exp,
@@ -19,6 +20,7 @@ from rlobj import (
     load_preset,
     log,
     logprob,
+    maximum,
     minimum,
     old_collision,
     old_logprob,
@@ -27,6 +29,8 @@ from rlobj import (
     proxy_gap,
     ratio,
     reward,
+    sign,
+    sqrt,
     surprisal,
     when,
 )
@@ -36,6 +40,7 @@ from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     BatchWhitened,
     Decoupled,
+    ExpectedPassAtK,
     GroupCentered,
     GroupCenteredBatchWhitened,
     GroupNormalized,
@@ -46,7 +51,13 @@ from rlobj.objectives.advantages import (
     QuantileBaseline,
 )
 from rlobj.objectives.controllers import Gate
-from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
+from rlobj.objectives.divisors import (
+    FixedLength,
+    PromptMean,
+    SequenceMean,
+    SequenceSum,
+    TokenMean,
+)
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus, NegativeLogLikelihood, ProxyKL
 from rlobj.objectives.surrogates import (
@@ -77,6 +88,11 @@ W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
 WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
 ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
 ENERGY = (1 - 2 * old_prob + old_collision).prefix_sum()
+PUSHED = advantage * (logprob - old_logprob) > 0
+SHORT = length.bottom(0.5, by="group", of="response")
+CENTRED = reward - reward.mean(by="group", within=SHORT)
+SQUARES = (CENTRED**2).sum(by="group", within=SHORT)
+FREE = maximum(SHORT.count(by="group") - 1, 1)
 LOW = entropy.bottom(0.8, round="linear", by="response")
 BOUND = when(LOW, 0.2, 0.5)
 SIGNAL = (advantage > 0) | (advantage < 0)
@@ -87,6 +103,18 @@ FUTURE = when(ratio > 10, 0, clip(logprob - old_logprob, -20, 20))
 BINARY_KL = old_prob * (old_logprob - logprob) + (1 - old_prob) * log(
     (1 - old_prob + 1e-8) / (1 - minimum(prob, 1) + 1e-8)
 )
+WIDER = when(LOW, 0.2, 0.4)
+MOVED, CORRECT = (logprob - old_logprob).mean(by="response"), reward > 0.5
+UP_REAL, DOWN_REAL = exp(-MOVED / 0.5), exp(MOVED / 0.5)
+ABOVE_MEAN = reward - reward.mean(by="group")
+UNIT = maximum(sqrt((ABOVE_MEAN**2).mean(by="group")), 1e-6)
+NEW, OLD = logprob.sum(by="response"), old_logprob.sum(by="response")
+P, Q = exp(NEW - NEW.max(by="group")), exp(OLD - OLD.max(by="group") + ABOVE_MEAN / UNIT)
+OPD = PLAIN.replace(shape="teacher_gap", scores=["teacher"])
+GAP = abs(column("teacher_gap"))
+GAP_SUM = maximum(GAP.sum(by="response"), 1e-8)
+MIXED = log(0.2 * column("teacher_prob") + 0.8 * prob) - logprob
+HINTED = column("hinted_logprob") - old_logprob
 TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
 
 DEFINITIONS = {
@@ -96,6 +124,13 @@ DEFINITIONS = {
     "archer": Objective(
         surrogate=Clip(low=BOUND, high=BOUND, dual=10),
         penalties=[KL(coefficient=0.001, max_value=10, where=LOW, divisor=TokenMean())],
+    ),
+    "aspo": PLAIN.replace(penalties=[KL(coefficient=0.001, max_value=10)]).reweight(
+        when(
+            advantage > 0,
+            when(ratio > 1 + WIDER, 0, minimum(1 / ratio, 3)),
+            when(ratio < 1 - WIDER, 0, minimum(ratio, 3)),
+        )
     ),
     "ce-gppo": Objective(
         surrogate=Switch(
@@ -127,6 +162,7 @@ DEFINITIONS = {
         surrogate=Clip(max_log_ratio=None),
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
+    "gfpo": Objective(shape=when(SHORT, CENTRED / (sqrt(SQUARES / FREE) + 1e-6), 0)),
     "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4, max_log_ratio=None)),
     "gpg": PLAIN.replace(advantage=AccurateGroupCentered()),
     "grpo": GRPO,
@@ -149,6 +185,9 @@ DEFINITIONS = {
         surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence", max_log_ratio=None),
         divisor=SequenceSum(),
     ),
+    "m2po": Objective(surrogate=Unclipped(max_log_ratio=None), divisor=ALL).drop(
+        PUSHED & ~((logprob - old_logprob) ** 2).bottom_to_mean(0.04, within=PUSHED)
+    ),
     "maxrl": Objective(advantage=MaximumLikelihood()),
     "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
     "opo": PLAIN.replace(advantage=LengthWeighted()),
@@ -165,6 +204,7 @@ DEFINITIONS = {
         ),
     ),
     "pass-at-k": Objective(advantage=PassAtK()),
+    "passk": Objective(advantage=ExpectedPassAtK(k=2)),
     "prime-rl": Objective(
         advantage=GroupCentered(),
         surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler", max_log_ratio=None),
@@ -180,11 +220,43 @@ DEFINITIONS = {
         ],
     ),
     "qae": DAPO.replace(advantage=QuantileBaseline(K=0.4)),
+    "real": PLAIN.replace(
+        advantage=GroupCentered(),
+        shape=when(
+            CORRECT.any(by="group") & (reward <= 0.5).any(by="group"),
+            when(
+                CORRECT,
+                UP_REAL / (1 + UP_REAL.sum(by="group", within=CORRECT)),
+                -DOWN_REAL / (1 + DOWN_REAL.sum(by="group", within=reward <= 0.5)),
+            )
+            / 0.5,
+            0,
+        ),
+        divisor=PromptMean(),
+    ).reweight(length.sum(by="group") / length),
     "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),
     "reinforce-pp-baseline": Objective(
         advantage=GroupCenteredBatchWhitened(),
         penalties=[KL(estimator="k2", coefficient=0.01, max_value=10)],
     ),
+    "opd": OPD,
+    "exopd": OPD.replace(shape="reference_gap + 1.25 * (teacher_gap - reference_gap)"),
+    "iw-opd": OPD.reweight(1 + 0.5 * (1 - (GAP.prefix_sum() - GAP) / GAP_SUM)),
+    "opsd": PLAIN.replace(shape="hinted_gap", scores=["hinted"]),
+    "rlsd": GRPO.replace(
+        scores=["hinted"],
+        shape=advantage * (0.5 + 0.5 * clip(exp(minimum(sign(advantage) * HINTED, 1)), 0.8, 1.2)),
+    ),
+    "sdar": GRPO.replace(
+        scores=["hinted"],
+        penalties=[
+            NegativeLogLikelihood(
+                coefficient=0.1 / (1 + exp(minimum(-5 * column("hinted_gap"), 80))),
+                divisor=TokenMean(),
+            )
+        ],
+    ),
+    "tropd": OPD.replace(shape=MIXED - MIXED.mean()),
     "rloo": Objective(advantage=LeaveOneOut()),
     "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
     "stapo": JUSTRL.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
@@ -193,6 +265,11 @@ DEFINITIONS = {
         when(UP, "W", when(DOWN, "M", 1))
     ),
     "tis": DAPO.replace(mismatch=Truncate(cap=2)),
+    "tpo": PLAIN.replace(
+        advantage=GroupCentered(),
+        shape=Q / Q.sum(by="group") - P / P.sum(by="group"),
+        divisor=PromptMean(),
+    ).reweight(length.sum(by="group")),
     "topr": PLAIN.replace(
         advantage=GroupCentered(), shape=when(reward > 0.5, 1, -1), divisor=SequenceSum()
     ).reweight(when(reward > 0.5, 1, exp(minimum((logprob - old_logprob).sum(by="response"), 0)))),
@@ -204,7 +281,15 @@ DEFINITIONS = {
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
 }
-PINNED = {"ar", "ar-lopti", "lopti", "clip-cov", "dppo-kl", "opsm"}  # these keep the full divisor
+PINNED = {
+    "ar",
+    "ar-lopti",
+    "lopti",
+    "clip-cov",
+    "dppo-kl",
+    "m2po",
+    "opsm",
+}  # these keep the full divisor
 
 
 def test_every_preset_has_a_python_definition_here() -> None:
@@ -270,11 +355,11 @@ DYNAMIC = {  # prompts of a batch, batches
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_recipe_draws_the_whole_batches_of_the_released_trainer(name: str) -> None:
-    """Archer's trainer draws one batch of 64 prompts for 64 groups, and trains on what it has."""
+    """Archer and ASPO draw one batch of 64 prompts for 64 groups, and train on what they have."""
     model = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
     sampling = compose(name, [("options", model)]).sampling
     dynamic = sampling.dynamic
-    assert (dynamic is not None) == (name in {*DYNAMIC, "archer"})
+    assert (dynamic is not None) == (name in {*DYNAMIC, "archer", "aspo"})
     if name in DYNAMIC:
         assert dynamic is not None
         prompts = sampling.prompts_per_step * dynamic.oversampling

@@ -14,18 +14,17 @@ import torch
 from record_rows import dropped, write_records
 from replays import GRPO, STAPO, batch, rows, update_of
 from strategies import awkward_batch, fitting
-from tiny import tiny_config
+from tiny import WITHOUT_SCORES, tiny_config
 
 import rlobj
 from rlobj import Objective, TokenBatch, load_preset, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.config.presets import preset_names
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 from rlobj.training import run_training
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", WITHOUT_SCORES)
 def test_every_recorded_preset_gives_its_weights_again_from_one_or_two_ranks(tmp_path, preset):
     objective = load_preset(preset).objective
     table = fitting(objective, awkward_batch(3, 16, torch.float32))

@@ -77,7 +77,8 @@ def config(folder: Path, **settings: Any) -> GRPOConfig:
 
 def trainer(kind: type[GRPOTrainer], args: GRPOConfig, model: Any = None, **named: Any) -> Any:
     """A trainer of this kind on the tiny policy."""
-    named = {"reward_funcs": reward, "rollout_func": completions, **named}
+    data = Dataset.from_dict({"prompt": PROMPTS})
+    named = {"reward_funcs": reward, "rollout_func": completions, "train_dataset": data, **named}
     model = policy() if model is None else model
     if args.beta:  # TRL loads the reference from here
         model.save_pretrained(args.output_dir)
@@ -85,7 +86,6 @@ def trainer(kind: type[GRPOTrainer], args: GRPOConfig, model: Any = None, **name
     return kind(
         model,
         args=args,
-        train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
         processing_class=build_tokenizer(),
         **named,
     )

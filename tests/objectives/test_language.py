@@ -389,7 +389,7 @@ RANKED = tokens(
 def test_a_rank_equals_the_value_by_hand(text: str, expected: list[float]) -> None:
     """(mean rank - 1)/(n - 1); the only value of a population has 0.5."""
     assert parse(str(parse(text))) == parse(text)
-    shaped = Objective(shape=text).plan([RANKED]).advantages[0]
+    shaped = Objective(shape=f"{text} + 0 * advantage").plan([RANKED]).advantages[0]
     assert shaped[:4].tolist() == pytest.approx(expected, rel=1e-15)
 
 

@@ -65,10 +65,11 @@ class Preset:
     def resolved(self, max_tokens: int | None = None) -> Objective:
         """The objective, with lengths resolved at so many tokens; None = the preset's own."""
         from rlobj.base.validation import InvalidFields
+        from rlobj.config.scores import with_names
         from rlobj.objectives.objective import Objective  # torch: only when it is asked for
 
         try:
-            objective = Objective(**self.config.get("objective", {}))
+            objective = Objective(**with_names(self.config).get("objective", {}))
         except InvalidFields as error:
             problems = [(f"objective.{path}", text) for path, text in error.problems]
             raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None

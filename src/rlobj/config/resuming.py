@@ -115,8 +115,8 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
 
 
 def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the files that rewards are read from, by their names."""
-    named = named_code({"rewards": settings["rewards"]})
+    """The digests of the files that rewards and columns are read from, by their names."""
+    named = named_code({name: settings[name] for name in ("rewards", "columns")})
     files = [Path(target.rpartition(":")[0]).expanduser() for target in named]
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
@@ -141,8 +141,10 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         found.append("model.trust_remote_code=true")
     for name, value in settings.items():
         for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, Mapping):
-                found += named_code(each)
+            if isinstance(each, Mapping):  # data.columns are names in a file
+                found += named_code({**each, "columns": None} if name == "data" else each)
+        if name == "columns" and isinstance(value, Mapping):
+            found += [source for source in map(str, value.values()) if ":" in source]
         if name == "extra" and isinstance(
             value, Mapping
         ):  # of vLLM, which imports what many of its arguments name
@@ -189,11 +191,16 @@ def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[s
     urls = flat.get("sampling.server.url", ())
     urls = [urls] if isinstance(urls, str) else urls
     away = [url for url in urls if not is_local(urlsplit(url).hostname)]
-    used = flat.get("sampling.engine") == "vllm-server"
-    if used and away and "sampling.server.url" not in flattened(given):
-        raise ConfigError(
-            f"the settings of {run} name a server on another machine: {', '.join(away)}. It would "
-            f"get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
-            "http://127.0.0.1:8000. If the server is yours, name it again: set "
-            f"sampling.server.url={away[0]}; or add trust=True"
-        )
+    named = {"sampling.server.url": away} if flat.get("sampling.engine") == "vllm-server" else {}
+    for name, score in (settings.get("scores") or {}).items():
+        url = score.get("server") if isinstance(score, Mapping) else None
+        if url and not is_local(urlsplit(str(url)).hostname):
+            named[f"scores.{name}.server"] = [url]
+    for setting, urls in named.items():
+        if urls and setting not in flattened(given):
+            raise ConfigError(
+                f"the settings of {run} name a server on another machine: {', '.join(urls)}. It "
+                f"would get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
+                "http://127.0.0.1:8000. If the server is yours, name it again: set "
+                f"{setting}={urls[0]}; or add trust=True"
+            )

@@ -23,6 +23,7 @@ from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
 from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
 from rlobj.config.resuming import named_code, require_named
+from rlobj.config.scores import ScoreField, with_names
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
@@ -65,6 +66,7 @@ FindingName = Literal[
     "length-growth",
     "verifier-trouble",
     "wrong-group-size",
+    "teacher-trouble",
 ]
 
 
@@ -258,12 +260,18 @@ class RunConfig(Model):
     """the checkpoint whose policy the run starts from, as RUN@STEP"""
     objective: Objective = Objective()
     """the objective"""
+    scores: dict[str, ScoreField] = Field(default={})
+    """policies whose log-probs of the same tokens the objective reads, by name: `teacher`"""
     model: ModelConfig = ModelConfig()
     """the policy"""
     data: DataConfig = DataConfig()
     """the problems"""
     rewards: RewardConfig = Math()
     """how responses are graded"""
+    columns: dict[str, str] = Field(default={})
+    """columns of your own that rules read, by name: `data` (a number in the row of the problem),
+    `reward` (returned by the reward function, `{"reward": 1.0, "columns": {NAME: 0.5}}`), or
+    `path/to/file.py:function`, a function `f(tokens, answer, **columns)` of the tokens' texts"""
     sampling: SamplingConfig = SamplingConfig()
     """the rollouts"""
     training: TrainingConfig = TrainingConfig()
@@ -276,6 +284,22 @@ class RunConfig(Model):
     """samples, records, tables"""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """seed of sampling, data order, and the generators of Python, numpy and torch"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _objective_knows_names(cls, data: Any) -> Any:
+        return with_names(data) if isinstance(data, Mapping) else data
+
+    @field_validator("columns")
+    @classmethod
+    def _check_sources(cls, columns: dict[str, str]) -> dict[str, str]:
+        known, text = ("data", "reward"), "expected data, reward or FILE.py:FUNCTION, got"
+        wrong = {x: y for x, y in columns.items() if y not in known and ":" not in y}
+        if wrong:
+            raise InvalidFields(
+                [(x, f"{text} {y!r}.{nearest(y, known)}") for x, y in wrong.items()]
+            )
+        return columns
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import DynamicSampling, RunConfig
+from rlobj.config.scores import require_scores
 from rlobj.rewards.function_worker import MAPPING
 
 HIGHEST_LEARNING_RATE = 0.01
@@ -16,20 +17,25 @@ def refuse_senseless(config: RunConfig) -> None:
 
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
-            a penalty with an advantage that refuses rewards below 0.
+            a penalty with an advantage that refuses rewards below 0; or a column of a reward that
+            returns none.
     """
-    advantage = config.objective.advantage
-    if config.sampling.group_size == 1 and advantage.group_relative:
+    objective, advantage = config.objective, config.objective.advantage
+    require_scores(config.scores, objective.read_scores)
+    if config.sampling.group_size == 1 and advantage.group_relative and objective.reads_rewards:
         raise ConfigError(
             f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
             "responses of a prompt with one another. Expected at least 2, such as "
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
         )
+    if "reward" in config.columns.values() and not config.rewards.targets:
+        text = f"the reward {config.rewards.kind} returns none; set rewards.target=FILE.py:FUNCTION"
+        raise ConfigError(f"columns: {text}, or take another source than reward")
     overlong = config.rewards.overlong
     penalties = {
         "rewards.overlong=null": overlong.penalty if overlong else 0,
-        "objective.reward_kl=0": config.objective.reward_kl,
+        "objective.reward_kl=0": config.objective.reward_kl.coefficient,
     }
     each = getattr(advantage, "each", advantage)  # of several rewards
     for off in [off for off, penalty in penalties.items() if penalty and each.nonnegative]:
@@ -73,5 +79,15 @@ def doubts(config: RunConfig) -> list[str]:
         "sampling.dynamic.oversampling and allow_fewer have no effect without whole_batches=true": (
             not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer)
         ),
+        "sampling.dynamic has no effect: the objective learns from a score, also in groups whose "
+        "rewards are all equal": (
+            config.sampling.dynamic is not None and config.objective.scores_alone
+        ),
+        **{
+            f"scores.{name} is not computed: the objective does not read it": (
+                name not in config.objective.read_scores
+            )
+            for name in config.scores
+        },
     }
     return [text for text, holds in found.items() if holds]

@@ -1,4 +1,4 @@
-"""Where a model can be: a folder, or an id on the Hugging Face hub.
+"""Where a model can be: a folder, or an id on the Hugging Face hub. Where the models of scores are.
 
 manifest.json of a checkpoint: size in bytes and CRC-32 of every file.
 """
@@ -6,16 +6,19 @@ manifest.json of a checkpoint: size in bytes and CRC-32 of every file.
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.files import parse_json, read_whole, refuse_others
+from rlobj.base.files import located, parse_json, read_whole, refuse_others, step_of
 from rlobj.base.targets import require_file
 from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import is_run, newest_checkpoint
+from rlobj.config.run_folder import is_run, named_checkpoint, newest_checkpoint
+from rlobj.config.scores import ScoreConfig
 from rlobj.config.starting import refuse_senseless
 from rlobj.data.sources import require_source
 
@@ -81,11 +84,13 @@ def require_inputs(config: RunConfig) -> None:
         DataError: as `require_source`.
     """
     refuse_senseless(config)
-    if config.model.name is not None:
-        require_model(config.model.name)
+    for name in (config.model.name, *(score.model for score in config.scores.values())):
+        if name not in (None, "policy"):
+            require_model(name)
     for source in filter(None, (config.data.source, config.data.test)):
         require_source(source)
-    for target in named_code({"rewards": settings_of(config)["rewards"]}):
+    named = {name: settings_of(config)[name] for name in ("rewards", "columns")}
+    for target in named_code(named):
         if ".py:" in target:
             require_file(target)
 
@@ -117,3 +122,50 @@ def require_model(name: str) -> None:
     siblings = [str(x) for x in path.parent.iterdir()] if path.parent.is_dir() else []
     advice = nearest(name, siblings, spell_out=False)
     raise ConfigError(f"there is no run or model folder '{name}'.{advice}")
+
+
+def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
+    """The score as a new run records it: the text of its template, and its checkpoint's step.
+
+    Raises:
+        ConfigError: there is no such file, run or checkpoint.
+    """
+    found: dict[str, Any] = {}
+    if score.prompt is not None and "{{" not in score.prompt:
+        file = Path(score.prompt).expanduser()
+        if not file.is_file():
+            raise ConfigError(
+                f"scores.{name}.prompt is {score.prompt!r}, which is no file; expected a file, or "
+                "a template such as '{{ prompt }} The answer is {{ answer }}.'"
+            )
+        found["prompt"] = read_whole(file, 1 << 20).decode()
+    if score.model is not None and not score.is_policy:
+        found["model"] = located(score.model, Path.cwd())
+    if score.run is not None:
+        path = Path(score.run).expanduser().absolute()
+        checkpoint = named_checkpoint(path, score.checkpoint)
+        found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
+        found["digest"] = digest_of(checkpoint)
+    return score.model_copy(update=found)
+
+
+def digest_of(checkpoint: Path) -> str:
+    """The digest of a checkpoint's manifest, which lists the digests of its files."""
+    return hashlib.sha256(read_whole(checkpoint / "manifest.json")).hexdigest()[:16]
+
+
+def score_folder(name: str, score: ScoreConfig) -> str:
+    """The folder or hub id of a frozen model.
+
+    Raises:
+        ConfigError: its run has no such checkpoint any more, or another one in its place.
+    """
+    if score.run is None:
+        return str(score.model)
+    checkpoint = named_checkpoint(Path(score.run), score.checkpoint)
+    if score.digest not in (None, digest_of(checkpoint)):
+        raise ConfigError(
+            f"scores.{name}.run: {checkpoint} has changed since this run began, so the score would "
+            "be another model. Put the old checkpoint back, or start a new run"
+        )
+    return str(checkpoint / "model")

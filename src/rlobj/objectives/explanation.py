@@ -13,8 +13,8 @@ from rlobj.base.validation import Primitive
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
-from rlobj.objectives.penalties import KL, Penalty
-from rlobj.objectives.rules import CustomRule, Expr, Level, nodes
+from rlobj.objectives.penalties import KL, Penalty, RewardKL
+from rlobj.objectives.rules import CustomRule, Expr, Level, nodes, score_columns
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 from rlobj.objectives.tokens import TokenBatch
 
@@ -37,18 +37,25 @@ class Needs:
         return self.observe | self.plan | self.loss
 
 
+def read_columns(names: Iterable[str], scores: Iterable[str]) -> list[str]:
+    """The TokenBatch columns behind some columns, of which scores give some."""
+    derived = score_columns(scores)
+    return [column for name in names for column in derived.get(name, (name,))]
+
+
 def rule_columns(
-    expressions: Iterable[tuple[str, Expr]], mismatch: Mismatch | None
+    expressions: Iterable[tuple[str, Expr]], mismatch: Mismatch | None, scores: Iterable[str] = ()
 ) -> dict[str, str]:
     """The columns that expressions and a correction read, each with what reads it.
 
     Args:
         expressions: the objective's rules and numbers, each with the field that holds it.
         mismatch: the mismatch correction, or None.
+        scores: names of the scores.
     """
     found = {"advantages": "the surrogate"}
     for field, expression in expressions:
-        for column in expression.batch_columns():
+        for column in read_columns(expression.batch_columns(), scores):
             found.setdefault(column, f"{field} '{expression}'")
     if mismatch is not None:
         for column in ("old_logprobs", "sampler_logprobs"):
@@ -61,7 +68,9 @@ def present(columns: Mapping[str, str], tables: Sequence[TokenBatch]) -> dict[st
     return {
         name: who
         for name, who in columns.items()
-        if tables and name != "entropy" and all(getattr(t, name) is not None for t in tables)
+        if tables
+        and name != "entropy"
+        and all(name in t.columns or getattr(t, name, None) is not None for t in tables)
     }
 
 
@@ -74,18 +83,21 @@ class Explanation:
         rules: (field, rule, what the rule selects from which tokens).
         needs: the TokenBatch columns that each stage reads.
         inert: settings without effect, and why.
+        notes: what else a reader should know.
     """
 
     formula: tuple[str, ...]
     rules: tuple[tuple[str, str, str], ...]
     needs: tuple[tuple[str, str], ...]
     inert: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [*self.formula, ""]
         lines += [f"{field}: {rule}\n    {meaning}" for field, rule, meaning in self.rules]
         lines += [f"{stage} reads {columns}" for stage, columns in self.needs]
         lines += [f"no effect: {text}" for text in self.inert]
+        lines += [f"note: {text}" for text in self.notes]
         return "\n".join(lines)
 
 
@@ -96,7 +108,7 @@ def explain(
     terms: Terms,
     expressions: Sequence[tuple[str, Expr]],
     needs: Needs,
-    reward_kl: float,
+    reward_kl: RewardKL,
     updates: int = 0,
 ) -> Explanation:
     """Explain an Objective; `Objective.explain` calls this.
@@ -105,7 +117,7 @@ def explain(
         terms: its primitives by their symbols.
         expressions: its rules and numbers, each with the field that holds it.
         needs: the columns that it reads.
-        reward_kl: β.
+        reward_kl: what rewards are reduced by.
         updates: optimizer updates per rollout, over all phases; 0 = unknown.
     """
     rules = [
@@ -121,7 +133,21 @@ def explain(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
         ),
         inert=(*_inert_terms(terms, updates), *_inert_rules(terms, expressions)),
+        notes=tuple(
+            f"{_yaml(term)}: {_ESTIMATED[term.estimator]}"
+            for _, term in terms
+            if isinstance(term, KL) and term.score not in (None, "reference")
+        ),
     )
+
+
+_ESTIMATED = {
+    "k1": "its expected gradient on the policy's own samples is 0; use k2, or shape: NAME_gap",
+    "abs": "its gradient has the sign of l − l_NAME, whatever the size of the gap",
+    "k2": "its expected gradient on the policy's own samples is that of KL(π ‖ π_NAME)",
+    "k3": "it and its gradient grow as exp(l_NAME − l); max_gap and max_value limit it",
+}
+"""What to know of an estimator of the KL against another model than the reference."""
 
 
 def _yaml(primitive: Primitive) -> str:
@@ -151,7 +177,7 @@ def _doc(primitive: Primitive) -> str:
     return first.partition(" Source:")[0]
 
 
-def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str, ...]:
+def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[str, ...]:
     symbols = [symbol for symbol, _ in terms]
     factors = {
         "m": "drop" in fields or "keep" in fields,
@@ -171,8 +197,9 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: float) -> tuple[str
         lines.append(line)
     if "shape" in fields:
         lines.append("A in S and P is `shape`; rules and weights read the A without it")
-    if reward_kl:
-        lines.append(f"R ← R − {reward_kl}·Σ_t (l0 − l_ref), per response")
+    if beta := reward_kl.coefficient:
+        name = "ref" if reward_kl.against == "reference" else reward_kl.against
+        lines.append(f"R ← R − {beta}·Σ_t (l0 − l_{name}), per response")
     return tuple(lines)
 
 
@@ -190,17 +217,19 @@ def _meaning(node: Expr) -> str:
                 k = f"k = floor({node.fraction}·(n − 1)) + 1"
             k += f", at least {node.at_least}" if node.at_least else ""
             k += f", none if k < {node.none_below}" if node.none_below else ""
-            tokens = _population(node.by, node.within)
-            return f"{node}: the k {which} {node.value} of {tokens}, {k}, ties kept"
+            return f"{node}: the k {which} {node.value} of {_ranked(node)}, {k}, ties kept"
         case nodes.Quantile():
-            tokens = _population(node.by, node.within)
-            return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}"
+            return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {_ranked(node)}"
+        case nodes.MeanCut():
+            most = f"as many as have a mean of at most {node.limit}, equal ones together"
+            return f"{node}: the smallest {node.value} of {_ranked(node)}, {most}"
         case nodes.Sample():
+            unit = "responses" if node.of == "response" else "tokens"
             if not isinstance(node.amount, float):
-                return f"sample: {node.amount} random tokens with {node.rule}"
-            counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
+                return f"sample: {node.amount} random {unit} with {node.rule}"
+            counted = "all tokens of the update" if node.of == "all" else f"the rule's {unit}"
             size = f"{node.round}({node.amount}·n)"
-            return f"sample: {size} random tokens with {node.rule}; n counts {counted}"
+            return f"sample: {size} random {unit} with {node.rule}; n counts {counted}"
         case nodes.Aggregate() | nodes.Quantified() | nodes.Rank():
             unit = "tokens" if node.counted == Level.TOKEN else "responses"
             return f"{node}: over {_population(node.by, node.within, unit)}"
@@ -212,6 +241,16 @@ def _meaning(node: Expr) -> str:
         case CustomRule():
             return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
     return ""
+
+
+def _ranked(node: nodes.Cut | nodes.Quantile | nodes.MeanCut) -> str:
+    """What a cut ranks, in words; tokens that have the value of their response tie."""
+    if node.counted == Level.RESPONSE:
+        return _population(node.by, node.within, "responses")
+    text = _population(node.by, node.within)
+    if node.value.level == Level.RESPONSE:
+        text += " (of tokens, which tie if they are of one response; of='response' ranks responses)"
+    return text
 
 
 def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:

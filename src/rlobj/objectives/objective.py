@@ -26,10 +26,24 @@ from rlobj.objectives import planning, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divisors import DivisorField, TokenMean
-from rlobj.objectives.explanation import Explanation, Needs, explain, present, rule_columns
+from rlobj.objectives.explanation import (
+    Explanation,
+    Needs,
+    explain,
+    present,
+    read_columns,
+    rule_columns,
+)
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.penalties import Penalty, PenaltyField, ProxyKL
+from rlobj.objectives.penalties import (
+    KL,
+    Penalty,
+    PenaltyField,
+    ProxyKL,
+    RewardKL,
+    RewardKLField,
+)
 from rlobj.objectives.plan import (
     Clauses,
     LossOutput,
@@ -39,7 +53,14 @@ from rlobj.objectives.plan import (
     weighted_sum,
 )
 from rlobj.objectives.planning import cases, flat, rollout_advantages, switches
+from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Arithmetic, Column, Controlled, Logic, NamedReward
+from rlobj.objectives.scores import (
+    against_mistakes,
+    of_rewards,
+    score_name_mistakes,
+    vanishes,
+)
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
@@ -83,8 +104,9 @@ class Objective(Model):
     """numbers that change during the run, by name"""
     mismatch: MismatchField | None = None
     """importance weight between sampler and trainer, a factor of ω"""
-    reward_kl: float = Field(default=0.0, ge=0)
-    """β; each response's reward is reduced by β·Σ_t (l0 − l_ref)"""
+    reward_kl: RewardKLField = RewardKL(coefficient=0.0)
+    """β; each response's reward is reduced by β·Σ_t (l0 − l_ref); or `{coefficient: β, against:
+    NAME}` for another score"""
     split_rules: rules.RuleList = Field(default=(), alias="split")
     """a rule, or a list of rules: train the tokens of the first rule, then those of the next one,
     and at last all others"""
@@ -92,12 +114,19 @@ class Objective(Model):
     """tokens of this phase; the others count only in the divisor"""
     columns: tuple[str, ...] = ()
     """names in TokenBatch(columns=...) that expressions read"""
+    scores: tuple[str, ...] = ()
+    """names of scores. A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap and
+    NAME_entropy; TokenBatch(columns=...) holds NAME_logprob and NAME_entropy, the others follow"""
 
     @model_validator(mode="wrap")
     @classmethod
     def _with_columns(cls, data: Any, handler: Any) -> Self:
-        names = data.get("columns") if isinstance(data, dict) else None
-        with rules.declared(tuple(names) if isinstance(names, (list, tuple)) else ()):
+        given = data if isinstance(data, dict) else {}
+        own, scores = (
+            [x for x in names if isinstance(x, str)] if isinstance(names, list | tuple) else []
+            for names in (given.get("columns"), given.get("scores"))
+        )
+        with rules.declared((*own, *rules.score_columns(scores))):
             return handler(data)
 
     @model_validator(mode="after")
@@ -116,9 +145,12 @@ class Objective(Model):
                 name.isidentifier() and name[0].islower()
             ):
                 yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
+        yield from score_name_mistakes(self.scores, self.columns)
+        penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
+        yield from against_mistakes(self.scores, penalties, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
-        if self.reward_kl and self.advantage.decoupled:
+        if self.reward_kl.coefficient and self.advantage.decoupled:
             yield "reward_kl needs one reward, not 'decoupled'; use a kl penalty"
         for rule in self.split_rules:
             if self.split_rules.count(rule) > 1:
@@ -129,7 +161,7 @@ class Objective(Model):
                 use = f"reweight: when(prob < 0.1, {name}, 1)"
                 advice = f"read it, as in {use}, or remove it: controllers: {{{name}: null}}"
                 yield f"controller '{name}': no rule or number reads it; {advice}"
-        known = [*self.controllers, *rules.COLUMNS, *self.columns]
+        known = [*self.controllers, *rules.COLUMNS, *self._declared]
         for who, expression in self._expressions:
             for node in expression.walk():
                 if isinstance(node, (Controlled, Column)) and node.name not in known:
@@ -161,7 +193,7 @@ class Objective(Model):
 
     def reweight(self, weight: rules.Number | str | float) -> Objective:
         """A copy with ω multiplied by `weight`."""
-        with rules.declared(self.columns):
+        with rules.declared(self._declared):
             number = rules.as_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
@@ -173,8 +205,13 @@ class Objective(Model):
         return self.replace(split=(*self.split_rules, self._read(rule)))
 
     def _read(self, rule: Any) -> rules.Rule:
-        with rules.declared(self.columns):
+        with rules.declared(self._declared):
             return rules.read_rule(rule)
+
+    @property
+    def _declared(self) -> tuple[str, ...]:
+        """The columns that expressions may read besides those of every table."""
+        return *self.columns, *rules.score_columns(self.scores)
 
     @property
     def phases(self) -> tuple[Objective, ...]:
@@ -217,6 +254,7 @@ class Objective(Model):
         state = {**self.init(), **(state or {})}
         if not self.controllers:
             return state
+        tables = self._graded(tables)
         if "advantages" in self._columns["observe"]:
             tables = self.with_advantages(tables, comm)
         frame = Frame(tables, self._columns["observe"], comm or SingleProcess(), state)
@@ -237,7 +275,15 @@ class Objective(Model):
             BatchError: rewards are absent or not finite, or only some tables have advantages;
                 raised on all ranks.
         """
+        if not self.reads_rewards:
+            return [table.replace(advantages=torch.zeros_like(table.logprobs)) for table in tables]
         return rollout_advantages(self.advantage, self.reward_kl, tables, comm or SingleProcess())
+
+    def _graded(self, tables: Sequence[TokenBatch]) -> Sequence[TokenBatch]:
+        """The tables; without rewards, which say what is undecided, if no part reads them."""
+        if self.reads_rewards:
+            return tables
+        return [table.replace(rewards=None, reward_names=None) for table in tables]
 
     def plan(
         self,
@@ -261,7 +307,7 @@ class Objective(Model):
         """
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
-        tables = self.with_advantages(tables, comm)
+        tables = self.with_advantages(self._graded(tables), comm)
         frame = Frame(
             tables, {**present(self._columns["loss"], tables), **self._columns["plan"]}, comm, state
         )
@@ -305,6 +351,7 @@ class Objective(Model):
                 known, a column is absent, or a log-prob or another value is not finite.
         """
         plan = plan.of(table, index)
+        [table] = self._graded([table])
         for name, who in self._columns["loss"].items():
             table.column(name, who)
         weights, terms = plan.weights[0], planning.terms(table, plan)
@@ -384,7 +431,7 @@ class Objective(Model):
     @property
     def needs(self) -> Needs:
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
-        rewards = {"rewards"} | ({"old_logprobs", "ref_logprobs"} if self.reward_kl else set())
+        rewards = {"rewards", *self._reward_kl_reads} if self.reads_rewards else set()
         gates = [(name, gate.of) for name, gate in self.controllers.items() if gate.of is not None]
         parts = [(who, part) for who, e in [*self._expressions, *gates] for part in e.walk()]
         return Needs(
@@ -394,12 +441,46 @@ class Objective(Model):
             rewards={part.name: who for who, part in parts if isinstance(part, NamedReward)},
         )
 
+    @property
+    def _all_scores(self) -> tuple[str, ...]:
+        return *self.scores, "reference"
+
+    @property
+    def _reward_kl_reads(self) -> tuple[str, ...]:
+        kl = self.reward_kl
+        return ("old_logprobs", score_column(kl.against)) if kl.coefficient else ()
+
+    @cached_property
+    def reads_rewards(self) -> bool:
+        """Whether a part reads rewards, or the advantages that are made from them.
+
+        If none does, rewards may be absent, and undecided responses count like all others.
+        """
+        gates = [gate.of for gate in self.controllers.values() if gate.of is not None]
+        read = [*gates, *(expression for _, expression in self._expressions)]
+        return self.shape is None or bool(self._reward_kl_reads) or any(map(of_rewards, read))
+
+    @property
+    def read_scores(self) -> frozenset[str]:
+        """The scores that a part reads."""
+        ever = self.needs.ever
+        return frozenset(
+            score
+            for score in self._all_scores
+            if not ever.isdisjoint({score_column(score), f"{score}_entropy"})
+        )
+
+    @cached_property
+    def scores_alone(self) -> bool:
+        """Whether a group whose rewards are all equal may have a gradient, from a score."""
+        terms = [p for p in self.penalties if isinstance(p, KL) and p.score in self.scores]
+        return bool(terms) or not (self.shape is None or vanishes(self.shape))
+
     def reader(self, column: str) -> str | None:
         """The part of the objective that reads a TokenBatch column; None = no part reads it."""
         readers = {"rewards": f"the advantage {self.advantage}"}
-        if self.reward_kl:
-            kl = f"reward_kl {self.reward_kl}"
-            readers |= {"old_logprobs": kl, "ref_logprobs": kl}
+        kl = f"reward_kl {self.reward_kl.coefficient}"
+        readers |= dict.fromkeys(self._reward_kl_reads, kl)
         for stage in self._columns.values():
             readers = {**stage, **readers}
         return readers.get(column)
@@ -410,7 +491,8 @@ class Objective(Model):
         Args:
             updates_per_step: optimizer updates per rollout, of each phase; None = unknown.
         """
-        terms = {"A": self.advantage, "S": self.surrogate, "Z": self.divisor}
+        terms = {"A": self.advantage} if self.reads_rewards else {}
+        terms |= {"S": self.surrogate, "Z": self.divisor}
         terms |= {"mismatch": self.mismatch} if self.mismatch else {}
         terms |= {f"P_{i}": penalty for i, penalty in enumerate(self.penalties, 1)}
         given = [*terms.items(), *self.controllers.items()]  # one may be called A
@@ -427,9 +509,9 @@ class Objective(Model):
             "observe": {
                 column: f"the controller {name}"
                 for name, controller in self.controllers.items()
-                for column in controller.needs()
+                for column in read_columns(controller.needs(), self._all_scores)
             },
-            "plan": rule_columns(self._expressions, self.mismatch),
+            "plan": rule_columns(self._expressions, self.mismatch, self._all_scores),
             "loss": {
                 column: type(term).__name__
                 for term in self._terms.values()

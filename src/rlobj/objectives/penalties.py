@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
 
-from rlobj.base.validation import Primitive
+from rlobj.base.validation import Model, Primitive
 from rlobj.objectives import functional
 from rlobj.objectives.divisors import DivisorField
 from rlobj.objectives.rules import NumberField, RuleField
+from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Constant
 from rlobj.objectives.settings import OptionalPositive
 from rlobj.objectives.surrogates import Terms
@@ -23,7 +24,7 @@ from rlobj.objectives.surrogates import Terms
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["KL", "EntropyBonus", "NegativeLogLikelihood", "Penalty", "ProxyKL"]
+__all__ = ["KL", "EntropyBonus", "NegativeLogLikelihood", "Penalty", "ProxyKL", "RewardKL"]
 
 _ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": functional.k2}
 
@@ -90,14 +91,20 @@ class KL(_EstimatedKL):
         estimator.
     """
 
-    against: Literal["reference", "old", "sampler"] = "reference"
-    """the reference policy, π_old of the rollout, or the sampler's probabilities"""
+    against: str = "reference"
+    """a score: the reference policy or another one; or old, π_old of the rollout; or sampler, the
+    sampler's probabilities. Against another score than the reference, name the estimator"""
     unbiased: bool = False
     """multiply by r, for an unbiased gradient"""
 
     @property
+    def score(self) -> str | None:
+        """The score that it reads; None if it reads π_old or the sampler's probabilities."""
+        return None if self.against in ("old", "sampler") else self.against
+
+    @property
     def _column(self) -> str:
-        return "ref_logprobs" if self.against == "reference" else f"{self.against}_logprobs"
+        return f"{self.against}_logprobs" if self.score is None else score_column(self.score)
 
     def needs(self) -> tuple[str, ...]:
         return (self._column, "old_logprobs") if self.unbiased else (self._column,)
@@ -162,3 +169,23 @@ class NegativeLogLikelihood(Penalty):
 
     def __call__(self, terms: Terms) -> Tensor:
         return -terms.logprobs
+
+
+class RewardKL(Model):
+    """What each response's reward is reduced by: β·Σ_t (l0 − l_against); a number is short for β.
+
+    Source: REINFORCE++, arXiv:2501.03262.
+    """
+
+    coefficient: float = Field(ge=0)
+    """β"""
+    against: str = "reference"
+    """a score: the reference policy, or another one"""
+
+
+RewardKLField = Annotated[
+    RewardKL,
+    BeforeValidator(lambda x: x if isinstance(x, dict | RewardKL) else {"coefficient": x}),
+    PlainSerializer(lambda x: x.coefficient if x.against == "reference" else dict(x)),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, RewardKL.model_json_schema()]}),
+]

@@ -23,9 +23,10 @@ from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.joining import check_sign
 from rlobj.objectives.mismatch import Mismatch
-from rlobj.objectives.penalties import Penalty
+from rlobj.objectives.penalties import Penalty, RewardKL
 from rlobj.objectives.plan import Plan, token_shares
 from rlobj.objectives.rules import Number, Rule
+from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Arithmetic, Column, Logic, When
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 
 
 def rollout_advantages(
-    advantage: Advantage, reward_kl: float, tables: Sequence[TokenBatch], comm: Comm
+    advantage: Advantage, reward_kl: RewardKL, tables: Sequence[TokenBatch], comm: Comm
 ) -> list[TokenBatch]:
     """The tables with the column `advantages`; see `Objective.with_advantages`.
 
     Args:
         advantage: A.
-        reward_kl: β of the KL term that is subtracted from each response's reward.
+        reward_kl: what is subtracted from each response's reward.
         tables: this rank's tables.
         comm: the process group.
     """
@@ -83,16 +84,16 @@ def rollout_advantages(
     return [table.replace(advantages=part.to(table.logprobs)) for table, part in pairs]
 
 
-def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: float) -> Tensor:
-    """All rewards of a decoupled advantage, else R − β·Σ_t (l0 − l_ref); float64 [B, K], CPU."""
+def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: RewardKL) -> Tensor:
+    """All rewards of a decoupled advantage, else R − β·Σ_t (l0 − l_k); float64 [B, K], CPU."""
     column = table.column("rewards", f"the advantage {advantage}").detach().double().cpu()
     if advantage.decoupled:
         return column if column.dim() == 2 else column.unsqueeze(1)
     rewards = table.reward().detach().double()
-    if reward_kl:
+    if reward_kl.coefficient:
         old = table.finite("old_logprobs", "reward_kl").double()
-        reference = table.finite("ref_logprobs", "reward_kl").double()
-        rewards = rewards - reward_kl * table.sum_by_response(old - reference)
+        reference = table.finite(score_column(reward_kl.against), "reward_kl").double()
+        rewards = rewards - reward_kl.coefficient * table.sum_by_response(old - reference)
     if advantage.nonnegative:
         check_sign(rewards, table.groups, column, table.reward_names or ())
     return rewards.cpu().unsqueeze(1)

@@ -55,6 +55,17 @@ SCHEMA = pyarrow.schema(
     {VERSION_KEY: str(SCHEMA_VERSION)},
 )
 
+
+def refuse_recorded(names: Iterable[str]) -> None:
+    """Check that columns of a user's own have other names than those of the record.
+
+    Raises:
+        ConfigError: one has the same name.
+    """
+    for name in COLUMNS.keys() & {*names}:
+        raise ConfigError(f"columns.{name}: the record has this column; take another name")
+
+
 OPTIONAL = ("sampler_gap", "spurious")
 """Columns that files of other programs may leave out: null in each row."""
 

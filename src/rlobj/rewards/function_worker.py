@@ -45,10 +45,11 @@ if __name__ == "__main__":
 from rlobj.base.errors import ConfigError, counted, nearest
 from rlobj.base.targets import import_target, place_of, shown
 
-_KEYS = ("reward", "correct")
+_KEYS = ("reward", "correct", "columns", "feedback")
 MAPPING = '{"reward": 0.2, "correct": False}'
 """What a function returns to say whether a response is right, as an example in messages."""
-NUMBER_FORM, MAPPING_FORM = "number", "mapping"
+NUMBER_FORM, MAPPING_FORM, COLUMNS_FORM = "number", "mapping", "columns"
+"""A number; a mapping that says whether the response is right; one with columns, which does not."""
 _ALONE = 10.0
 """Seconds after a deadline at which the process ends by itself: nobody has killed it."""
 WRONG = "wrong"
@@ -61,13 +62,18 @@ Call = tuple[Sequence[str], Sequence[str], Sequence[str], Mapping[str, Sequence[
 global generators for it, None to leave them as they are."""
 
 
+ColumnValue = float | Sequence[float]
+"""The value of a column of one's own: of a whole response, or one for each of its tokens."""
+Grade = tuple[float, bool | None, Mapping[str, ColumnValue], str]
+
+
 class Outcome(NamedTuple):
     """What became of a call."""
 
     index: int
     """Which of the calls it was."""
-    grades: Sequence[tuple[float, bool | None]] = ()
-    """The reward and whether it is right, of each response."""
+    grades: Sequence[Grade] = ()
+    """The reward, whether it is right, the columns and the feedback of each response."""
     reason: str = ""
     """"" if it succeeded, `timeout`, `crash`, `WRONG`, or a kind such as `error: TypeError`."""
     text: str = ""
@@ -227,7 +233,7 @@ class Function:
 
         await asyncio.gather(*(one(*each) for each in enumerate(calls)))
 
-    def _grades(self, call: Call, result: Any) -> list[tuple[float, bool | None]]:
+    def _grades(self, call: Call, result: Any) -> list[Grade]:
         """The grades that a call returned.
 
         Raises:
@@ -241,7 +247,7 @@ class Function:
                 f"expected a list of {counted(count, 'reward')}, in the order of the responses."
                 f"{self.place}"
             )
-        grades: list[tuple[float, bool | None]] = []
+        grades: list[Grade] = []
         for value, response, problem in zip(values, responses, ids, strict=True):
             try:
                 grades.append(self._grade(value))
@@ -254,7 +260,7 @@ class Function:
                 ) from None
         return grades
 
-    def _grade(self, value: Any) -> tuple[float, bool | None]:
+    def _grade(self, value: Any) -> Grade:
         """The grade that a value stands for. Values have the same form in every call.
 
         Raises:
@@ -270,21 +276,45 @@ class Function:
             reward = math.inf
         undecided, right = math.isnan(reward), given.get("correct")
         says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
-        if math.isinf(reward) or (mapped and not (undecided or says)):
+        silent = "columns" in given or self._form == COLUMNS_FORM
+        silent = mapped and silent and "correct" not in given
+        if math.isinf(reward) or (mapped and not (undecided or says or silent)):
             number = "a finite number, True, False, or None for undecided"
             mapping = f"a mapping such as {MAPPING}, whose correct is True or False, or "
             mapping += '{"reward": None} for undecided'
             raise WrongResult(f"expected {mapping if mapped else number}.")
-        form = MAPPING_FORM if mapped else NUMBER_FORM
+        form = COLUMNS_FORM if silent else MAPPING_FORM if mapped else NUMBER_FORM
         if mapped or not undecided:  # None and NaN fit both forms
             if self._form not in (None, form):
                 raise WrongResult(
                     "the calls before returned another form, or None in the call before the run. "
                     f"Return a number in every call; or in every call a mapping such as {MAPPING}, "
-                    'and {"reward": None} for undecided.'
+                    'and {"reward": None} for undecided; with "columns": {} if others have columns.'
                 )
             self._form = form
-        return reward, bool(right) if says and not undecided else None
+        try:
+            own = (given.get("columns") or {}).items()
+            columns = {name: column_value(each) for name, each in own}
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            example = '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or with lists of numbers.'
+            raise WrongResult(f"expected numbers by name, such as {example}") from None
+        feedback = given.get("feedback") or ""
+        if not isinstance(feedback, str):
+            raise WrongResult(f"its feedback is {shown(feedback)}; expected a text.")
+        return reward, bool(right) if says and not undecided else None, columns, feedback
+
+
+def column_value(value: Any) -> ColumnValue:
+    """A number, or a list of numbers; NaN for None.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is neither.
+    """
+    many = bool(getattr(value, "shape", isinstance(value, list | tuple)))
+    numbers = [math.nan if x is None else _number(x) for x in (value if many else [value])]
+    if math.inf in map(abs, numbers):
+        raise ValueError(value)
+    return numbers if many else numbers[0]
 
 
 def _number(value: Any) -> float:

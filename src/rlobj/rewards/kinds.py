@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
@@ -29,6 +29,7 @@ from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import RunError
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
+from rlobj.rewards.function_worker import ColumnValue
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,6 +145,10 @@ class Graded:
     """Each of several rewards; `reward` is their weighted sum."""
     verifier: str | None = None
     """`rlobj.answers.verifier_version()`, if the verifier graded it."""
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+    """The columns that the function of a reward returned."""
+    feedback: str = ""
+    """What the function says about the response, for the prompts of scores."""
 
     @property
     def undecided(self) -> bool:
@@ -209,6 +214,18 @@ class Grader:
         raise NotImplementedError
 
 
+class Ungraded(Grader):
+    """Leaves all responses undecided: their problems have no answers."""
+
+    @property
+    def says_right(self) -> bool:
+        return False
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """Leave each response undecided."""
+        return [Graded(math.nan, None, "the problem has no answer", None) for _ in responses]
+
+
 class Reward(Primitive):
     """Base class of rewards."""
 
@@ -252,6 +269,11 @@ class Reward(Primitive):
     def weights(self) -> tuple[float, ...] | None:
         """The weights of several rewards in their sum."""
         return None
+
+    @property
+    def targets(self) -> list[str]:
+        """The functions that it names."""
+        return [each.target for each in getattr(self, "of", [self]) if hasattr(each, "target")]
 
     def with_targets(self, change: Callable[[str], str]) -> Self:
         """A copy with other targets of custom functions.

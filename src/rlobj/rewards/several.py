@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.base.validation import InvalidFields
 from rlobj.rewards.custom import function_grader
 from rlobj.rewards.function_worker import MAPPING
@@ -127,7 +127,12 @@ class _SeveralGrader(Grader):
         place = next((i for i, grader in self._able if grader.says_right), None)
         correct = None if place is None else parts[place].correct
         whole = replace(parts[place or 0], reward=total, rewards=rewards, correct=correct)
+        feedback = "\n".join(part.feedback for part in parts if part.feedback)
+        whole = replace(whole, columns={}, feedback=feedback)
         for each, part in zip(self._of, parts, strict=True):
+            if taken := sorted(whole.columns.keys() & part.columns.keys()):
+                raise RunError(f"Reward {each.name}: one before it returns '{taken[0]}' as well")
+            whole = replace(whole, columns={**whole.columns, **part.columns})
             if math.isnan(part.reward):
                 whole = replace(whole, correct=None, reason=f"{each.name}: {part.reason}")
         return whole

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import located, step_of
+from rlobj.base.files import located, located_target, step_of
 from rlobj.base.targets import PYTHON_OBJECT, importing
 from rlobj.config import run_folder
 from rlobj.config.layers import (
@@ -44,9 +44,11 @@ from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_inputs
+from rlobj.models.location import require_inputs, resolved_score
 from rlobj.objectives.objective import Objective
+from rlobj.records.reading import refuse_recorded
 from rlobj.training.loop.clock import Callback
+from rlobj.training.rollouts.columns import OwnColumns
 
 if TYPE_CHECKING:
     from rlobj.training.loop.opening import CallerInputs
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_OF_PRESETS = ("objective", "scores", "columns")
+"""Sections that a preset replaces in the settings of a run that a new one starts from."""
 _PRESET_KEYS = ("base", "paper", "summary")
 
 
@@ -309,9 +313,11 @@ def layers_from(
     if model := flattened(merged(given)).get("model.name"):
         raise ConfigError(f"from_run={text} and the model {model} both name a policy: give one")
     if preset is not None:
-        objective = dict(load_preset(preset).config.get("objective", {}))
-        given = [(FromFile(f"preset {preset}"), {"preset": preset, "objective": objective}), *given]
-        settings.pop("objective", None)
+        recipe = load_preset(preset).config
+        own = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
+        given = [(FromFile(f"preset {preset}"), {"preset": preset, **own}), *given]
+        for name in _OF_PRESETS:
+            settings.pop(name, None)
     layer = FromFile(f"run {path.name}")
     if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
         checkpoint = run_folder.named_checkpoint(path, step or None)
@@ -338,28 +344,34 @@ def prepared(config: RunConfig) -> RunConfig:
         ConfigError: no such model; or an objective that needs columns or more responses.
         DataError: a source of problems is no known name, no path and no hub id.
     """
-    if config.objective.columns:
+    for name in {*config.objective.columns} - config.columns.keys():
         raise ConfigError(
-            f"objective.columns: {', '.join(config.objective.columns)}: a run has no columns of "
-            "your own. Use the objective in your own loop, with TokenBatch(columns={...})"
+            f"objective.columns: {name}: nothing says where this column of your own comes from. "
+            f"Set columns.{name}=data, reward, or FILE.py:FUNCTION"
         )
+    refuse_recorded(config.columns)
     require_inputs(config)
+    scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
+    columns = {x: located_target(y, Path.cwd()) for x, y in config.columns.items()}
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
+    located |= {"scores": scores, "columns": columns}
     return config.model_copy(update=located)
 
 
 def check_functions(config: RunConfig) -> None:
-    """Check the reward functions that a configuration names, as the start of its run does.
+    """Check the functions and columns that a configuration names, as the start of its run does.
 
     Raises:
         ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
             accuracy and dynamic sampling compares accuracies.
-        DataError: the problems cannot be read.
+        DataError: the problems cannot be read, or have no number as a column of one's own.
     """
-    if any(hasattr(each, "target") for each in getattr(config.rewards, "of", [config.rewards])):
+    if config.columns:
+        OwnColumns(config).check(load_problems(config.data, "train"))
+    if config.rewards.targets:
         with closing(config.rewards.open()) as grader:
             grader.check(load_problems(config.data, "train"))
             refuse_unknown_accuracy(config, grader.says_right)

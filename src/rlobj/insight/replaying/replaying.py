@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from rlobj.objectives.evaluator import Values
 from rlobj.objectives.explanation import rule_columns
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.penalties import EntropyBonus
-from rlobj.objectives.rules import Rule
+from rlobj.objectives.rules import Rule, declared
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.reading import checked_files, sound
@@ -67,7 +68,6 @@ def replay(
         ConfigError: no full tables there, an unknown preset, a text that is no rule, a sweep that
             no rule reads, code without `trust`, or nothing that can be replayed.
     """
-    found = _Replay(read_candidates(objectives, sweep, trust), tokens)
     path = Path(tables) if isinstance(tables, str | Path) else None
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
@@ -84,9 +84,12 @@ def replay(
     updates: Any = read_tables(path, steps, trust=trust) if path else tables
     updates = (update for update in updates if step in (None, update.step))
     count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
-    progress(0, count)
     with sound(path or "the updates"):
-        for done, batches in enumerate(plans.rollouts(updates), 1):
+        first = [*islice(updates, 1)]
+        with declared(first[0].objective.columns if first else ()):  # which rules may read
+            found = _Replay(read_candidates(objectives, sweep, trust), tokens)
+        progress(0, count)
+        for done, batches in enumerate(plans.rollouts(chain(first, updates)), 1):
             found.rollout(batches)
             progress(done, max(done, count))
     return found.result(str(path or "the updates"))

@@ -124,6 +124,7 @@ def described(
     settings: dict[str, Any] = {
         "preset": preset,
         "objective": trainer.objective,
+        "columns": trainer._own,
         "model": {"name": getattr(trainer.model.config, "_name_or_path", "") or _object("model")},
         "data": {"source": _object("rows")},
         "sampling": {**_known(sampling), "group_size": group, "prompts_per_step": groups},

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,9 @@ def _settings(objective: Objective) -> dict[str, Any]:
 ENTROPY = {"entropy", "old_entropy"}
 """Columns for which the entropy of TRL's own forward passes is kept."""
 
+OWN = "rlobj_own_"
+"""Before the names of a user's own columns in a rollout."""
+
 _GRADE, SCORE = "_calculate_rewards", "_get_per_token_logps_and_entropies"
 
 _Trainer: Any = GRPOTrainer  # its methods are of no use to the type checker
@@ -162,9 +166,11 @@ class Rollouts(_Trainer):
         progress, needs, training = self._progress, self.objective.needs, self.model.training
         found: list[Tensor] = []
         entropies: list[Tensor] = []
+        logged: dict[str, list[Any]] = {}
 
         def graded(*arguments: Any, **named: Any) -> Tensor:
             found.append(grade(*arguments, **named))
+            logged.update(self._pending_extra_logs if self._own else {})
             return found[-1]
 
         def scored(model: Any, *arguments: Any, **named: Any) -> Any:
@@ -183,6 +189,7 @@ class Rollouts(_Trainer):
             known = "sampling_per_token_logps" in output
             error = None if known else ConfigError(say("no_logprobs", reader))
             agree(error, "sampling", self._comm)
+        output |= self._own_columns(inputs, logged, output["completion_ids"].device)
         rewards, size = found[-1], len(output["completion_ids"])
         rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
         ids = rows + progress.rows if training else rows
@@ -203,6 +210,18 @@ class Rollouts(_Trainer):
             progress.sampled |= dict(whole_rows(output))
             progress.rows += len(rewards)
         return output
+
+    def _own_columns(self, rows: Any, logged: Mapping[str, Any], device: Any) -> dict[str, Tensor]:
+        """The columns of the user's own, [B]: of the data set, or logged by a reward function."""
+        found, error = dict[str, Tensor](), None
+        for name, source in self._own.items():
+            values = logged.get(name, ()) if source == "reward" else [x.get(name) for x in rows]
+            numbers = [float(value) for value in values if isinstance(value, Real)]
+            if not len(numbers) == len(values) == len(rows):
+                error = ConfigError(say(f"own_{source}", name, len(rows)))
+            found[f"{OWN}{name}"] = torch.tensor(numbers, device=device)
+        agree(error, "sampling", self._comm)
+        return found
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Clip, Surrogate
+from rlobj.records.reading import refuse_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +47,14 @@ class ObjectiveConfig(GRPOConfig):
     An argument of the trainer replaces the option of the same name.
     """
 
-    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output"]  # noqa: RUF012
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output", "columns"]  # noqa: RUF012
 
     objective: str | None = _option(None, "a preset, or a preset file")
     advantages: str = _option("auto", "whose advantages: auto, trl or objective")
     selection: str | None = _option(None, "policy that rules read: current or old")
     record: str = _option("true", "true, false, or the folder of the record")
     output: dict[str, Any] | str | None = _option(None, "settings of the record, as JSON")  # noqa: RUF009
+    columns: dict[str, str] | str | None = _option(None, "data or reward, by column, as JSON")  # noqa: RUF009
 
 
 def say(name: str, *values: Any, **named: Any) -> str:
@@ -76,12 +78,13 @@ def options(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     fields, training = ObjectiveConfig.__dataclass_fields__, {}
     usual = {name: config.get(name, fields[name].default) for name in given}
     found = {name: usual[name] if value is None else value for name, value in given.items()}
-    preset = objective = found["objective"]
+    preset, own = (objective := found["objective"]), found["columns"]
     if isinstance(objective, str | Path):
         preset = load_preset(objective)
     if isinstance(preset, Preset):
         found["preset"] = str(preset.path if objective is preset else objective)
         training = preset.config.get("training") or {}
+        own = {**(preset.config.get("columns") or {}), **(own or {})}
     selection = found["selection"] or training.get("selection", "current")
     record = {"true": True, "false": False}.get(str(found["record"]).lower(), found["record"])
     found |= {"objective": preset, "selection": selection, "record": record}
@@ -93,8 +96,11 @@ def options(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(record, bool) and (not path or Path(record).is_file()):
         raise ConfigError(say("record", record))
     output: Any = found["output"] or {}
-    RunConfig(output=output)
-    return {"preset": None, **found, "output": output}
+    columns = RunConfig(output=output, columns=own or {}).columns
+    refuse_recorded(columns)
+    if other := [name for name, source in columns.items() if ":" in source]:
+        raise ConfigError(say("own_function", other[0], columns[other[0]]))
+    return {"preset": None, **found, "output": output, "columns": columns}
 
 
 def bounds(surrogate: Surrogate) -> dict[str, Any]:
@@ -115,7 +121,9 @@ def changed(names: Collection[str], settings: Settings) -> list[str]:
     return [name for name in names if name in settings and settings[name] != USUAL[name]]
 
 
-def fitted(objective: Any, settings: Settings, sampler_logprobs: bool) -> Objective:
+def fitted(
+    objective: Any, settings: Settings, sampler_logprobs: bool, own: Collection[str] = ()
+) -> Objective:
     """The objective of a run in TRL, with the terms that its settings add.
 
     `beta` adds a KL to an objective that reads no reference. TRL's importance sampling correction
@@ -125,6 +133,7 @@ def fitted(objective: Any, settings: Settings, sampler_logprobs: bool) -> Object
         objective: a preset's name, a preset file, a preset, or an objective.
         settings: of GRPOConfig.
         sampler_logprobs: the sampler returns log-probs.
+        own: the columns of the user's own that the run has.
 
     Raises:
         ConfigError: the objective or a setting cannot be used.
@@ -137,8 +146,9 @@ def fitted(objective: Any, settings: Settings, sampler_logprobs: bool) -> Object
         lines = [say("refused", each, value, advice[each]) for each, value in wrong.items()]
         raise ConfigError("\n".join(lines))
     given = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
-    provided = {*TABLE["provided"], *(column for column, known in given.items() if known)}
-    check_columns(objective, provided, "TRL", TABLE["advice"], name)
+    provided = {*own, *TABLE["provided"], *(column for column, known in given.items() if known)}
+    advice = TABLE["advice"] | {name: say("own", name) for name in objective.columns}
+    check_columns(objective, provided, "TRL", advice, name)
     phases, window = len(objective.phases), settings["gradient_accumulation_steps"]
     reads, reader = objective.needs.ever, objective.reader("sampler_logprobs")
     vllm = settings["use_vllm"] and settings["vllm_importance_sampling_correction"]
@@ -181,7 +191,7 @@ def scaled_as(objective: Objective, settings: Settings) -> bool:
     """Whether TRL's own advantages have the objective's formula, up to ε."""
     apart = settings["multi_objective_aggregation"] == "normalize_then_sum"
     scale = ("group", "batch") if apart else settings["scale_rewards"]
-    return not objective.reward_kl and _scale(objective.advantage) == scale
+    return not objective.reward_kl.coefficient and _scale(objective.advantage) == scale
 
 
 def _scale(advantage: Any) -> Any:

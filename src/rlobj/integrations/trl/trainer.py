@@ -22,6 +22,7 @@ from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.recording import RecordEvents
 from rlobj.integrations.trl.rollout import (
     ENTROPY,
+    OWN,
     SCORE,
     Inputs,
     Progress,
@@ -53,6 +54,9 @@ class ObjectiveMixin(_Trainer):
         record: the folder of the record, which `rlobj inspect` and the other commands read; True =
             `_rlobj` in GRPOConfig's output_dir, or `_rlobj-2`, ... if it is taken; False = none.
         output: settings of the record: `records_mb`, `records_share`, `tables_every`.
+        columns: columns of your own that the objective reads, one number for each response: `data`,
+            a column of the data set, or `reward`, which a reward function gives to TRL's
+            `log_extra(NAME, values)`. Default: those of the preset.
         arguments: of GRPOTrainer, also by name. An option that is None is that of an
             `ObjectiveConfig`, or else "auto", the preset's selection, and a record.
 
@@ -80,14 +84,17 @@ class ObjectiveMixin(_Trainer):
         selection: Literal["current", "old"] | None = None,
         record: bool | str | Path | None = None,
         output: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] | None = None,
         **named: Any,
     ) -> None:
         given = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.USUAL if given is None else vars(given)
         options = {"objective": objective, "advantages": advantages, "selection": selection}
-        asked = settings.options(config, {**options, "record": record, "output": output})
+        options |= {"record": record, "output": output, "columns": columns}
+        asked = settings.options(config, options)
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        self.objective = settings.fitted(asked["objective"], config, sampler_logprobs)
+        self._own = asked["columns"]
+        self.objective = settings.fitted(asked["objective"], config, sampler_logprobs, self._own)
         self._selection = asked["selection"]
         self._reads = self.objective.needs.plan | self.objective.needs.observe
         matches = settings.scaled_as(self.objective, config)
@@ -274,10 +281,12 @@ class ObjectiveMixin(_Trainer):
         """TRL's inputs as a TokenBatch."""
         columns = settings.TABLE["columns"]
         advantages = "rlobj_advantages" if self._own_advantages else "advantages"
-        names = self.reward_func_names
+        names, mask = self.reward_func_names, inputs["completion_mask"]
+        own = {name: inputs[f"{OWN}{name}"][:, None].expand_as(mask) for name in self._own}
         return TokenBatch.from_padded(
-            inputs["completion_mask"] * inputs.get("tool_mask", 1),
+            mask * inputs.get("tool_mask", 1),
             logprobs,
+            columns=own,
             entropy=entropies,
             advantages=inputs.get(advantages),
             reward_names=names if len(set(names)) == len(names) else None,

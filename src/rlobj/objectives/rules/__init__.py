@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.base.errors import ConfigError
-from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
+from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared, score_columns
 from rlobj.objectives.rules.expression import Expr, Level
 from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number
 from rlobj.objectives.rules.operators import outside
@@ -32,6 +32,7 @@ __all__ = [
     "outside",
     "parse",
     "read_rule",
+    "score_columns",
 ]
 
 

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+_RAW = {"reference": "ref_logprobs", "ref": "ref_logprobs", "proxy": "proxy_logprobs"}
+"""The TokenBatch columns of log-probs that have a name of their own, by score."""
+
+
+def score_column(score: str) -> str:
+    """The TokenBatch column with the log-probs of a score."""
+    return _RAW.get(score, f"{score}_logprob")
+
+
+def score_columns(scores: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The columns of rules that scores give, each with the TokenBatch columns that it reads.
+
+    Example:
+        >>> score_columns(["teacher"])["teacher_gap"]
+        ('teacher_logprob', 'logprobs')
+    """
+    return {
+        f"{score}_{kind}": reads
+        for score in scores
+        for kind, reads in {
+            "logprob": (score_column(score),),
+            "prob": (score_column(score),),
+            "gap": (score_column(score), "logprobs"),
+            "entropy": (f"{score}_entropy",),
+        }.items()
+    }
+
 
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     # name: (meaning, needed TokenBatch columns)
@@ -24,6 +52,10 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "covariance": ("(A − mean A)·(l − mean l), means over the update's tokens", ("logprobs",)),
     "proxy_gap": ("l_proxy − l, nats", ("proxy_logprobs", "logprobs")),
     "ref_gap": ("l_ref − l, nats", ("ref_logprobs", "logprobs")),
+    **{
+        name: (f"{name.partition('_')[2]} of the score `reference`; see scores", reads)
+        for name, reads in score_columns(["reference"]).items()
+    },
     "sampler_gap": ("l0 − l_sampler, nats", ("old_logprobs", "sampler_logprobs")),
     "collision": ("Σ π² over the vocabulary", ("collision",)),
     "old_collision": ("Σ π_old², of the rollout's policy", ("old_collision",)),

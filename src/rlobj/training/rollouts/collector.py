@@ -11,8 +11,8 @@ import queue
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,8 +25,11 @@ from rlobj.models.policy import Policy
 from rlobj.objectives.joining import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
+from rlobj.records.rows import TokenTexts
 from rlobj.rewards import Graded, Grader
+from rlobj.rewards.function_worker import ColumnValue
 from rlobj.samplers import Sample, Sampler, derive_seed
+from rlobj.training.rollouts.columns import OwnColumns
 
 
 class Grading:
@@ -135,6 +138,7 @@ class Response:
         grade: the grade before shaping; of several rewards, `grade.rewards` ends with the length
             penalty if there is one.
         reward: the reward after shaping; NaN = undecided.
+        columns: the run's own columns, each with one value or one for each token.
     """
 
     id: int
@@ -143,6 +147,7 @@ class Response:
     sample: Sample
     grade: Graded
     reward: float
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -260,15 +265,21 @@ class Collector:
             )
             grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]
+        asked = (problem for _, problem in problems for _ in range(size))
+        own = [*map(self._columns.of, asked, flat, grades)]
         grades, rewards = self._shaped(grades, flat)
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
-        graded = zip(flat, grades, rewards, strict=True)
+        graded = zip(flat, grades, rewards, own, strict=True)
         return [
             [Response(group * size + j, group, problem, *next(graded)) for j in range(size)]
             for group, problem in problems
         ]
+
+    @functools.cached_property
+    def _columns(self) -> OwnColumns:
+        return OwnColumns(self.config, TokenTexts(self.policy.tokenizer).text)
 
     def _shaped(
         self, grades: Sequence[Graded], samples: Sequence[Sample]
@@ -289,6 +300,8 @@ class Collector:
     def _live(self, group: Sequence[Response]) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
         assert self.config.sampling.dynamic is not None
+        if self.config.objective.scores_alone:
+            return True
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2

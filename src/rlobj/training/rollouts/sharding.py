@@ -13,8 +13,8 @@ import itertools
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy
@@ -24,6 +24,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
+from rlobj.rewards.function_worker import ColumnValue
 from rlobj.training.rollouts.collector import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -31,6 +32,9 @@ Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 Judge = Callable[[Response], Sequence[float]]
 """A response -> 1 for each spurious token and 0 for each other one, NaN = not judged."""
+
+Hints = Callable[[Response], Mapping[str, Sequence[int]]]
+"""A response -> the prompt ids of each score that has a prompt of its own."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,14 @@ class StepBatch:
         sequences: token ids of each response.
         sizes: responses of each mini-batch; a rank may have none of one.
         imbalance: tokens of the rank with the most over the mean rank's, 1 where all are equal.
+        prompts: by score, the prompt ids of each response that the score sees instead.
     """
 
     table: TokenBatch
     sequences: Sequences
     sizes: list[int]
     imbalance: float
+    prompts: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
     def mini_batches(self, table: TokenBatch) -> list[MiniBatch]:
         """Its mini-batches.
@@ -91,12 +97,18 @@ class _Response(NamedTuple):
     prompt: Sequence[int]
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    spurious: Sequence[float]
+    columns: Mapping[str, ColumnValue]
+    prompts: Mapping[str, Sequence[int]]
 
     @property
     def cost(self) -> int:
         """Tokens of prompt and response."""
         return len(self.prompt) + len(self.tokens)
+
+    def values(self, name: str) -> Sequence[float]:
+        """A column's value of each token."""
+        value = self.columns[name]
+        return value if isinstance(value, Sequence) else [value] * len(self.tokens)
 
 
 def shard(
@@ -105,6 +117,7 @@ def shard(
     comm: ProcessGroup,
     device: torch.device,
     judge: Judge | None = None,
+    hints: Hints | None = None,
 ) -> StepBatch:
     """This rank's part of a step; called by all ranks together.
 
@@ -119,6 +132,7 @@ def shard(
         device: where the table goes.
         judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
             NaN = not judged.
+        hints: encodes the prompts of scores.
     """
     own = [
         _Response(
@@ -130,7 +144,8 @@ def shard(
             r.sample.prompt,
             r.sample.tokens,
             r.sample.logprobs,
-            judge(r) if judge else (),
+            {**r.columns, **({"spurious": judge(r)} if judge else {})},
+            hints(r) if hints else {},
         )
         for r in rollout.responses
     ]
@@ -145,10 +160,11 @@ def shard(
     mine = [[each for each in part if owners[each.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
     return StepBatch(
-        _table(held, config.rewards, device),
+        _table(held, config.rewards, device, [*config.columns, *(["spurious"] if judge else [])]),
         [(each.prompt, each.tokens) for each in held],
         [len(part) for part in mine],
         _imbalance(parts, owners, comm.size),
+        {name: [each.prompts[name] for each in held] for name in (held[0].prompts if held else ())},
     )
 
 
@@ -206,8 +222,10 @@ def _imbalance(
     return fullest / mean if mean else 1.0
 
 
-def _table(held: Sequence[_Response], rewards: Reward, device: torch.device) -> TokenBatch:
-    """The tokens of this rank's responses."""
+def _table(
+    held: Sequence[_Response], rewards: Reward, device: torch.device, own: Iterable[str]
+) -> TokenBatch:
+    """The tokens of this rank's responses; `own` are the columns besides those of rlobj."""
     names = rewards.names
     values = torch.tensor([response.rewards for response in held], dtype=torch.float64)
     values = values.reshape(len(held), len(names) if names else 1)
@@ -216,7 +234,6 @@ def _table(held: Sequence[_Response], rewards: Reward, device: torch.device) -> 
         flat.extend(response.logprobs)
     logprobs = torch.frombuffer(flat, dtype=torch.float32) if flat else torch.zeros(0)
     logprobs = logprobs.to(device)
-    judged = [mark for response in held for mark in response.spurious]
     return TokenBatch(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
@@ -226,5 +243,5 @@ def _table(held: Sequence[_Response], rewards: Reward, device: torch.device) -> 
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
-        columns={"spurious": torch.tensor(judged)} if judged else {},
+        columns={x: torch.tensor([y for r in held for y in r.values(x)]) for x in own},
     )

@@ -1,0 +1,125 @@
+"""The section `scores:` of a run: policies that score the tokens of its rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.validation import InvalidFields, Model
+
+REQUIRED = "required"
+_WAYS = "set scores.{0}.run=RUN, scores.{0}.model=NAME or scores.{0}.server=URL"
+
+
+class ScoreConfig(Model):
+    """A policy that scores the tokens of each rollout once, when the run trains on it."""
+
+    model: str | None = None
+    """hub id or folder of a frozen model; or policy, the policy in training"""
+    run: str | None = None
+    """run whose checkpoint is the frozen model"""
+    checkpoint: str | None = Field(default=None, coerce_numbers_to_str=True)
+    """the run's checkpoint, newest, best or a step (null = newest); a new run writes the step
+    here"""
+    digest: str | None = None
+    """of the checkpoint; a new run writes it here, and when it resumes it wants the same one"""
+    server: str | None = None
+    """address of a server of `rlobj serve` or `vllm serve` with the frozen model; it gives no
+    entropy"""
+    prompt: str | None = None
+    """Jinja template, or a file with one, of the question that this score sees instead:
+    `{{ prompt }}`, `{{ answer }}` and the other columns of the problem, and `{{ feedback }}` of the
+    reward; the response's tokens stay the same"""
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    """with `model: policy`: the score is a moving average of the policy's weights, which keeps this
+    share of itself at the end of each step"""
+    every: int | None = Field(default=None, ge=1)
+    """with `model: policy`: the score is a copy of the policy, renewed after this many steps"""
+    end: int | None = Field(default=None, ge=0)
+    """id of the model's end token, if it is another one than the policy's"""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """weights of a frozen model (auto = bfloat16 on a GPU, else float32)"""
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether its weights are made from those in training."""
+        return self.model == "policy"
+
+    @property
+    def required(self) -> bool:
+        """Whether nothing says yet where its weights are."""
+        return not (self.model or self.run or self.server)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        named = [name for name in ("model", "run", "server") if getattr(self, name)]
+        lagged = self.ema is not None or self.every is not None
+        checks = {
+            named[-1] if named else "model": (
+                len(named) > 1 and f"{' and '.join(named)} both name a model: give one"
+            ),
+            "checkpoint": self.checkpoint and not self.run and "belongs to run: RUN",
+            "every": self.ema and self.every and "give ema or every, not both",
+            "ema": lagged and not self.is_policy and "ema and every belong to model: policy",
+            "prompt": (
+                self.is_policy
+                and not (lagged or self.prompt)
+                and "the policy itself has a gap of 0: add prompt, ema or every"
+            ),
+            "end": self.end is not None and self.is_policy and "the policy has its own end token",
+        }
+        if problems := [(name, str(text)) for name, text in checks.items() if text]:
+            raise InvalidFields(problems)
+        return self
+
+
+def _read(value: Any) -> Any:
+    """`required` is a score whose model the run names."""
+    if value == REQUIRED or value is None:
+        return {}
+    if isinstance(value, Mapping) and value.get("kind") == REQUIRED:  # with settings above it
+        return {name: each for name, each in value.items() if name != "kind"}
+    return value
+
+
+ScoreField = Annotated[ScoreConfig, BeforeValidator(_read)]
+
+
+def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A partial RunConfig whose objective knows the names of the scores and of the columns."""
+    found = dict(config)
+    if isinstance(own := config.get("columns"), Mapping):
+        found["columns"] = {name: source for name, source in own.items() if source is not None}
+    for section in ("scores", "columns"):
+        names, objective = found.get(section), found.get("objective", {})
+        given = isinstance(objective, Mapping) or hasattr(objective, section)
+        if not (names and isinstance(names, Mapping) and given):
+            continue
+        if isinstance(objective, Mapping):
+            names = [*dict.fromkeys([*(objective.get(section) or ()), *names])]
+            found["objective"] = {**objective, section: names}
+        else:
+            names = [*dict.fromkeys([*getattr(objective, section), *names])]
+            found["objective"] = objective.replace(**{section: names})
+    return found
+
+
+def require_scores(scores: Mapping[str, ScoreConfig], read: frozenset[str]) -> None:
+    """Check that each score that an objective reads has a model.
+
+    Args:
+        scores: of the run.
+        read: names of the scores that the objective reads.
+
+    Raises:
+        ConfigError: one has none.
+    """
+    for name in sorted(read - {"reference"}):
+        if name not in scores or scores[name].required:
+            raise ConfigError(
+                f"scores.{name}: the objective reads the score '{name}', and nothing says where "
+                f"its model is: {_WAYS.format(name)}"
+            )

@@ -1,0 +1,103 @@
+"""Scores: policies whose log-probs of the same tokens an objective reads, such as a teacher.
+
+A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap = l_NAME − l and NAME_entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rlobj.base.errors import nearest
+from rlobj.objectives.penalties import KL, Penalty
+from rlobj.objectives.rules import NAMES, Expr, nodes, score_columns
+from rlobj.objectives.tokens import COLUMN_NAMES
+
+_RESERVED = ("old", "policy", "proxy", "ref", "sampler")
+_OF_REWARDS = ("advantage", "reward", "covariance", "gradient_norm")
+"""Columns of rules that are made from rewards."""
+
+
+def score_name_mistakes(scores: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the names of scores, in words.
+
+    Args:
+        scores: their names.
+        columns: names of an objective's own columns.
+    """
+    taken = {*NAMES, *COLUMN_NAMES, *columns, *_RESERVED}
+    for name in scores:
+        used = {name, *score_columns([name])} & taken if name != "reference" else set()
+        why = f": '{min(used)}' is taken" if used else ""
+        if used or not (name.isidentifier() and name[0].islower()):
+            yield f"scores: expected new names such as 'teacher' in lower case, got '{name}'{why}"
+    for name in {name for name in scores if scores.count(name) > 1}:
+        yield f"scores: '{name}' is given twice"
+
+
+def against_mistakes(
+    scores: Sequence[str], penalties: Mapping[str, Penalty], reward_kl: str
+) -> Iterator[str]:
+    """What is wrong with the scores that KL terms read, in words.
+
+    Args:
+        scores: names of the objective's scores.
+        penalties: by their place in the configuration.
+        reward_kl: the score that the KL in the reward reads.
+    """
+    kls = {place: each for place, each in penalties.items() if isinstance(each, KL)}
+    for place, kl in kls.items():
+        if kl.score not in (None, "reference") and "estimator" not in kl.model_fields_set:
+            yield (
+                f"{place}: a kl against '{kl.score}' needs its estimator. k2 has the expected "
+                "gradient of the reverse KL, k1 has none, and k3 grows exponentially with the gap: "
+                f"{{kind: kl, against: {kl.score}, estimator: k2}}"
+            )
+    against = {place: kl.score for place, kl in kls.items()} | {"reward_kl": reward_kl}
+    for place, name in against.items():
+        known = ("reference", *scores)
+        if name not in (None, *known):
+            others = ("old", "sampler") if place in kls else ()
+            yield (
+                f"{place}: there is no score '{name}'.{nearest(name, (*known, *others))} "
+                f"Or declare it: scores: {{{name}: ...}}"
+            )
+
+
+def of_rewards(expression: Expr) -> bool:
+    """Whether an expression reads rewards, or columns that are made from them."""
+    return any(
+        isinstance(node, nodes.NamedReward) or str(node) in _OF_REWARDS
+        for node in expression.walk()
+    )
+
+
+def vanishes(number: Expr) -> bool:
+    """Whether a number is 0 on all tokens whose advantage is 0, whatever else it reads.
+
+    The advantages of a group whose rewards are all equal are 0. If the answer is not certain, it is
+    False.
+    """
+    match number:
+        case nodes.Column():
+            return number.name == "advantage"
+        case nodes.Constant():
+            return number.value == 0
+        case nodes.Negative():
+            return vanishes(number.operand)
+        case nodes.When():
+            return vanishes(number.then) and vanishes(number.otherwise)
+        case nodes.Arithmetic(operator="*"):
+            return vanishes(number.left) or vanishes(number.right)
+        case nodes.Arithmetic(operator="+" | "-"):
+            return vanishes(number.left) and vanishes(number.right)
+        case nodes.Arithmetic(operator="/"):
+            return vanishes(number.left)
+        case nodes.Function(name="abs" | "sign" | "sqrt" | "minimum" | "maximum"):
+            return all(map(vanishes, number.arguments))
+        case nodes.Function(
+            name="clip", arguments=(value, nodes.Constant() as low, nodes.Constant() as high)
+        ):
+            return vanishes(value) and low.value <= 0 <= high.value
+        case nodes.Scan():
+            return vanishes(number.value)
+    return False

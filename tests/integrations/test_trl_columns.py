@@ -1,0 +1,95 @@
+"""Columns of one's own in TRL: of the data set, or logged by a reward function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from integrations.trl_runs import PROMPTS, config, reward, trainer
+
+import rlobj
+from rlobj import Objective, read_tables
+from rlobj.base.errors import ConfigError
+from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer
+
+OWN = {"hard": "data", "digits": "reward"}
+RULE = "when(hard > 0.5, 2, 1) + digits"
+OBJECTIVE = Objective(columns=tuple(OWN), reweight=RULE)
+DATA = Dataset.from_dict({"prompt": PROMPTS, "hard": [i % 4 / 3 for i in range(len(PROMPTS))]})
+
+
+def logged(completions: Sequence[str], log_extra: Any, **_: Any) -> list[float]:
+    """The reward; it also logs the share of digits."""
+    digits = [sum(map(str.isdigit, text)) / (len(text) or 1) for text in completions]
+    log_extra("digits", digits)
+    return reward(completions)
+
+
+def own(folder: Path, objective: Any = OBJECTIVE, args: Any = None, **named: Any) -> Any:
+    """A trainer whose objective reads both columns."""
+    given = {"train_dataset": DATA, "reward_funcs": logged, "output": {"tables_every": 1}, **named}
+    return trainer(
+        ObjectiveTrainer, args or config(folder, max_steps=2), None, objective=objective, **given
+    )
+
+
+@pytest.mark.parametrize("way", ["argument", "config", "preset"])
+def test_rules_read_the_data_set_and_the_reward(tmp_path: Path, way: str) -> None:
+    args, objective, named = config(tmp_path, max_steps=2), OBJECTIVE, {}
+    if way == "argument":
+        named = {"columns": OWN}
+    elif way == "config":
+        args = ObjectiveConfig(**{**args.to_dict(), "columns": OWN, "generation_batch_size": None})
+    else:
+        objective = tmp_path / "own.yaml"
+        objective.write_text(
+            f"base: grpo\ncolumns: {{hard: data, digits: reward}}\nobjective:\n  reweight: {RULE}"
+        )
+    own(tmp_path, objective, args, **named).train()
+    run = tmp_path / "_rlobj"
+    hard = dict(zip(PROMPTS, DATA["hard"], strict=True))
+    tokenizer = own(tmp_path, columns=OWN, record=False).processing_class
+    for update in read_tables(run):
+        table = update.table
+        texts = [[tokenizer.decode(x) for x in pair] for pair in update.sequences]
+        expected = [hard[prompt] for prompt, _ in texts]
+        assert torch.equal(table.columns["hard"], table.spread(torch.tensor(expected)))
+        shares = [sum(map(str.isdigit, text)) / (len(text) or 1) for _, text in texts]
+        assert torch.allclose(table.columns["digits"], table.spread(torch.tensor(shares)))
+        plain = update.objective.replace(reweight=None).plan([table], update.state).weights[0]
+        weight = torch.where(table.columns["hard"] > 0.5, 2.0, 1.0) + table.columns["digits"]
+        assert torch.allclose(update.weights, plain * weight)
+    assert "to the bit" in repr(rlobj.replay(run, "digits > 0.5"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "named", "message"),
+    [
+        (None, {}, "TRL does not provide the column 'digits'.*columns={'digits': 'data'}"),
+        ({**OWN, "hard": "mine.py:zone"}, {}, "columns.hard=mine.py:zone: TRL has no functions"),
+        ({**OWN, "step": "data"}, {}, "columns.step: the record has this column"),
+    ],
+)
+def test_what_it_cannot_provide_is_refused_by_name(
+    tmp_path: Path, columns: Any, named: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        own(tmp_path, columns=columns, **named)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"train_dataset": DATA.remove_columns("hard")}, "hard=data: expected a data set with the"),
+        ({"reward_funcs": reward}, r"digits=reward: expected a reward .* each of the 32 responses"),
+    ],
+)
+def test_a_column_that_nobody_gives_ends_the_training(
+    tmp_path: Path, named: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        own(tmp_path, columns=OWN, **named).train()

@@ -1,0 +1,210 @@
+"""Scores: policies whose log-probs of the same tokens an objective reads."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from rlobj import BatchError, ConfigError, Objective, TokenBatch, column
+
+LENGTHS = [3, 0, 2, 4]
+
+
+def table(**columns: Any) -> TokenBatch:
+    """Nine tokens of four responses, two groups; the second response of the second is undecided."""
+    numbers = torch.Generator().manual_seed(3)
+    made = {
+        name: -2 * torch.rand(sum(LENGTHS), dtype=torch.float64, generator=numbers)
+        for name in ("logprobs", "old", "ref", "teacher")
+    }
+    return TokenBatch(
+        lengths=LENGTHS,
+        groups=[0, 0, 1, 1],
+        ids=[0, 1, 2, 3],
+        rewards=torch.tensor([1.0, 0.0, 1.0, math.nan], dtype=torch.float64),
+        logprobs=made["logprobs"].requires_grad_(),
+        old_logprobs=made["old"],
+        ref_logprobs=made["ref"],
+        columns={"teacher_logprob": made["teacher"], **columns},
+    )
+
+
+def columns_of(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    return batch.logprobs.detach(), batch.columns["teacher_logprob"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("teacher_gap", lambda own, t: t - own),
+        ("teacher_logprob", lambda own, t: t),
+        ("teacher_prob", lambda own, t: t.exp()),
+        (
+            "clip(teacher_gap, -0.5, 0.5) + teacher_prob",
+            lambda own, t: (t - own).clip(-0.5, 0.5) + t.exp(),
+        ),
+    ],
+)
+def test_the_columns_of_a_score_follow_from_its_log_probs(text, expected):
+    batch = table()
+    objective = Objective(surrogate="reinforce", shape=text, scores=["teacher"])
+    [found] = objective.plan([batch]).advantages
+    torch.testing.assert_close(found, expected(*columns_of(batch)), rtol=0, atol=1e-15)
+    assert objective.needs.plan <= {"teacher_logprob", "logprobs"}
+
+
+def test_a_shape_of_the_gap_is_the_policy_gradient_of_the_reverse_kl():
+    batch = table()
+    objective = Objective(surrogate="reinforce", shape="teacher_gap", scores=["teacher"])
+    objective(batch).loss.backward()
+    own, teacher = columns_of(batch)
+    torch.testing.assert_close(batch.logprobs.grad, -(teacher - own) / len(own))
+
+
+def test_rewards_that_no_part_reads_may_be_absent_or_undecided():
+    objective = Objective(surrogate="reinforce", shape="teacher_gap", scores=["teacher"])
+    assert not objective.reads_rewards
+    undecided, without = table(), table().replace(rewards=None)
+    assert objective(undecided).loss == objective(without).loss
+    mixed = objective.replace(shape="teacher_gap + advantage")
+    assert mixed.reads_rewards
+    assert mixed(undecided).loss != mixed.replace(shape="teacher_gap")(undecided).loss
+    with pytest.raises(BatchError, match="rewards"):
+        mixed(without)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"drop": "reward < 0.5"},
+        {"reweight": "when(advantage > 0, 2, 1)"},
+        {"keep": "covariance > 0"},
+        {"reward_kl": 0.1},
+        {
+            "controllers": {"W": {"kind": "gate", "of": "reward.mean()", "target": 1, "on": 2}},
+            "reweight": "W",
+        },
+    ],
+)
+def test_any_part_that_reads_rewards_needs_them(part):
+    objective = Objective(shape="teacher_gap", scores=["teacher"], **part)
+    assert objective.reads_rewards
+    assert "rewards" in objective.needs.plan
+
+
+def test_a_kl_against_a_score_reads_its_log_probs():
+    batch = table()
+    kl = {"kind": "kl", "against": "teacher", "estimator": "k2", "coefficient": 0.3}
+    found = Objective(scores=["teacher"], penalties=[kl], advantage="group_centered")(batch)
+    own, teacher = (each[:5] for each in columns_of(batch))  # of the decided responses
+    expected = 0.3 * (0.5 * (own - teacher) ** 2).mean()
+    assert found.metrics["loss/kl_teacher"].item() == pytest.approx(expected.item())
+
+
+def test_a_kl_in_the_reward_may_be_against_a_score():
+    batch = table()
+    against = {"coefficient": 0.5, "against": "teacher"}
+    objective = Objective(advantage="group_centered", reward_kl=against, scores=["teacher"])
+    [found] = objective.plan([batch.replace(rewards=torch.ones(4))]).advantages
+    gaps = batch.sum_by_response(batch.old_logprobs - batch.columns["teacher_logprob"])
+    rewards = 1 - 0.5 * gaps
+    means = torch.stack([rewards[:2].mean(), rewards[2:].mean()]).repeat_interleave(2)
+    torch.testing.assert_close(found, batch.spread(rewards - means))
+    assert Objective(reward_kl=0.5).model_dump(by_alias=True)["reward_kl"] == 0.5
+
+
+def test_the_reference_is_a_score_that_is_always_there():
+    batch = table()
+    found = [
+        Objective(surrogate="reinforce", shape=text)(batch).loss.detach()
+        for text in ("ref_gap", "reference_gap", "reference_logprob - logprob")
+    ]
+    assert len({*map(float, found)}) == 1
+
+
+def test_a_plan_with_scores_does_not_depend_on_micro_batches_or_order():
+    batch = table()
+    objective = Objective(
+        shape="advantage + teacher_gap.rank()", scores=["teacher"], drop="teacher_prob.bottom(0.2)"
+    )
+    whole = objective(batch).loss
+    for parts in ([1, 1, 1, 1], [2, 2], [0, 3, 1]):
+        tables = batch.split(parts)
+        plan = objective.plan(tables)
+        total = sum(objective.loss(each, plan).loss for each in tables)
+        torch.testing.assert_close(total, whole)
+    turned = batch.select([3, 1, 0, 2])
+    torch.testing.assert_close(objective(turned).loss, whole)
+
+
+def test_rules_of_scores_can_be_written_in_python_and_read_back():
+    objective = Objective(scores=["teacher"]).drop(column("teacher_prob") < 1e-5)
+    assert objective == Objective(scores=["teacher"], drop="teacher_prob < 1e-5")
+    assert Objective.model_validate(objective.model_dump(by_alias=True)) == objective
+    assert objective.needs.plan >= {"teacher_logprob"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scores": ["old"]}, "'old' is taken"),
+        ({"scores": ["Teacher"]}, "got 'Teacher'"),
+        ({"scores": ["teacher", "teacher"]}, "'teacher' is given twice"),
+        ({"scores": ["teacher"], "columns": ["teacher_gap"]}, "'teacher_gap' is taken"),
+        ({"shape": "teacher_gap"}, "a score in 'scores'"),
+        ({"scores": ["teacher"], "shape": "teacher_gab"}, "Did you mean 'teacher_gap'"),
+        ({"reward_kl": {"coefficient": 0.1, "against": "tutor"}}, "no score 'tutor'"),
+        (
+            {"penalties": [{"kind": "kl", "against": "tutor", "estimator": "k2"}]},
+            "no score 'tutor'",
+        ),
+        (
+            {"scores": ["teacher"], "penalties": [{"kind": "kl", "against": "teacher"}]},
+            "estimator: k2",
+        ),
+    ],
+)
+def test_mistakes_in_scores_are_named(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Objective(**settings)
+
+
+def test_a_number_of_a_score_that_is_not_finite_is_named():
+    batch = table()
+    batch.columns["teacher_logprob"][4] = math.nan
+    with pytest.raises(BatchError, match=r"'teacher_logprob' is nan at row 4 .*shape"):
+        Objective(shape="teacher_gap", scores=["teacher"])(batch)
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        ("advantage * (1 - 0.5 + 0.5 * clip(exp(sign(advantage) * teacher_gap), 0, 2))", True),
+        ("clip(advantage, -1, 1) / (1 + teacher_prob)", True),
+        ("when(teacher_gap > 0, advantage, -advantage)", True),
+        ("advantage.prefix_sum()", True),
+        ("advantage + 0.5 * clip(teacher_gap, -5, 5)", False),
+        ("clip(advantage, 0.1, 1)", False),
+        ("exp(advantage)", False),
+        ("teacher_gap", False),
+    ],
+)
+def test_a_group_of_equal_rewards_has_a_gradient_where_the_shape_is_not_zero(shape, found):
+    objective = Objective(surrogate="reinforce", scores=["teacher"], shape=shape)
+    assert objective.scores_alone is not found
+    batch = table().replace(rewards=torch.ones(4))
+    [advantages] = objective.plan([batch]).advantages
+    assert bool((advantages == 0).all()) is found
+
+
+@pytest.mark.parametrize(("estimator", "note"), [("k1", "gradient .* is 0"), ("k3", "grow as exp")])
+def test_explain_says_what_an_estimator_against_a_teacher_does(estimator, note):
+    kl = {"kind": "kl", "against": "teacher", "estimator": estimator}
+    found = Objective(scores=["teacher"], penalties=[kl]).explain()
+    assert len(found.notes) == 1
+    assert re.search(note, found.notes[0])
+    assert not Objective(penalties=[{**kl, "against": "reference"}]).explain().notes

@@ -1,0 +1,242 @@
+"""Columns of one's own: where they come from, that rules read them, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import ROWS, distance, make_steps, ranks, weights, write_config
+from tiny import tiny_config
+from typer.testing import CliRunner
+
+import rlobj
+from rlobj import Objective, RunConfig, load_preset, read_tables
+from rlobj.base.errors import ConfigError, DataError, RunError
+from rlobj.config.presets import merge
+from rlobj.config.run_config import compose
+from rlobj.insight.page.store import read_rows
+from rlobj.models.embedded import build_tokenizer
+from rlobj.records import UpdateTable
+from rlobj.training import run_training
+from rlobj.training.run import check_functions, prepared
+from rlobj_cli.app import app
+
+CODE = """
+import random
+
+def score(response, answer, hard, **columns):
+    if response[:1].isdigit():
+        return {"reward": None, "columns": {}}
+    return {"reward": len(response) * hard, "columns": {"short": 1 / (1 + len(response))}}
+
+def good(response, answer, **columns):
+    return len(response)
+
+def many(response, answer, **columns):
+    return {"reward": 1.0, "correct": True, "columns": {"x": [1.0] * 9}}
+
+def wrong(response, answer, **columns):
+    return {"reward": 1.0, "columns": {"x": float("nan")}}
+
+def none(response, answer, **columns):
+    return {"reward": 1.0, "columns": {}}
+
+def text(response, answer, **columns):
+    return {"reward": 1.0, "columns": {"x": "0.5"}}
+
+def drawn(tokens, answer, hard, **columns):
+    return [random.random() + (token == answer) for token in tokens]
+
+def one(tokens, answer, **columns):
+    return len(tokens)
+
+def fails(tokens, answer, **columns):
+    return tokens[0] + 1
+
+def long(tokens, answer, **columns):
+    return [1] * 7
+"""
+OWN = {"hard": "data", "short": "reward", "drawn": "mine.py:drawn", "count": "mine.py:one"}
+RULE = "when(hard > 0.5, 2, 1) + short + drawn + count"
+HARD = [{**row, "hard": i / len(ROWS)} for i, row in enumerate(ROWS)]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions and the problems."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(CODE)
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, HARD)))
+
+
+def config_of(policy: Path, columns: dict[str, str] = OWN, **sections: Any) -> RunConfig:
+    """Two steps, whose weights are made of the columns."""
+    usual = {
+        "columns": columns,
+        "objective": {"reweight": RULE if columns is OWN else " + ".join(columns)},
+        "rewards": {"kind": "custom", "target": "mine.py:score"},
+        "data": {"source": "rows.jsonl", "template": "{prompt}"},
+        "sampling": {"prompts_per_step": 4, "group_size": 4, "max_tokens": 3},
+        "training": {"steps": 2},
+        "output": {"tables_every": 1},
+    }
+    return prepared(tiny_config(policy, "grpo", **merge(usual, sections)))
+
+
+def updates(run: Path) -> list[UpdateTable]:
+    return list(read_tables(run, trust=True))
+
+
+def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_path):
+    """The numbers are recorded, replayed, and shown on the page."""
+    run, undecided = run_training(config_of(policy), tmp_path / "run").path, 0
+    hard = {row["prompt"]: row["hard"] for row in HARD}
+    for update in updates(run):
+        table, own = update.table, update.table.columns
+        decided = table.decided
+        undecided += int((~table.decided_responses).sum())
+        prompts = [build_tokenizer().decode(prompt) for prompt, _ in update.sequences]
+        assert torch.equal(own["hard"], table.spread(torch.tensor([hard[x] for x in prompts])))
+        assert torch.equal(own["count"], table.spread(table.lengths).float())
+        assert torch.equal(own["short"].isnan(), ~decided)
+        assert len(set(own["drawn"].tolist())) > len(table) / 2
+        plain = update.objective.replace(reweight=None).plan([table], update.state).weights[0]
+        number = torch.where(own["hard"] > 0.5, 2.0, 1.0) + own["short"] + own["drawn"]
+        expected = torch.where(decided, plain * (number + own["count"]), 0)
+        assert torch.allclose(update.weights, expected)
+    assert undecided
+    replayed = rlobj.replay(run, "(drawn > 0.5) & (hard > 0.2)", trust=True)
+    assert 0 < replayed.objectives.to_pylist()[1]["touched"] < replayed.population
+    assert "to the bit" in repr(replayed)
+    page = read_rows(run, trust=True).rows
+    assert {*OWN} <= {*page.column_names}
+    assert page["drawn"].null_count == 0
+
+
+def test_a_resumed_run_reads_the_same_columns_from_its_rollouts(policy, tmp_path):
+    """`drawn` is random: calling it again would give another run."""
+    config = config_of(policy, training={"steps": 4}, checkpoint={"every": 2})
+    run = tmp_path / "run"
+    make_steps(config, run, 3)
+    before = updates(run)[2].table.columns
+    assert make_steps(config, run, 2, resume=True) == [3]
+    after = updates(run)[2].table.columns
+    assert before.keys() == after.keys() == {*OWN}
+    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in OWN)
+
+
+@pytest.mark.slow
+def test_two_processes_read_the_columns_of_one(policy, tmp_path):
+    """A response may be trained where it was not sampled, and a rank may have none."""
+    same = {name: source for name, source in OWN.items() if name != "drawn"}
+    config = config_of(policy, same, training={"steps": 2, "updates_per_step": 4})
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    run_training(config, alone)
+    file = write_config(config, tmp_path / "run.yaml")
+    ranks(["train", "--config", file, "--trust", "--out", both])
+    for one, two in zip(updates(alone), updates(both), strict=True):
+        order = [two.table.ids.tolist().index(i) for i in one.table.ids.tolist()]
+        moved = two.table.select(order)
+        for name in same:
+            assert str(one.table.columns[name].tolist()) == str(moved.columns[name].tolist())
+    assert distance(weights(alone), weights(both)) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("columns", "sections", "message"),
+    [
+        ({"prob": "data"}, {}, "columns: expected new names such as 'turn' .* got 'prob'"),
+        ({"rewards": "data"}, {}, "columns: expected new names .* got 'rewards'"),
+        ({"spurious": "data"}, {}, "columns.spurious: the record has this column"),
+        ({"step": "data"}, {}, "columns.step: the record has this column"),
+        (
+            {"hard": "dta"},
+            {},
+            r"columns.hard.*: expected data, reward or .* Did you mean 'data'",
+        ),
+        ({"x": "gone.py:f"}, {}, "there is no file 'gone.py'"),
+        ({"x": "reward"}, {"rewards": {"kind": "exact"}}, "columns: the reward exact returns none"),
+        ({}, {"objective": {"reweight": "hard"}}, "unknown name 'hard'.* declared in 'columns'"),
+        (
+            {},
+            {"objective": {"columns": ["hard"], "reweight": "hard"}},
+            "objective.columns: hard: nothing says where .* set columns.hard=data",
+        ),
+    ],
+)
+def test_wrong_columns_are_refused_before_anything_is_read(policy, columns, sections, message):
+    with pytest.raises(ConfigError, match=f"(?is){message}"):
+        config_of(policy, columns, **sections)
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"), [({}, "None"), ({"hard": "0.5"}, "'0.5'"), ({"hard": math.nan}, "nan")]
+)
+def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row, shown):
+    rows = [*HARD[:3], {**ROWS[3], **row}]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    message = (
+        rf"columns.hard=data: expected a number 'hard' .* got {shown} for problem '\w+', '0,3='"
+    )
+    config = config_of(policy, {"hard": "data"}, rewards={"kind": "exact"})
+    with pytest.raises(DataError, match=message):
+        check_functions(config)
+    with pytest.raises(DataError, match=message):
+        run_training(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "rewards", "message"),
+    [
+        ("reward", ["many"], r"many returned as the column 'x' 9 values, \[1.* has \d tokens?\."),
+        ("reward", ["wrong"], "Reward .*mine.py:wrong returned as .* 1 value, nan, on problem '"),
+        ("reward", ["none"], "mine.py:none returned as .* 'x' 1 value, None, .*'columns': {'x'"),
+        ("reward", ["text"], "mine.py:text returned .* expected numbers by name"),
+        ("reward", ["many", "many"], "Reward b: one before it returns 'x' as well"),
+        ("mine.py:fails", ["good"], r"fails failed on problem .*: TypeError.*\n  at .*mine"),
+        ("mine.py:long", ["good"], "mine.py:long returned as the column 'x' 7 values"),
+    ],
+)
+def test_a_wrong_value_ends_the_run_with_its_function_and_problem(
+    policy, tmp_path, columns, rewards, message
+):
+    of = [{"kind": "custom", "target": f"mine.py:{function}"} for function in rewards]
+    several = [{**each, "name": name} for each, name in zip(of, "ab", strict=False)]
+    own = {"kind": "several", "of": several} if len(of) > 1 else of[0]
+    config = config_of(policy, {"x": columns}, rewards=own)
+    with pytest.raises((RunError, ConfigError), match=f"(?s){message}"):
+        run_training(config, tmp_path / "run")
+
+
+def test_a_file_that_names_a_function_needs_trust_and_data_columns_do_not(policy):
+    Path("own.yaml").write_text(
+        "base: grpo\ncolumns: {drawn: 'mine.py:drawn', hard: data}\n"
+        "data: {columns: {answer: 'the: answer'}}\nobjective: {reweight: drawn + hard}\n"
+    )
+    refused = CliRunner().invoke(app, ["explain", "own.yaml"])
+    assert refused.exit_code == 2
+    assert "name code: mine.py:drawn. It would be imported" in " ".join(refused.output.split())
+    shown = CliRunner().invoke(app, ["explain", "own.yaml", "--trust"])
+    assert "plan reads drawn, hard, rewards" in shown.output
+    assert load_preset("./own.yaml").objective.columns == ("drawn", "hard")
+    config = compose(
+        "own.yaml",
+        [
+            (
+                "x",
+                {
+                    "columns": {"drawn": None, "late": "data"},
+                    "objective": {"reweight": "hard + late"},
+                },
+            )
+        ],
+    )
+    assert config.columns == {"hard": "data", "late": "data"}
+    assert config.objective.columns == ("hard", "late")
+    given = RunConfig(objective=Objective(columns=["late"], drop="late > 0"), columns=OWN)
+    assert given.objective.columns == ("late", *OWN)
