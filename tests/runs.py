@@ -32,13 +32,8 @@ QUICK = {
 ROWS = [{"prompt": f"{a},{b}=", "answer": str(max(a, b))} for a in range(4) for b in range(4)]
 ROWS_TEMPLATE = {"data.template": "{prompt}"}
 SCORE = """
-from rlobj import Clip
-
 def score(response, answer, **columns):
     return float(response == answer)
-
-class Mine(Clip):
-    pass
 """
 
 

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 from forked import wait_until
-from served import READY
+from served import ONE_PROCESS, READY
 from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
@@ -53,6 +53,7 @@ def plain(model):
     words = ["-m", "vllm.entrypoints.openai.api_server", f"--model={model.config.name_or_path}"]
     words += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
     words += ["--max-num-batched-tokens=32", "--max-num-seqs=16", "--enable-prefix-caching"]
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in ONE_PROCESS.items()]
     process = subprocess.Popen(
         [sys.executable, *words, f"--port={port}", "--api-key=plain"],
         env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1"},

@@ -8,17 +8,10 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import rlobj
 
-LIMIT, SLOW = 3.0, 0.2
-
-
-def score(response: str, answer: str, **columns: Any) -> float:
-    """Slow on one rank: its rollout of 16 responses takes longer than the limit."""
-    time.sleep(SLOW if os.environ["RANK"] == "1" else 0)
-    return float(response == answer)
+LIMIT = 3.0
 
 
 class Hanging(rlobj.Callback):
@@ -36,7 +29,7 @@ if __name__ == "__main__":
         "grpo",
         model=sys.argv[3],
         data="max-digits",
-        reward=f"{__file__}:score",
+        reward=f"{Path(__file__).with_name('slow_reward.py')}:score",
         out=sys.argv[4],
         callbacks=[Hanging()],
         settings={

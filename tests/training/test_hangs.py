@@ -11,7 +11,8 @@ from pathlib import Path
 import hanging_worker
 import pytest
 from forked import Forked, wait_until
-from hanging_worker import LIMIT, SLOW
+from hanging_worker import LIMIT
+from slow_reward import SLOW
 
 from rlobj.base.files import free_port
 from rlobj.config.run_folder import read_stop

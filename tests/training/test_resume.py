@@ -75,34 +75,37 @@ def test_resume_refuses_what_would_change_results(policy):
 
 
 def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy):
-    """The file has changed since, and would tell if it were imported."""
-    Path("mine.py").write_text(SCORE)
+    """The files have changed since, and would tell if they were imported."""
+    code = {"mine.py": SCORE, "rule.py": "import rlobj\nclass Mine(rlobj.Clip): pass\n"}
+    for name, text in code.items():
+        Path(name).write_text(text)
     reward, longer = "mine.py:score", {"training.steps": 3}
     names = {"model": policy, "data": "max-digits", "reward": reward}
     rlobj.train("grpo", **names, out="reward", settings=QUICK)
-    surrogate = {"objective.surrogate": {"kind": "custom", "target": "mine.py:Mine"}}
+    surrogate = {"objective.surrogate": {"kind": "custom", "target": "rule.py:Mine"}}
     rlobj.train("grpo", **names, out="both", settings={**QUICK, **surrogate})
     hidden = Path(shutil.copytree("reward", "hidden")) / "config.resolved.yaml"
     stored = yaml.safe_load(hidden.read_text())
-    stored["objective"]["drop"] = "custom('mine.py:Mine')"
+    stored["objective"]["drop"] = "custom('rule.py:Mine')"
     hidden.write_text(yaml.safe_dump(stored))
-    Path("mine.py").write_text(f"{SCORE}\nopen('imported', 'w').close()")
-    for refused, code in (
-        (lambda: rlobj.resume("hidden", settings=longer, reward=reward), r"mine\.py:Mine'\. It is"),
-        (lambda: rlobj.train(from_run="hidden", reward=reward), r"mine\.py:Mine'\. It is"),
+    for name, text in code.items():
+        Path(name).write_text(f"{text}open('imported-{name}', 'w').close()")
+    for refused, message in (
+        (lambda: rlobj.resume("hidden", settings=longer, reward=reward), r"rule\.py:Mine'\. It is"),
+        (lambda: rlobj.train(from_run="hidden", reward=reward), r"rule\.py:Mine'\. It is"),
         (lambda: rlobj.resume("reward", settings=longer), r"mine\.py:score\. It would"),
-        (lambda: rlobj.resume("both", settings=longer, reward=reward), r"code: mine\.py:Mine\. It"),
-        (lambda: rlobj.resume("both", settings=longer), r"code: mine\.py:Mine, .*mine\.py:score\."),
+        (lambda: rlobj.resume("both", settings=longer, reward=reward), r"code: rule\.py:Mine\. It"),
+        (lambda: rlobj.resume("both", settings=longer), r"code: rule\.py:Mine, .*mine\.py:score\."),
         (lambda: rlobj.evaluate("both", n=1, limit=4), r"code: .*mine\.py:score\. .* trust=True"),
     ):
-        with pytest.raises(ConfigError, match=code):
+        with pytest.raises(ConfigError, match=message):
             refused()
     assert rlobj.evaluate("both", "max-digits", n=1, limit=4, reward="exact").path is None
-    assert not Path("imported").exists()
+    assert not [*Path().glob("imported-*")]
     assert rlobj.evaluate("both", n=1, limit=4, reward=reward).path is None
     assert rlobj.resume("reward", settings=longer, reward=reward).steps == 3
     assert rlobj.resume("both", settings=longer, trust=True).steps == 3
-    assert Path("imported").exists()
+    assert all(Path(f"imported-{name}").exists() for name in code)
 
 
 def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(policy):
