@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable, Iterable
+from fractions import Fraction
 from functools import cached_property, wraps
 from itertools import product
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from rlobj.objectives.rules.expression import rounded_share
 
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"
+RANKED = {"token": Level.TOKEN, "response": Level.RESPONSE}
 
 Outcome = bool | str | None
 Place = tuple[int, int | None]  # response and token; no token: the response as a whole
@@ -184,12 +186,13 @@ class Reference:
         self._alive.append(expression)
         places = self.tokens(self.decided)
         for node in expression.walk():
+            read = [*places, *self.wholes] if node.level < Level.TOKEN else places
             if type(node).__name__ == "Scan":
                 self.values(node.value, places)
             elif type(node).__name__ in ("Aggregate", "Quantile", "Rank"):
-                [self.number(node, place) for place in places]
-            elif type(node).__name__ in ("Quantified", "Cut", "Sample"):
-                [self.outcome(node, place) for place in places]
+                [self.number(node, place) for place in read]
+            elif type(node).__name__ in ("Quantified", "Cut", "MeanCut", "Sample"):
+                [self.outcome(node, place) for place in read]
         return places
 
     # Places.
@@ -200,6 +203,11 @@ class Reference:
 
     def tokens(self, responses: Iterable[int]) -> list[Place]:
         return [(i, t) for i in responses for t in range(self.lengths[i])]
+
+    @property
+    def wholes(self) -> list[Place]:
+        """The decided responses, also those without tokens."""
+        return [(i, None) for i in self.decided]
 
     def unit(self, by: str, place: Place) -> Hashable:
         """The name of the population that a place belongs to."""
@@ -377,7 +385,7 @@ class Reference:
         return Approximate(best.value, max(number.error for number in numbers))
 
     def quantile(self, node: Any, unit: Hashable) -> Approximate | None:
-        numbers = self.values(node.value, self.members(node, Level.TOKEN, unit)).values()
+        numbers = self.values(node.value, self.members(node, RANKED[node.of], unit)).values()
         if not numbers:
             return None
         best = sorted(numbers)[max(rounded_share(node.q, len(numbers), "ceil"), 1) - 1]
@@ -431,9 +439,13 @@ class Reference:
             case "Quantified":
                 return self.of_unit(self.quantified, node, place)
             case "Cut":
-                return self.of_unit(self.cut, node, place).get(place, False)
+                whole = (place[0], None) if node.of == "response" else place
+                return self.of_unit(self.cut, node, place).get(whole, False)
+            case "MeanCut":
+                return self.of_unit(self.mean_cut, node, place).get(place, False)
             case "Sample":
-                return place in self.remember((id(node), "unit"), lambda: self.sample(node))
+                whole = (place[0], None) if node.of == "response" else place
+                return whole in self.remember((id(node), "unit"), lambda: self.sample(node))
         raise AssertionError(f"no reference for {node}")
 
     def quantified(self, node: Any, unit: Hashable) -> bool:
@@ -442,8 +454,8 @@ class Reference:
         return True in found if node.statistic == "any" else False not in found
 
     def cut(self, node: Any, unit: Hashable) -> dict[Place, bool | None]:
-        """The outcomes of a population's tokens, undefined where the number is."""
-        members = self.members(node, Level.TOKEN, unit)
+        """The outcomes of a population's members, undefined where the number is."""
+        members = self.members(node, RANKED[node.of], unit)
         values = self.values(node.value, members)
         k = min(
             max(rounded_share(node.fraction, len(values), node.round), node.at_least), len(values)
@@ -458,16 +470,33 @@ class Reference:
             chosen[place] = above if node.side == "top" else below
         return chosen
 
+    def mean_cut(self, node: Any, unit: Hashable) -> dict[Place, bool | None]:
+        """The outcomes of a population's tokens: one value after another, while the mean allows."""
+        members = self.members(node, Level.TOKEN, unit)
+        values = self.values(node.value, members)
+        ranked, edge = sorted(values.values()), -INF
+        for k, value in enumerate(ranked, 1):
+            if k < len(ranked):
+                not_close(value, ranked[k])
+                if ranked[k].value == value.value:
+                    continue
+            if not mean_at_most(ranked[:k], node.limit, ranked[-1].value):
+                break
+            edge = value.value
+        chosen = {place: value.value <= edge for place, value in values.items()}
+        return {**dict.fromkeys(members), **chosen}
+
     def sample(self, node: Any) -> set[Place]:
-        """The tokens of the rule with the smallest random numbers."""
-        every = self.tokens(self.decided)
-        rule = [place for place in every if self.known(node.rule, place)]
+        """The tokens, or responses, of the rule with the smallest random numbers."""
+        every = self.wholes if node.of == "response" else self.tokens(self.decided)
+        rule = [place for place in every if self.inside(node.rule, place)]
         k = node.amount
         if type(k) is not int:
-            k = rounded_share(k, len(rule if node.of == "rule" else every), node.round)
+            k = rounded_share(k, len(every if node.of == "all" else rule), node.round)
         assert self.draw is not None
         assert self.batch.ids is not None
-        draws = {(i, t): self.draw(node.seed, int(self.batch.ids[i]), t or 0) for i, t in rule}
+        ids = self.batch.ids.tolist()
+        draws = {(i, t): self.draw(node.seed, ids[i], -1 if t is None else t) for i, t in rule}
         return set(sorted(rule, key=draws.__getitem__)[: min(max(k, node.at_least), len(rule))])
 
 
@@ -480,6 +509,19 @@ def not_close(left: Approximate, right: Approximate) -> None:
     error = left.error + right.error
     if error and left.value != right.value and not abs(left.value - right.value) > error:
         raise Close
+
+
+def mean_at_most(numbers: list[Approximate], limit: float, largest: float) -> bool:
+    """Whether Σ x <= limit·n; beside the largest number of the population, 2^-97 of it is 0."""
+    found, most = total(numbers), Fraction(limit) * len(numbers)
+    if not found.finite:
+        raise Close
+    gap = Fraction(found.value) - most
+    size = abs(found.value) + abs(float(most))
+    rounding = found.error + (1e-14 * size + 2.0**-97 * abs(largest) if gap else 0)
+    if rounding and abs(gap) <= rounding:
+        raise Close
+    return gap <= 0
 
 
 def compared(comparison: str, left: Approximate | None, right: Approximate | None) -> Outcome:

@@ -247,6 +247,14 @@ def language() -> dict[str, Objective]:
         ),
         "quantile by group": base.keep(prob <= prob.quantile(0.3, by="group")),
         "quantile by response": base.reweight(0.1 + prob.quantile(0.5, by="response")),
+        "responses": base.keep(
+            length.bottom(0.5, by="group", of="response")
+            | reward.top(0.1, within=entropy > 2.5, of="response")
+        ).reweight(1 + entropy.mean(by="response").quantile(0.3, by="group", of="response")),
+        "sample of responses": base.drop((prob < 0.001).sample(0.3, seed=1, of="response")),
+        "bottom to mean": base.drop(
+            (advantage * gap < 0) & ~(gap**2).bottom_to_mean(0.04, within=advantage * gap < 0)
+        ).reweight(when(surprisal.bottom_to_mean(3, by="group"), 2, 1)),
         "rank": base.drop(entropy.rank(within=advantage > 0, by="group") > 0.7).reweight(
             length.rank() + reward.rank(by="group") + prob.rank(by="position")
         ),
@@ -305,6 +313,7 @@ counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
 levels = st.sampled_from(["update", "group", "position", "response"])
 cut_levels = st.sampled_from(["update", "group", "response"])
+limits = st.sampled_from([0, 0.5, 1, 0.04, -1.25]) | st.floats(-10, 10)
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor", "linear"])
 
@@ -345,6 +354,11 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
             lambda x, *s: x.quantile(*s), ranked(numbers), fractions, populations, cut_levels
         ),
         st.builds(
+            lambda x, *s: x.quantile(*s, "response"),
+            of_responses(numbers),
+            *(fractions, populations, cut_levels),
+        ),
+        st.builds(
             lambda x, *s: x.rank(*s),
             numbers.filter(lambda x: x.level > Level.UPDATE),
             populations,
@@ -373,12 +387,15 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
         rules.map(lambda r: ~r),
         st.builds(_cut("top"), ranked(numbers), *settings),
         st.builds(_cut("bottom"), ranked(numbers), *settings),
+        st.builds(_cut("top"), of_responses(numbers), *settings, st.just("response")),
+        st.builds(_cut("bottom"), of_responses(numbers), *settings, st.just("response")),
+        st.builds(_cut("bottom_to_mean"), ranked(numbers), limits, st.none() | rules, cut_levels),
         st.builds(
             lambda r, size, seed, of, round, least: r.sample(size, seed, of, round, least),
             rules,
             st.integers(0, 99) | st.floats(0, 1),
             st.integers(-5, 5),
-            st.sampled_from(["rule", "all"]),
+            st.sampled_from(["rule", "all", "response"]),
             st.sampled_from(["ceil", "floor"]),
             counts,
         ),
@@ -390,6 +407,12 @@ def ranked(numbers: Any) -> Any:
     """Numbers that a cut may rank: those that read a column."""
     columns = (Column, NamedReward)
     return numbers.filter(lambda x: any(isinstance(node, columns) for node in x.walk()))
+
+
+def of_responses(numbers: Any) -> Any:
+    """Numbers by which a cut may rank responses."""
+    simple = st.sampled_from([reward, length, reward("format"), entropy.mean(by="response")])
+    return simple | ranked(numbers.filter(lambda x: x.level < Level.TOKEN))
 
 
 def expressions(depth: int = 3, constants: Any = constants) -> tuple[Any, Any]:

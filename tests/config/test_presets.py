@@ -19,6 +19,7 @@ from rlobj import (
     load_preset,
     log,
     logprob,
+    maximum,
     minimum,
     old_collision,
     old_logprob,
@@ -27,6 +28,7 @@ from rlobj import (
     proxy_gap,
     ratio,
     reward,
+    sqrt,
     surprisal,
     when,
 )
@@ -77,6 +79,11 @@ W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
 WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
 ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
 ENERGY = (1 - 2 * old_prob + old_collision).prefix_sum()
+PUSHED = advantage * (logprob - old_logprob) > 0
+SHORT = length.bottom(0.5, by="group", of="response")
+CENTRED = reward - reward.mean(by="group", within=SHORT)
+SQUARES = (CENTRED**2).sum(by="group", within=SHORT)
+FREE = maximum(SHORT.count(by="group") - 1, 1)
 LOW = entropy.bottom(0.8, round="linear", by="response")
 BOUND = when(LOW, 0.2, 0.5)
 SIGNAL = (advantage > 0) | (advantage < 0)
@@ -127,6 +134,7 @@ DEFINITIONS = {
         surrogate=Clip(max_log_ratio=None),
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
+    "gfpo": Objective(shape=when(SHORT, CENTRED / (sqrt(SQUARES / FREE) + 1e-6), 0)),
     "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4, max_log_ratio=None)),
     "gpg": PLAIN.replace(advantage=AccurateGroupCentered()),
     "grpo": GRPO,
@@ -148,6 +156,9 @@ DEFINITIONS = {
     "luspo": Objective(
         surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence", max_log_ratio=None),
         divisor=SequenceSum(),
+    ),
+    "m2po": Objective(surrogate=Unclipped(max_log_ratio=None), divisor=ALL).drop(
+        PUSHED & ~((logprob - old_logprob) ** 2).bottom_to_mean(0.04, within=PUSHED)
     ),
     "maxrl": Objective(advantage=MaximumLikelihood()),
     "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
@@ -204,7 +215,15 @@ DEFINITIONS = {
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
 }
-PINNED = {"ar", "ar-lopti", "lopti", "clip-cov", "dppo-kl", "opsm"}  # these keep the full divisor
+PINNED = {
+    "ar",
+    "ar-lopti",
+    "lopti",
+    "clip-cov",
+    "dppo-kl",
+    "m2po",
+    "opsm",
+}  # these keep the full divisor
 
 
 def test_every_preset_has_a_python_definition_here() -> None:

@@ -243,7 +243,19 @@ class Rules:
             f"none_below={self.pick('0', '1', '2', '5')}",
             "by=" + self.pick("'update'", "'group'", "'response'"),
         )
-        return f"({self.ranked(depth)}).{self.pick('top', 'bottom')}({fraction}{options})"
+        chance, by = self.random.random(), "by=" + self.pick("'update'", "'group'", "'response'")
+        if chance < 0.15:
+            limit = self.pick("0.5", "0", "-1", "2.25", "0.04")
+            return f"({self.ranked(depth)}).bottom_to_mean({limit}{self.options(within, by)})"
+        ranked, of = f"({self.ranked(depth)})", ""
+        if chance < 0.35:
+            ranked, of = self.whole(), ", of='response'"
+        return f"{ranked}.{self.pick('top', 'bottom')}({fraction}{options}{of})"
+
+    def whole(self) -> str:
+        """A number that responses are ranked by."""
+        mean = f"({self.ranked(1)}).mean(by='response')"
+        return self.pick(mean, *(x for x in self.columns if x in ("reward", "length")))
 
     def ranked(self, depth: int) -> str:
         column = self.pick(*(name for name in self.columns if name != "W"))
@@ -257,6 +269,8 @@ class Rules:
         chance, within = self.random.random(), f"within={self.rule(depth - 1)}"
         if chance < 0.15:
             units, q = self.pick("'update'", "'group'", "'response'"), self.pick("0.5", "0", "1")
+            if self.random.random() < 0.3:
+                return f"{self.whole()}.quantile({q}, by={units}, of='response')"
             return f"({self.ranked(depth)}).quantile({q}, by={units}{self.options(within)})"
         if chance < 0.22:
             return f"({self.ranked(depth)}).rank({self.by(within)})"

@@ -20,7 +20,7 @@ def test_lora_trains_adapters_alone_and_resumes_to_the_same_weights(policy, tmp_
     config = eight_steps(policy, "lopti", model=lora)
     run_training(config, tmp_path / "whole")
     with open_trainer(config, tmp_path / "cut") as trainer:
-        assert trainer.learner.reference is None
+        assert trainer.learner.scores.all["reference"].bare
         names = [n for n, p in trainer.policy.model.named_parameters() if p.requires_grad]
         assert names
         assert all(".lora_" in name for name in names)

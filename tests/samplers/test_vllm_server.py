@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
@@ -37,6 +38,7 @@ from rlobj.samplers import SamplingSettings, Sent, compare
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
+from rlobj.samplers.vllm.scoring import ServerScorer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
 
@@ -262,6 +264,25 @@ def test_a_second_run_is_refused_until_the_first_has_ended(served, model):
     with pytest.raises(ConfigError, match="used by another run"):
         sampler_for(served, model)
     second.close()
+
+
+def test_scores_are_read_while_a_run_holds_the_lease(served, model):
+    sampler = sampler_for(served, model)
+    push(sampler, model, 65)
+    samples, scorer = draw(sampler), ServerScorer(served.url, name="sage", temperature=1.0)
+    scorer.check(sampler.tokenizer)
+    sequences = [(each.prompt_ids, each.token_ids) for each in samples]
+    for sample, values in zip(samples, scorer.logprobs(sequences), strict=True):
+        assert values == pytest.approx(list(sample.logprobs), abs=TOLERANCE)
+    assert sampler.received().version == 65
+    with pytest.raises(ConfigError, match="used by another run"):
+        sampler_for(served, model, holder="second another")
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    push(sampler, model, 66)
+    with pytest.raises(RunError, match=r"scores\.sage: .*computes NaN"):
+        scorer.logprobs(sequences)
+    sampler.close()
 
 
 # Servers that hang or end. The last test ends the server of this file.

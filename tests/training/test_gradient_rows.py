@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rlobj import Objective, TokenBatch
 from rlobj.config.presets import preset_names
+from rlobj.config.scores import ScoreConfig
 from rlobj.models.embedded import build_policy
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.scoring import PolicyScorer
@@ -24,6 +25,7 @@ from rlobj.scoring import policy_scorer as scoring
 from rlobj.training import run_training
 from rlobj.training.loop.forward import GradientRows
 from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.scores import Score
 from rlobj.training.parallel import open_parallel
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import StepBatch
@@ -159,8 +161,9 @@ class Step:
         objective = self.config.resolved_objective()
         dtype = torch.float32 if self.autocast else torch.float64
         scorer = sharp(0, self.packed, dtype, self.rope)
-        reference = sharp(1, dtype=dtype).requires_grad_(False)
-        learner = Learner(self.config, objective, self.parallel, scorer, reference, self.autocast)
+        reference = Score(ScoreConfig(), sharp(1, dtype=dtype).requires_grad_(False))
+        scores = {"reference": reference} if "reference" in objective.read_scores else {}
+        learner = Learner(self.config, objective, self.parallel, scorer, scores, self.autocast)
         random = torch.Generator().manual_seed(0)
         ids = [torch.randint(3, 20, (3 + n,), generator=random).tolist() for n in LENGTHS]
         sequences = [(row[:3], row[3:]) for row in ids]

@@ -85,7 +85,8 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
 
         def counted(scorer, *rest, **settings):
             trained = "trained" if torch.is_grad_enabled() else "scored"
-            kind = "reference" if scorer is learner.reference else trained
+            frozen = [each.frozen for each in learner.scores.all.values()]
+            kind = "reference" if scorer in frozen else trained
             for found in original(scorer, *rest, **settings):
                 passes[kind] += len(found[0])
                 yield found

@@ -75,12 +75,12 @@ def test_lopti_makes_two_phases_of_updates_per_rollout(policy, tmp_path):
     with open_trainer(config, tmp_path / "run") as trainer:
         run_step(trainer)
         assert trainer.learner.state["update"] == 4
-        assert trainer.learner.reference is not None
+        assert trainer.learner.scores.all["reference"].frozen is not None
 
 
 def test_the_reference_policy_is_loaded_only_for_a_kl_term(policy, tmp_path):
     with open_trainer(tiny_config(policy, "stapo"), tmp_path / "run") as trainer:
-        assert trainer.learner.reference is None
+        assert not trainer.learner.scores.all
 
 
 def test_later_updates_select_with_the_current_policy_unless_told_otherwise(policy, tmp_path):

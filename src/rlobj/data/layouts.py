@@ -70,6 +70,7 @@ class RowReader:
         strict: a column named in `columns` must exist; else the common names are tried as well.
         several: the meaning of a list of answers. Of alternatives, the first becomes `answer`, and
             `extra["alternatives"]` lists all of them; several values are joined with commas.
+        answers: rows without an answer are left out; else their answer is "".
 
     Attributes:
         has_ids: whether the rows have ids; None before the first row.
@@ -77,11 +78,17 @@ class RowReader:
     """
 
     def __init__(
-        self, columns: Columns | None = None, *, strict: bool = True, several: Several = "refuse"
+        self,
+        columns: Columns | None = None,
+        *,
+        strict: bool = True,
+        several: Several = "refuse",
+        answers: bool = True,
     ) -> None:
         self._columns = columns or Columns()
         self._strict = strict
         self._several = several
+        self._required = ("prompt", "answer") if answers else ("prompt",)
         self.has_ids: bool | None = None
         self.left_out = {"a question": 0, "an answer": 0}
 
@@ -93,7 +100,9 @@ class RowReader:
         """
         for where, row in rows:
             if self.has_ids is None:
-                self._columns = find_columns(self._columns, row, where, strict=self._strict)
+                self._columns = find_columns(
+                    self._columns, row, where, strict=self._strict, required=self._required
+                )
                 self.has_ids = self._columns.id is not None
             problem = self._problem(where, row)
             if isinstance(problem, Problem):
@@ -108,7 +117,7 @@ class RowReader:
         if not prompt.strip():
             return "a question"
         answers = self._answers(value_of(row, names[1]), f"{where}, column '{names[1]}'")
-        if not answers:
+        if not answers and "answer" in self._required:
             return "an answer"
         require_texts(row, where)
         name = None if names[2] is None else value_of(row, names[2])
@@ -118,7 +127,7 @@ class RowReader:
         return Problem(
             id=digest(prompt)[:16] if name is None else str(name),
             prompt=prompt,
-            answer=answers[0],
+            answer=answers[0] if answers else "",
             extra=extra,
         )
 
@@ -142,7 +151,12 @@ def require_texts(row: Mapping[str, Any], where: str) -> None:
 
 
 def find_columns(
-    columns: Columns, row: Mapping[str, Any], where: str, *, strict: bool = True
+    columns: Columns,
+    row: Mapping[str, Any],
+    where: str,
+    *,
+    strict: bool = True,
+    required: Sequence[str] = ("prompt", "answer"),
 ) -> Columns:
     """Return the columns of a source, with common names for those that are not named.
 
@@ -151,6 +165,7 @@ def find_columns(
         row: the first row of the source.
         where: its location, for error messages.
         strict: a column named in `columns` must exist; else the common names are tried as well.
+        required: the columns that must be there.
 
     Raises:
         DataError: there is no such column, or no column with a common name.
@@ -168,7 +183,7 @@ def find_columns(
             )
         elif known:
             found[part] = known[0]
-        elif part != "id":
+        elif part in required:
             raise DataError(
                 f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
                 f"The columns are: {', '.join(names)}. Name one: "

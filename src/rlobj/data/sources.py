@@ -276,6 +276,8 @@ def load_problems(
     config: DataConfig,
     split: Literal["train", "test"],
     rows: Iterable[Mapping[str, Any]] | None = None,
+    *,
+    answers: bool = True,
 ) -> list[Problem]:
     """Load the problems of one split, with unique questions.
 
@@ -288,6 +290,7 @@ def load_problems(
         config: the sources.
         split: train or test.
         rows: rows given in Python, which replace those of the source.
+        answers: rows without an answer are left out; else their answer is "".
 
     Raises:
         DataError: the source or the split does not exist, a column or a line cannot be read, or
@@ -314,7 +317,7 @@ def load_problems(
         )
     columns, strict = _columns(source, config)
     duplicates, unique = DuplicateFilter(columns), UniqueProblems()
-    reader = RowReader(columns, strict=strict)
+    reader = RowReader(columns, strict=strict, answers=answers)
     if rows is not None:
         problems = reader.problems(_checked(rows))
     else:
@@ -333,7 +336,8 @@ def load_problems(
         if count:
             logger.warning(f"%s: {text}", source, count)
     if not unique.problems:
-        raise DataError(f"{source}: no problem with a question and an answer in the {split} split.")
+        what = "a question and an answer" if answers else "a question"
+        raise DataError(f"{source}: no problem with {what} in the {split} split.")
     logger.info("%s: %d %s problems", source, len(unique.problems), split)
     return unique.problems
 

@@ -31,6 +31,7 @@ from transformers.utils import logging
 from rlobj.answers.worker import peak_memory
 from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
+from rlobj.config.scores import ScoreConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.samplers import eos_ids
 from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
@@ -329,6 +330,12 @@ def arithmetic(config: ModelConfig) -> torch.dtype | None:
     """The arithmetic of forward passes in training and sampling; None = the weights' float32."""
     half = config.dtype == "bfloat16" or (config.dtype == "auto" and torch.cuda.is_available())
     return torch.bfloat16 if half else None
+
+
+def score_dtype(score: ScoreConfig) -> torch.dtype:
+    """The dtype of a frozen model's weights."""
+    half = score.dtype == "bfloat16" or (score.dtype == "auto" and torch.cuda.is_available())
+    return torch.bfloat16 if half else torch.float32
 
 
 def load_model(config: ModelConfig, source: str) -> nn.Module:

@@ -217,17 +217,19 @@ def _meaning(node: Expr) -> str:
                 k = f"k = floor({node.fraction}·(n − 1)) + 1"
             k += f", at least {node.at_least}" if node.at_least else ""
             k += f", none if k < {node.none_below}" if node.none_below else ""
-            tokens = _population(node.by, node.within)
-            return f"{node}: the k {which} {node.value} of {tokens}, {k}, ties kept"
+            return f"{node}: the k {which} {node.value} of {_ranked(node)}, {k}, ties kept"
         case nodes.Quantile():
-            tokens = _population(node.by, node.within)
-            return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {tokens}"
+            return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {_ranked(node)}"
+        case nodes.MeanCut():
+            most = f"as many as have a mean of at most {node.limit}, equal ones together"
+            return f"{node}: the smallest {node.value} of {_ranked(node)}, {most}"
         case nodes.Sample():
+            unit = "responses" if node.of == "response" else "tokens"
             if not isinstance(node.amount, float):
-                return f"sample: {node.amount} random tokens with {node.rule}"
-            counted = "all tokens of the update" if node.of == "all" else "the rule's tokens"
+                return f"sample: {node.amount} random {unit} with {node.rule}"
+            counted = "all tokens of the update" if node.of == "all" else f"the rule's {unit}"
             size = f"{node.round}({node.amount}·n)"
-            return f"sample: {size} random tokens with {node.rule}; n counts {counted}"
+            return f"sample: {size} random {unit} with {node.rule}; n counts {counted}"
         case nodes.Aggregate() | nodes.Quantified() | nodes.Rank():
             unit = "tokens" if node.counted == Level.TOKEN else "responses"
             return f"{node}: over {_population(node.by, node.within, unit)}"
@@ -239,6 +241,16 @@ def _meaning(node: Expr) -> str:
         case CustomRule():
             return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
     return ""
+
+
+def _ranked(node: nodes.Cut | nodes.Quantile | nodes.MeanCut) -> str:
+    """What a cut ranks, in words; tokens that have the value of their response tie."""
+    if node.counted == Level.RESPONSE:
+        return _population(node.by, node.within, "responses")
+    text = _population(node.by, node.within)
+    if node.value.level == Level.RESPONSE:
+        text += " (of tokens, which tie if they are of one response; of='response' ranks responses)"
+    return text
 
 
 def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:

@@ -6,7 +6,7 @@ cuts and means count the tokens of all ranks.
 
 A population is all tokens of the update, those of a group (on any rank), those at one position in
 the responses of a group, or those of a response. Aggregates of a number with one value per response
-count responses; all others count tokens.
+count responses, and so do cuts with of="response"; all others count tokens.
 """
 
 from __future__ import annotations
@@ -177,20 +177,23 @@ class Frame(Evaluator):
     def _population(self, of: Expr, within: Rule | None, level: Level) -> tuple[Values, Tensor]:
         """The values of tokens [N] or responses [B], and which of them count."""
         values = self._at(of, level)
-        if level == Level.TOKEN:
-            population = self.rule(within)
-        elif within is None:
-            population = self.decided_responses
-        elif within.level == Level.TOKEN:
-            population = self.table.any_by_response(self.rule(within))
-        else:
-            chosen = self.evaluate(within)
-            self._check_finite(within, chosen.wrong, self.decided_responses, level)
-            population = self.decided_responses & chosen.data
+        population = self._members(within, level)
         if values.undefined is not None:
             self._check_finite(of, values.wrong, population, level)
             population = population & ~values.undefined
         return values, population
+
+    def _members(self, within: Rule | None, level: Level) -> Tensor:
+        """The tokens [N] or responses [B] in `within`, also those without a value."""
+        if level == Level.TOKEN:
+            return self.rule(within)
+        if within is None:
+            return self.decided_responses
+        if within.level == Level.TOKEN:
+            return self.table.any_by_response(self.rule(within))
+        chosen = self.evaluate(within)
+        self._check_finite(within, chosen.wrong, self.decided_responses, level)
+        return self.decided_responses & chosen.data
 
     def _unit(self, by: str, level: Level) -> Tensor:
         """The unit of each token or response."""
@@ -212,25 +215,26 @@ class Frame(Evaluator):
         population: Tensor,
         place: Callable[[int], int],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rank tokens.
+        """Rank tokens, or responses.
 
         Args:
             node: has the populations.
-            values: the numbers by which tokens are ranked.
-            population: the tokens that are ranked, bool [N].
+            values: the numbers by which they are ranked.
+            population: those that are ranked, bool [N] or [B].
             place: the place of a population's cut, from 1, by its size; 0 = no cut.
 
         Returns:
-            The keys [N], the key of each unit's cut, and the cut's place.
+            The keys [N] or [B], the key of each unit's cut, and the cut's place.
         """
-        keys = statistics.order_keys(values.data.expand(len(self.table)))
-        sizes = self._count(population, node.by, Level.TOKEN)
+        level = node.counted
+        keys = statistics.order_keys(values.data.expand(len(population)))
+        sizes = self._count(population, node.by, level)
         places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
         if node.by == "update":
             k = int(places)
             cut = statistics.kth_smallest(keys, k, self.comm, population) if k else 0
             return keys, torch.tensor([cut], device=keys.device), places
-        unit = self._unit(node.by, Level.TOKEN)[population]
+        unit = self._unit(node.by, level)[population]
         cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node.by).comm)
         return keys, cuts, places
 
@@ -239,20 +243,35 @@ class Frame(Evaluator):
             k = node.size(n)
             return n - k + 1 if k and node.side == "top" else k
 
-        values, population = self._population(node.value, node.within, Level.TOKEN)
+        values, population = self._population(node.value, node.within, node.level)
         keys, cuts, places = self._kth(node, values, population, place)
         if node.by != "update":
-            unit = self._unit(node.by, Level.TOKEN)
+            unit = self._unit(node.by, node.level)
             cuts, places = cuts[unit], places[unit]
         inside = keys >= cuts if node.side == "top" else keys <= cuts
-        selected = population & inside & (places > 0)
+        return self._selected(node, values, population, inside & (places > 0))
+
+    def _mean_cut(self, node: nodes.MeanCut) -> Values:
+        values, population = self._population(node.value, node.within, node.level)
+        data, units = values.data.expand(len(self.table)), self._units(node.by)
+        unit = self._unit(node.by, node.level)
+        counted = data[population], unit[population]
+        ends = statistics.mean_cut_by(*counted, units.count, node.limit, units.comm)
+        inside = statistics.order_keys(data) < ends[unit]
+        return self._selected(node, values, population, inside)
+
+    def _selected(
+        self, node: nodes.Cut | nodes.MeanCut, values: Values, population: Tensor, inside: Tensor
+    ) -> Values:
+        """The members of a population that a cut selects; undefined where the number is."""
+        selected = population & inside
         self._note(node, selected, population)
         if values.undefined is None:
             return Values(selected)
-        return Values(selected, values.undefined & self.rule(node.within))
+        return Values(selected, values.undefined & self._members(node.within, node.level))
 
     def _quantile(self, node: nodes.Quantile) -> Values:
-        ranked = self._population(node.value, node.within, Level.TOKEN)
+        ranked = self._population(node.value, node.within, node.counted)
         keys, cuts, places = self._kth(node, *ranked, lambda n: node.size(n) if n else 0)
         data = statistics.from_keys(cuts.to(keys.dtype))
         return self._per_response(node.by, data, places == 0)
@@ -311,17 +330,18 @@ class Frame(Evaluator):
         return Values(found[member], None if undefined is None else undefined[member])
 
     def _sample(self, node: nodes.Sample) -> Values:
-        candidates = self.rule(node.rule)
+        table, whole = self.table, node.of == "response"
+        candidates = self._members(node.rule, node.level)
         n = statistics.count(candidates, self.comm)
         k = node.size(self.amount(node), n, statistics.count(self.decided, self.comm))
-        table = self.table
         absent = self.comm.sum(torch.tensor(int(table.ids is None)))
         if int(absent) and self.comm.size > 1:
             raise BatchError(
                 f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
             )
-        rows = table.spread(ids_of(table).to(self.decided.device))
-        keys = statistics.hash_keys((node.seed, self.state.get("update", 0), rows, table.positions))
+        ids = ids_of(table).to(self.decided.device)
+        places = (ids, -1) if whole else (table.spread(ids), table.positions)
+        keys = statistics.hash_keys((node.seed, self.state.get("update", 0), *places))
         if k == 0:
             selected = torch.zeros_like(candidates)
         else:
@@ -362,7 +382,7 @@ class Frame(Evaluator):
         return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
-        """Remember how many tokens a cut selects, over all ranks."""
+        """Remember how many tokens or responses a cut selects, over all ranks."""
         numbers = self.comm.sum(torch.stack([selected.sum(), population.sum()]))
         self.selections[str(node)] = (int(numbers[0]), int(numbers[1]))
 
@@ -370,6 +390,7 @@ class Frame(Evaluator):
         nodes.Aggregate: _aggregate,
         nodes.Quantified: _quantified,
         nodes.Cut: _cut,
+        nodes.MeanCut: _mean_cut,
         nodes.Quantile: _quantile,
         nodes.Rank: _rank,
         nodes.Sample: _sample,

@@ -253,6 +253,45 @@ def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm) -> Tensor
     return prefix
 
 
+def mean_cut_by(values: Tensor, unit: Tensor, units: int, limit: float, comm: Comm) -> Tensor:
+    """Where each unit's values end whose mean is at most `limit`, taken from the smallest one on.
+
+    It is the key of the smallest value over all ranks with which the mean is above the limit, or
+    the largest int64 if the mean of all is not; int64 [units]. It is found by adding up the values
+    with the same digits of 4 bits, from the highest digit.
+
+    Args:
+        values: finite floats, [N] on this rank; the same dtype on every rank.
+        unit: the unit of each value, from 0, int64 [N]; the same numbering on all ranks.
+        units: the number of units.
+        limit: the largest mean.
+        comm: the process group.
+    """
+    keys, whole = order_keys(values), unit.new_zeros(units).bool()
+    bits = torch.iinfo(keys.dtype).bits
+    keys, end, count = keys.long(), unit.new_zeros(units), unit.new_zeros(units, 1)
+    total = torch.zeros(units, 1, dtype=torch.float64, device=keys.device)
+    for shift in range(bits - 4, -1, -4):
+        sign = 8 if shift + 4 == bits else 0
+        cells = unit * 16 + (((keys >> shift) & 15) ^ sign)
+        found = comm.sum(torch.bincount(cells, minlength=units * 16))
+        counts = count + found.view(units, 16).cumsum(1)
+        found = exact_sum_by(values, cells, units * 16, comm)
+        totals = total + found.view(units, 16).cumsum(1)
+        above = totals > limit * counts.double()
+        digit = torch.where(above.any(1), above.int().argmax(1), 15)
+        if sign:
+            whole, end = ~above.any(1), digit - sign
+        else:
+            end = (end << 4) | digit
+        before = (digit - 1).clamp(min=0)[:, None]
+        count = torch.where(digit[:, None] > 0, counts.gather(1, before), count)
+        total = torch.where(digit[:, None] > 0, totals.gather(1, before), total)
+        rest = (keys >> shift) == end[unit]
+        keys, values, unit = keys[rest], values[rest], unit[rest]
+    return end.masked_fill(whole, torch.iinfo(torch.int64).max)
+
+
 def shares_below(keys: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
     """(rank − 1)/(n − 1) of each key among the n keys of its unit over all ranks, float64 [N].
 

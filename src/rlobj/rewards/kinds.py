@@ -212,6 +212,18 @@ class Grader:
         raise NotImplementedError
 
 
+class Ungraded(Grader):
+    """Leaves all responses undecided: their problems have no answers."""
+
+    @property
+    def says_right(self) -> bool:
+        return False
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """Leave each response undecided."""
+        return [Graded(math.nan, None, "the problem has no answer", None) for _ in responses]
+
+
 class Reward(Primitive):
     """Base class of rewards."""
 

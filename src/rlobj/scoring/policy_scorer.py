@@ -186,6 +186,10 @@ class PolicyScorer(nn.Module):
             input_ids = torch.tensor([[0, 1]], device=head.weight.device)
             logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
             raw = head(self._trunk(input_ids, None)[0, -1:].to(head.weight.dtype)).float()
+        if not bool(logits.isfinite().all()):
+            raise ConfigError(
+                f"{type(self.model).__name__}: its logits are not finite: its weights are damaged"
+            )
         shapes = logit_shapes(self.model.config)
         errors = [_error(raw, shape, logits) for shape in shapes]
         for shape, error in zip(shapes, errors, strict=True):

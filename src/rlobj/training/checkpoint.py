@@ -2,6 +2,7 @@
 
     RUN/checkpoints/step-000010/
         model/          a Hugging Face folder; every rank writes a share of the tensors
+        scores/NAME/    weights of a score that follows the policy; every rank writes a share
         adapter/        only with LoRA: a peft folder (model/ has merged weights)
         optimizer/      AdamW's moments by parameter name; every rank writes a share
         random/         random states of Python and torch, one file per rank
@@ -75,6 +76,7 @@ def write(
     policy: Policy,
     state: Mapping[str, Any],
     add: Callable[[Path], None],
+    lagged: Mapping[str, Any],
 ) -> Path:
     """Write a checkpoint. It gets its final name when every rank has written its part.
 
@@ -85,13 +87,14 @@ def write(
         policy: the policy.
         state: content of state.json.
         add: adds files to the folder; called on the first rank only.
+        lagged: scores whose weights follow the policy, by name.
 
     Raises:
         RunError: writing failed; existing checkpoints are unchanged.
     """
     comm, name = parallel.comm, step_name(step)
     place = run.checkpoints / f".{name}.partial"
-    parts = _shares(policy, parallel)  # communication happens here and not below
+    parts = _shares(policy, parallel, lagged)  # communication happens here and not below
     try:
         with _writing(run, comm):
             if comm.rank == 0:
@@ -125,7 +128,9 @@ def _writing(run: RunFolder, comm: Comm) -> Iterator[None]:
             raise RunError(f"cannot write a checkpoint to {run.checkpoints}: {error}") from error
 
 
-def _shares(policy: Policy, parallel: Any) -> dict[str, dict[str, Tensor]]:
+def _shares(
+    policy: Policy, parallel: Any, lagged: Mapping[str, Any]
+) -> dict[str, dict[str, Tensor]]:
     """Return this rank's share of all tensors by folder, on the CPU.
 
     All ranks gather every tensor; rank r keeps the tensors r, r + size, r + 2·size, ...
@@ -146,6 +151,7 @@ def _shares(policy: Policy, parallel: Any) -> dict[str, dict[str, Tensor]]:
                     yield f"{name}/{key}", torch.as_tensor(value)
 
     parts = {"model": mine(policy.weights(parallel.full)), "optimizer": mine(moments())}
+    parts |= {f"scores/{name}": mine(each.whole()) for name, each in lagged.items()}
     if without_adapters(policy.model) is not policy.model:
         parts["adapter"] = dict(adapter_weights(policy.model, parallel.full))
     return parts
@@ -162,6 +168,8 @@ def _write_shares(
     share = f"-{rank + 1:05d}-of-{size:05d}" if size > 1 else ""
     save(parts["model"], place / "model" / f"model{share}.safetensors")
     save(parts["optimizer"], place / "optimizer" / f"moments{share}.safetensors")
+    for folder in (each for each in parts if each.startswith("scores/")):
+        save(parts[folder], place / folder / f"weights{share}.safetensors")
     if rank == 0 and "adapter" in parts:
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts["adapter"].items()}
         save(tensors, place / "adapter" / "adapter_model.safetensors")
@@ -271,12 +279,7 @@ def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -
     Raises:
         RunError: a parameter's moments are missing.
     """
-    from safetensors import safe_open
-
-    sources: dict[str, Any] = {}
-    for file in sorted((checkpoint / "optimizer").glob("*.safetensors")):
-        tensors = safe_open(file, "pt")
-        sources.update(dict.fromkeys(tensors.keys(), tensors))
+    sources = _tensors(checkpoint / "optimizer")
     if not sources:  # written before the first update
         return
     for name, parameter in model.named_parameters():
@@ -290,6 +293,35 @@ def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -
             raise RunError(f"{checkpoint / 'optimizer'} has no moments of {name}")
         moments = {key.rpartition("/")[2]: sources[key].get_tensor(key) for key in keys}
         parallel.set_moments(parameter, moments)
+
+
+def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
+    """Restore the weights of scores that follow the policy, with the ranks of this run.
+
+    Raises:
+        RunError: the checkpoint has no such weights.
+    """
+    for name, each in lagged.items():
+        folder = checkpoint / "scores" / name
+        sources = _tensors(folder)
+
+        def read(weight: str, sources: dict[str, Any] = sources, folder: Path = folder) -> Tensor:
+            if weight not in sources:
+                raise RunError(f"{folder} has no {weight}")
+            return sources[weight].get_tensor(weight)
+
+        each.restore(read)
+
+
+def _tensors(folder: Path) -> dict[str, Any]:
+    """The open file of each tensor in a folder, by the tensor's name."""
+    from safetensors import safe_open
+
+    sources: dict[str, Any] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors = safe_open(file, "pt")
+        sources.update(dict.fromkeys(tensors.keys(), tensors))
+    return sources
 
 
 def restore_random(checkpoint: Path, rank: int) -> None:

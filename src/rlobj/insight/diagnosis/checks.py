@@ -227,6 +227,8 @@ def _same_response(h: History) -> Found | None:
 
 def groups_without_signal(h: History) -> Found | None:
     """Almost no group has responses that differ in reward."""
+    if h.config.objective.scores_alone:  # such a group has a gradient
+        return None
     share, accuracy = h.mean("groups/without_signal_share"), h.mean("reward/accuracy")
     if len(h.steps) < WINDOW or not (share == 1 or (share >= NO_SIGNAL and accuracy < SOLVED)):
         return None
@@ -411,6 +413,8 @@ def length_growth(h: History) -> Found | None:
 
 def verifier_trouble(h: History) -> Found | None:
     """Responses are not compared or have no answer to read, or gold answers look wrong."""
+    if not h.config.objective.reads_rewards:
+        return None
     return _unread(h) or _not_compared(h) or _disputed(h)
 
 

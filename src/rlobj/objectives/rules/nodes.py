@@ -28,9 +28,7 @@ from rlobj.objectives.rules.expression import (
     plain,
     rounded_share,
 )
-
-By = Literal["update", "group", "position", "response"]
-
+from rlobj.objectives.rules.populations import By, OfPopulation, Ranking, Unit, check_amount
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -92,6 +90,7 @@ class Number(Expr):
         at_least: int = 0,
         none_below: int = 0,
         by: By = "update",
+        of: Unit = "token",
     ) -> Rule:
         """The k = round(fraction·n) largest of the population's n tokens; ties are all kept.
 
@@ -103,8 +102,12 @@ class Number(Expr):
             at_least: k is raised to this (and lowered to n).
             none_below: nothing is selected if k is below this.
             by: one population for the update, or one for each group or response.
+            of: "response" ranks the population's responses, by a number that each has one of:
+                `length.bottom(0.5, by="group", of="response")`. n is their number. `within` is as
+                for `mean`, and a response without tokens counts.
         """
-        return Cut("top", self, fraction, _rule_or_none(within), round, at_least, none_below, by)
+        within = _rule_or_none(within)
+        return Cut("top", self, fraction, within, round, at_least, none_below, by, of)
 
     def bottom(
         self,
@@ -114,13 +117,33 @@ class Number(Expr):
         at_least: int = 0,
         none_below: int = 0,
         by: By = "update",
+        of: Unit = "token",
     ) -> Rule:
         """The k smallest of the population's n tokens; the arguments are those of `top`."""
-        return Cut("bottom", self, fraction, _rule_or_none(within), round, at_least, none_below, by)
+        within = _rule_or_none(within)
+        return Cut("bottom", self, fraction, within, round, at_least, none_below, by, of)
 
-    def quantile(self, q: float, within: Rule | str | None = None, by: By = "update") -> Number:
+    def bottom_to_mean(
+        self, limit: float, within: Rule | str | None = None, by: By = "update"
+    ) -> Rule:
+        """The smallest tokens of the population: as many as have a mean of at most `limit`.
+
+        The others are those that are removed if the largest value is removed until the mean of the
+        rest is at most the limit. Equal values are removed together. Nothing is selected if the
+        smallest value is above the limit. Source: M2PO, arXiv:2510.01161, algorithm 1.
+
+        Args:
+            limit: the largest mean, in the number's unit.
+            within: the population; None = all tokens.
+            by: one population for the update, or one for each group or response.
+        """
+        return MeanCut(self, limit, _rule_or_none(within), by)
+
+    def quantile(
+        self, q: float, within: Rule | str | None = None, by: By = "update", of: Unit = "token"
+    ) -> Number:
         """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`."""
-        return Quantile(self, q, _rule_or_none(within), by)
+        return Quantile(self, q, _rule_or_none(within), by, of)
 
     def rank(self, within: Rule | str | None = None, by: By = "update") -> Number:
         """(rank − 1)/(n − 1) among the population's n values: 0 = smallest, 1 = largest.
@@ -199,7 +222,7 @@ class Rule(Expr):
         self,
         size: float | Number | str,
         seed: int = 0,
-        of: Literal["rule", "all"] = "rule",
+        of: Literal["rule", "all", "response"] = "rule",
         round: Literal["ceil", "floor"] = "ceil",
         at_least: int = 0,
     ) -> Rule:
@@ -209,7 +232,9 @@ class Rule(Expr):
             size: a number of tokens (int), a fraction in [0, 1] (float), or an expression with one
                 value for the update: a number of tokens, such as `(prob < 0.002).count()`.
             seed: tokens are ranked by hash(seed, update, response id, position).
-            of: the fraction is of the rule's tokens, or of all tokens of the update.
+            of: the fraction is of the rule's tokens ("rule"), or of all tokens of the update
+                ("all"). "response" draws and counts responses in place of tokens: those on which
+                the rule holds, or on one of whose tokens it holds.
             round: "ceil" or "floor" of fraction·n, or of the expression.
             at_least: the number of tokens is raised to this, if the rule has that many.
         """
@@ -400,7 +425,7 @@ class Not(Rule):
 
 
 @dataclass(frozen=True)
-class Cut(Rule):
+class Cut(Ranking, Rule):
     """The largest or smallest tokens of a population; see `Number.top`."""
 
     side: Literal["top", "bottom"]
@@ -411,10 +436,11 @@ class Cut(Rule):
     at_least: int = 0
     none_below: int = 0
     by: By = "update"
-    level: ClassVar[Level] = Level.TOKEN
+    of: Unit = "token"
 
     def __post_init__(self) -> None:
-        _check_ranked(self.side, self.value, self.fraction, self.by)
+        _check_ranked(self.side, self.value, self.by, self.of)
+        check_fraction(f"{self.side}(): the fraction", self.fraction)
         object.__setattr__(self, "fraction", plain(self.fraction))
         check_choice("round", self.round, get_args(Rounding))
         check_size(f"{self.side}(at_least=...)", self.at_least)
@@ -424,7 +450,7 @@ class Cut(Rule):
         return call(self, self.value, self.side, self.fraction)
 
     def size(self, population: int) -> int:
-        """k, the number of tokens to select from a population, without ties."""
+        """k, the number of tokens or responses to select from a population, without ties."""
         k = min(
             max(rounded_share(self.fraction, population, self.round), self.at_least), population
         )
@@ -432,16 +458,39 @@ class Cut(Rule):
 
 
 @dataclass(frozen=True)
-class Quantile(Number):
+class MeanCut(Ranking, Rule):
+    """The smallest tokens up to a mean; see `Number.bottom_to_mean`."""
+
+    value: Number
+    limit: float
+    within: Rule | None = None
+    by: By = "update"
+    of: ClassVar[Unit] = "token"
+
+    def __post_init__(self) -> None:
+        _check_ranked("bottom_to_mean", self.value, self.by)
+        limit = None if isinstance(self.limit, str) else as_number(self.limit)
+        if not isinstance(limit, Constant):
+            raise ConfigError(f"bottom_to_mean(): the limit must be a number, got '{self.limit}'")
+        object.__setattr__(self, "limit", limit.value)
+
+    def __str__(self) -> str:
+        return call(self, self.value, "bottom_to_mean", self.limit)
+
+
+@dataclass(frozen=True)
+class Quantile(Ranking, Number):
     """The ceil(q·n)-th smallest value of a population; see `Number.quantile`."""
 
     value: Number
     q: float
     within: Rule | None = None
     by: By = "update"
+    of: Unit = "token"
 
     def __post_init__(self) -> None:
-        _check_ranked("quantile", self.value, self.q, self.by)
+        _check_ranked("quantile", self.value, self.by, self.of)
+        check_fraction("quantile(): the fraction", self.q)
         object.__setattr__(self, "q", plain(self.q))
 
     def __str__(self) -> str:
@@ -449,7 +498,7 @@ class Quantile(Number):
 
     @property
     def level(self) -> Level:
-        return _level(self.by)
+        return Level.UPDATE if self.by == "update" else Level.RESPONSE
 
     def size(self, population: int) -> int:
         """The value's place from below, from 1."""
@@ -457,39 +506,30 @@ class Quantile(Number):
 
 
 @dataclass(frozen=True)
-class Sample(Rule):
+class Sample(Ranking, Rule):
     """A random subset of a rule's tokens; see `Rule.sample`."""
 
     rule: Rule
     amount: float | Number
     seed: int = 0
-    of: Literal["rule", "all"] = "rule"
+    of: Literal["rule", "all", "response"] = "rule"
     round: Literal["ceil", "floor"] = "ceil"
     at_least: int = 0
-    level: ClassVar[Level] = Level.TOKEN
 
     def __post_init__(self) -> None:
-        amount = self.amount
-        given = isinstance(amount, Number) and amount.level == Level.UPDATE
-        whole = type(amount) is int and amount >= 0
-        if not given and not whole and not (isinstance(amount, float) and 0 <= amount <= 1):
-            raise ConfigError(
-                f"sample({amount}): expected a whole number of tokens, a float in [0, 1], or an "
-                "expression with one value for the update, such as (prob < 0.002).count()"
-            )
+        amount = check_amount(self.amount)
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
         check_size("sample(at_least=...)", self.at_least)
-        check_choice("sample(): of", self.of, ("rule", "all"))
+        check_choice("sample(): of", self.of, ("rule", "all", "response"))
         check_choice("round", self.round, ("ceil", "floor"))
-        if not isinstance(amount, Number):
-            object.__setattr__(self, "amount", plain(amount))
+        object.__setattr__(self, "amount", amount)
 
     def __str__(self) -> str:
         return call(self, self.rule, "sample", self.amount)
 
     def size(self, amount: float, rule: int, population: int) -> int:
-        """The number of tokens to select, if `rule` of `population` tokens are the rule's.
+        """The number of tokens (or responses) to select, if `rule` of `population` are the rule's.
 
         Args:
             amount: of this node, or the value of its expression.
@@ -499,46 +539,15 @@ class Sample(Rule):
         if type(amount) is int:
             k = amount
         else:
-            k = rounded_share(amount, rule if self.of == "rule" else population, self.round)
+            k = rounded_share(amount, population if self.of == "all" else rule, self.round)
         return min(max(k, self.at_least), rule)
 
 
-@dataclass(frozen=True)
-class _OfPopulation:
-    """A statistic of a population: the fields of aggregates that are numbers and of those that are
-    rules."""
-
-    of: Number | Rule
-    statistic: str
-    by: By = "update"
-    within: Rule | None = None
-
-    def __post_init__(self) -> None:
-        check_choice(f"{self.statistic}(): by", self.by, get_args(By))
-        if self.of.level == Level.UPDATE:
-            raise ConfigError(
-                f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
-                "update"
-            )
-
-    def __str__(self) -> str:
-        return call(self, self.of, self.statistic)
-
-    @property
-    def level(self) -> Level:
-        return _level(self.by)
-
-    @property
-    def counted(self) -> Level:
-        """The unit of the population: tokens or responses."""
-        return Level.TOKEN if Level.TOKEN in (_level(self.by), self.of.level) else Level.RESPONSE
-
-
-class Aggregate(_OfPopulation, Number):
+class Aggregate(OfPopulation, Number):
     """The mean, sum, min or max of a number, or the count or share of a rule."""
 
 
-class Rank(_OfPopulation, Number):
+class Rank(OfPopulation, Number):
     """The place of each value in its population, from 0 to 1; see `Number.rank`."""
 
     @property
@@ -546,7 +555,7 @@ class Rank(_OfPopulation, Number):
         return self.counted
 
 
-class Quantified(_OfPopulation, Rule):
+class Quantified(OfPopulation, Rule):
     """Whether a rule holds somewhere (any) or everywhere (all) in a population."""
 
 
@@ -567,13 +576,14 @@ class Scan(Number):
         return call(self, self.value, f"{self.side}_sum")
 
 
-def _check_ranked(name: str, value: Number, fraction: float, by: By) -> None:
+def _check_ranked(name: str, value: Number, by: By, of: Unit = "token") -> None:
     """Check the arguments of a cut or a quantile."""
     if not any(isinstance(node, (Column, NamedReward)) for node in value.walk()):
         raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
-    check_fraction(f"{name}(): the fraction", fraction)
     check_choice(f"{name}(): by", by, ("update", "group", "response"))
-
-
-def _level(by: By) -> Level:
-    return {"update": Level.UPDATE, "position": Level.TOKEN}.get(by, Level.RESPONSE)
+    check_choice(f"{name}(): of", of, get_args(Unit))
+    if of == "response" and value.level == Level.TOKEN:
+        raise ConfigError(
+            f"{name}(of='response') ranks responses, and '{value}' has one value per token. Make "
+            f"one number per response of it: {value.mean('response')}"
+        )

@@ -4,6 +4,8 @@
     (advantage > 0) & (prob < 0.002)           &, | and ~ (in text also: and, or, not)
     0.2 + 0.1 * entropy ** 2                   + - * / **
     entropy.top(0.2, within=advantage > 0)     the largest 20% of a population
+    length.bottom(0.5, of="response")          half of the responses: the shortest ones
+    surprisal.bottom_to_mean(0.5)              the smallest values, up to a mean of 0.5
     entropy.quantile(0.8)                      one number: the ceil(q·n)-th smallest value
     length.rank(by="group")                    0 for a group's shortest response, 1 for its longest
     (covariance > 1).sample(5, seed=0)         a random subset of a rule's tokens

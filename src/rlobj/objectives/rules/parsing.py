@@ -133,7 +133,8 @@ _HINTS = {
 """What was probably meant, by a pattern of the text around the error, or of Python's message."""
 _RULE_METHODS = ("sample", "any", "all", "count", "share")
 _METHODS = (
-    *("top", "bottom", "quantile", "rank", "mean", "sum", "min", "max", "prefix_sum", "suffix_sum"),
+    *("top", "bottom", "bottom_to_mean", "quantile", "rank", "mean", "sum", "min", "max"),
+    *("prefix_sum", "suffix_sum"),
     *_RULE_METHODS,
 )
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -103,6 +102,9 @@ class Connection:
     Raises:
         MissingExtra: aiohttp is not installed.
     """
+
+    pulse: tuple[str, str, Any] = ("POST", "/collective_rpc", {"method": "rlobj_status"})
+    """Request that shows, during completions, that the server still works."""
 
     def __init__(self, url: str, timeout: float, holder: str = "") -> None:
         try:
@@ -286,7 +288,7 @@ class Connection:
             problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
             return (
                 f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
-                "key that `rlobj serve` was started with."
+                "key that the server was started with."
             )
         lease = json.loads(text)
         since = datetime.fromtimestamp(lease["since"]).strftime("%H:%M")
@@ -324,6 +326,7 @@ class Fleet:
         settings: addresses and patience.
         model_config: configuration of the trainer's model, to be compared with the servers'.
         holder: id and name of the run that takes the servers' leases; "" = it only reads.
+        kind: class of the connections.
 
     Attributes:
         nodes: all servers.
@@ -334,8 +337,14 @@ class Fleet:
         RunError: no server answers.
     """
 
-    def __init__(self, settings: ServerSettings, model_config: Any, holder: str) -> None:
-        self.nodes = [Connection(url, settings.timeout, holder) for url in settings.urls]
+    def __init__(
+        self,
+        settings: ServerSettings,
+        model_config: Any,
+        holder: str,
+        kind: type[Connection] = Connection,
+    ) -> None:
+        self.nodes = [kind(url, settings.timeout, holder) for url in settings.urls]
         self.living: list[Connection] = []
         self._patience = settings.patience
         self._model_config, self._dtype = model_config, ""
@@ -359,8 +368,8 @@ class Fleet:
         """
 
         def attempt() -> list[Connection]:
-            join = partial(Connection.join, model_config=self._model_config, dtype=self._dtype)
-            found = list(self.each(self.nodes, join))
+            given = (self._model_config, self._dtype)
+            found = list(self.each(self.nodes, lambda node: node.join(*given)))
             refusals = [e for e in self._errors.values() if isinstance(e, ServerRefuses)]
             if first and refusals:
                 raise ConfigError(str(refusals[0]))
@@ -381,7 +390,7 @@ class Fleet:
         """
 
         def found() -> list[Connection]:
-            held = self.each(self.nodes, Connection.version)
+            held = self.each(self.nodes, lambda node: node.version())
             right = [node for node in held if held[node] == version]
             if held and not right:
                 raise self.lost(held)
@@ -491,7 +500,7 @@ class Fleet:
                 raise RunError("; ".join(map(str, self._errors.values())))
             if left:
                 self._pause()
-        held = self.each(list(self.living), Connection.version)
+        held = self.each(list(self.living), lambda node: node.version())
         wrong = [node for node in held if held[node] != version]
         if wrong:
             self.living = [node for node in self.living if node not in wrong]
@@ -510,8 +519,7 @@ class Fleet:
 
         async def serve(node: Connection) -> None:
             async with node.session() as session:
-                status = {"method": "rlobj_status"}
-                watch = node.watch(session, "POST", "/collective_rpc", status)
+                watch = node.watch(session, *node.pulse)
                 slots = [asyncio.create_task(slot(node, session)) for _ in range(share)]
                 watching, work = asyncio.create_task(watch), asyncio.gather(*slots)
                 try:

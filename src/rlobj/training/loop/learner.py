@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,10 +37,11 @@ from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, GradientRows, depends_on_sequence_length
+from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sample_checks import SampleChecks
-from rlobj.training.rollouts.sharding import Judge, MiniBatch, Sequences, StepBatch, shard
+from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
 
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
@@ -79,8 +79,7 @@ class Learner:
         objective: resolved; its phases are run one after another.
         parallel: how the policy is spread over processes.
         scorer: the policy as a `PolicyScorer`, before `Parallel.prepare`.
-        reference: scorer of the reference policy, if a KL term needs one; with LoRA the policy
-            without its adapters is the reference.
+        scores: the scores that the objective reads, by name.
         autocast: arithmetic of the forward passes; None = the weights' own.
         clock: measures where the time goes; None = a new one.
 
@@ -88,7 +87,9 @@ class Learner:
         steps: steps done.
         state: the objective's controllers, and "update", the number of updates done.
         judge: finds spurious tokens, for the record; None = the task cannot say.
+        hints: encodes the prompts of scores that have one of their own; None = no score has.
         forward: makes the forward passes, and counts their tokens.
+        scores: gives tables the columns of scores.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Learner:
         objective: Objective,
         parallel: Parallel,
         scorer: PolicyScorer,
-        reference: PolicyScorer | None,
+        scores: Mapping[str, Score],
         autocast: torch.dtype | None,
         clock: Clock | None = None,
     ) -> None:
@@ -115,16 +116,15 @@ class Learner:
         self.parallel = parallel
         self.comm = parallel.comm
         self.model = scorer.model
-        self.reference = reference
         self.autocast = autocast
         self.clock = clock or Clock(device=parallel.device)
         self.steps = 0
         self.judge: Judge | None = None
+        self.hints: Hints | None = None
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
         self._can_cut = not depends_on_sequence_length(self.model.config)
         self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
         needs = objective.needs
-        self._reads_reference = "ref_logprobs" in needs.ever
         self._one_update = training.updates * len(objective.phases) == 1
         read = needs.observe | needs.plan | (needs.loss & {"proxy_logprobs"})
         if not self._one_update:  # later updates need l0, if only for their metrics
@@ -137,6 +137,8 @@ class Learner:
         join = self._one_update and bool(self._scored)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, join)
         self.scorer = parallel.prepare(scorer, optimizer)
+        opened = with_lagged(scores, parallel, self.model)
+        self.scores = Scores(opened, objective, parallel, (self.model, self.scorer), self.forward)
 
     def set_learning_rate(self) -> float:
         """Set the learning rate of the next step, and return it."""
@@ -181,7 +183,8 @@ class Learner:
                 updates.append(metrics)
         found = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
         change = self.entropy_change(table, found.pop(PREDICTED, 0.0))
-        return {**found, **change}
+        self.scores.follow(self.steps + 1)
+        return {**found, **change, **self.scores.metrics(table)}
 
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
         """One optimizer update on one mini-batch; what it observed, and its metrics.
@@ -221,7 +224,9 @@ class Learner:
         """This rank's part of the rollout, in mini-batches of whole groups."""
         self.clock.start("scoring")
         with self.clock.inside("other"):
-            return shard(rollout, self.config, self.comm, self.parallel.device, self.judge)
+            return shard(
+                *(rollout, self.config, self.comm, self.parallel.device, self.judge, self.hints)
+            )
 
     def score(self, whole: StepBatch) -> TokenBatch:
         """The table of a step with the columns that the objective reads from the policy.
@@ -229,12 +234,8 @@ class Learner:
         If no stage of the objective reads such a column, no forward pass is made. A pass that
         serves the update as well keeps its graph.
         """
-        table, sequences = whole.table, whole.sequences
-        if self._reads_reference:
-            own = contextlib.nullcontext() if self.reference else self.model.disable_adapter()
-            with own:
-                logprobs = self.logprobs(sequences, self.reference)
-            table = table.replace(ref_logprobs=logprobs)
+        sequences = whole.sequences
+        table = self.scores.score(whole, whole.table, self.steps)
         if not self._scored:
             return table
         keep_graph = self._serves_update(sequences)

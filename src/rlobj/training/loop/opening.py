@@ -43,15 +43,16 @@ from rlobj.models.policy import (
     with_adapters,
     without_adapters,
 )
-from rlobj.objectives.objective import Objective
 from rlobj.ranks import ProcessGroup, together
 from rlobj.records.rows import TokenTexts
 from rlobj.rewards import Grader, Reward, Several, function_grader
+from rlobj.rewards.kinds import Ungraded
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint
 from rlobj.training.loop.clock import Callback, Clock
 from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.memory import check_card
 from rlobj.training.parallel import Parallel, open_parallel
@@ -264,7 +265,9 @@ def open_trainer(
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
         with together(comm, "checking the reward"):
-            grader = stack.enter_context(inputs.grader(config))
+            answered = config.objective.reads_rewards or any(each.answer for each in train)
+            opened = inputs.grader(config) if answered or inputs.reward is not None else Ungraded()
+            grader = stack.enter_context(opened)
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, inputs, parallel, stack)
@@ -276,11 +279,15 @@ def open_trainer(
             limit = _prompt_limit(config, policy)
             train = _short_enough(train, policy.encode, limit, "training")
             test = _short_enough(test, policy.encode_test, limit, "held-out")
-            reference = initial.reference(objective)
+            scores = open_scores(
+                *(config, objective, policy, parallel, initial.frozen, inputs.scorer)
+            )
+            hints = hints_of(config, policy, objective.read_scores, train)
             stream = ProblemStream(train, seed=config.seed)
             scorer = inputs.scorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
-        learner = Learner(config, objective, parallel, scorer, reference, autocast, clock)
+        learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
+        learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
         sampler = inputs.passed("sampler")
         if sampler is None:
@@ -349,7 +356,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
     """
     data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
     rows = None if rows is None else list(rows)
-    train = load_problems(data, "train", rows)
+    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards)
     if not config.evaluation.every:
         return train, [], ""
     if rows is not None and held_out is None:
@@ -426,16 +433,6 @@ class InitialPolicy:
         else:
             model = copy.deepcopy(self._original)
         return model.to(self._device).eval().requires_grad_(False)
-
-    def reference(self, objective: Objective) -> PolicyScorer | None:
-        """The scorer of the reference policy; None if the objective reads none.
-
-        With LoRA there is none either: the policy without its adapters is the reference.
-        """
-        read = "ref_logprobs" in objective.needs.ever
-        if not read or self._config.model.lora is not None:
-            return None
-        return self._inputs.scorer(self.frozen(), self._config.training.packed)
 
     def trained(self, checkpoint: Path | None) -> Policy:
         """The policy to train, on the device: with the weights of a checkpoint if there is one."""

@@ -160,6 +160,7 @@ class Trainer:
             self.recorder.state = dict(state.records)
             self.stream.restore(state.stream)
             checkpoint.restore_optimizer(newest, self.parallel, self.policy.model)
+            checkpoint.restore_scores(newest, learner.scores.lagged)
             checkpoint.restore_random(newest, rank)
         old, key = key, rollout_key(settings, str(learner.autocast), learner.steps, key)
         self.journal.since, self.journal.key = learner.steps, key
@@ -220,7 +221,7 @@ class Trainer:
             "device": f"{device}, {arithmetic}{threads}{ranks}",
             "sampler": config.sampling.engine
             + (f", {counted(depth, 'step')} ahead" if depth else ""),
-            "reference": "loaded" if learner.reference else "not needed",
+            "scores": learner.scores.described() or "none",
             "run": str(nearby(self.run.path)),
         }
 
@@ -462,7 +463,8 @@ class Trainer:
             self.recorder.close_file()  # a resumed run deletes the files of later steps
             with waiting():  # for a slow disk
                 path = checkpoint.write(
-                    self.run, done, self.parallel, self.policy, state, add_rollouts
+                    *(self.run, done, self.parallel, self.policy, state, add_rollouts),
+                    self.learner.scores.lagged,
                 )
             self.saved = done
             with together(comm, "removing old checkpoints"):

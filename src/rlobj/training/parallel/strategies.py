@@ -99,6 +99,10 @@ class Parallel(ABC):
             again from `model.named_parameters()`.
         """
 
+    def frozen(self, scorer: PolicyScorer) -> Scorer:
+        """A scorer that is never trained, spread over the ranks as the policy is."""
+        return scorer
+
     def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
         """Call the prepared module."""
         return TokenScores(**self._module(*inputs, **settings))
@@ -146,6 +150,14 @@ class Parallel(ABC):
         """
         return whole(parameter.detach())
 
+    def stored(self, parameter: nn.Parameter) -> Tensor:
+        """The part of a parameter that this rank stores, which shares its memory."""
+        return _local(parameter.detach())
+
+    def share(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+        """The part of a whole tensor that this rank would store of the parameter."""
+        return _local(_as(parameter, tensor))
+
     def moments(self, parameter: nn.Parameter) -> Moments:
         """Return the optimizer's whole state of a parameter on every rank; it may share memory.
 
@@ -173,6 +185,11 @@ class Parallel(ABC):
 def whole(tensor: Any) -> Tensor:
     """The whole tensor, on every rank; of a tensor without shards, itself."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _local(tensor: Any) -> Tensor:
+    """The shard of this rank; of a tensor without shards, itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _as(parameter: Any, tensor: Tensor) -> Tensor:
@@ -221,21 +238,37 @@ class FullySharded(Parallel):
     would need memory for whole gradients on every rank.
     """
 
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+    def frozen(self, scorer: PolicyScorer) -> Scorer:
+        return sharded_scorer(scorer, self.device, self.size)
 
-        root = Columns(scorer).to(self.device)
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+        root = Columns(scorer)
         names = {id(parameter): name for name, parameter in root.named_parameters()}
-        mesh = init_device_mesh(self.device.type, (self.size,))
-        for layer in _layers(scorer.model.get_decoder()):
-            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-        fully_shard(root, mesh=mesh, reshard_after_forward=True)
+        shard_layers(root, self.device, self.size)
         shards = dict(root.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [shards[names[id(parameter)]] for parameter in group["params"]]
         self._module, self._optimizer = root, optimizer
         return self._score
+
+
+def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
+    """Let each rank store its part of a scorer's weights; a layer is gathered while it computes."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    root.to(device)
+    mesh = init_device_mesh(device.type, (ranks,))
+    for layer in _layers(root.scorer.model.get_decoder()):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    fully_shard(root, mesh=mesh, reshard_after_forward=True)
+
+
+def sharded_scorer(scorer: PolicyScorer, device: torch.device, ranks: int) -> Scorer:
+    """A scorer that is never trained, in shards."""
+    root = Columns(scorer)
+    shard_layers(root, device, ranks)
+    return lambda *inputs, **settings: TokenScores(**root(*inputs, **settings))
 
 
 def _layers(decoder: nn.Module) -> list[nn.Module]:

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.scoring import PolicyScorer
-from rlobj.training.parallel.strategies import MOMENTS, Columns, Moments, Parallel, Scorer
+from rlobj.training.parallel.strategies import (
+    MOMENTS,
+    Columns,
+    Moments,
+    Parallel,
+    Scorer,
+    sharded_scorer,
+)
 
 PERSISTENT_ELEMENTS = 100_000
 """Stage 3 does not shard parameters up to this size, such as norms: gathering costs more."""
@@ -118,6 +125,32 @@ class Zero(Parallel):
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().clone()
 
+    def frozen(self, scorer: PolicyScorer) -> Scorer:
+        if self._stage < 3 or self.size == 1:
+            return scorer
+        return sharded_scorer(scorer, self.device, self.size)
+
+    def stored(self, parameter: nn.Parameter) -> Tensor:
+        if self._stage < 3:
+            return super().stored(parameter)
+        from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+
+        held: Any = parameter
+        if held.ds_status == ZeroParamStatus.AVAILABLE:  # a small one, which stays gathered
+            held.partition()
+        return held.ds_tensor.detach()
+
+    def share(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+        if self._stage < 3:
+            return super().share(parameter, tensor)
+        return self._part(tensor.to(self.device, torch.float32))
+
+    def _part(self, whole: Tensor) -> Tensor:
+        """This rank's part of a tensor; DeepSpeed's own division does not pad the last one."""
+        part = -(-whole.numel() // self.size)
+        padded = nn.functional.pad(whole.flatten(), (0, part * self.size - whole.numel()))
+        return padded[self.comm.rank * part :][:part]
+
     def moments(self, parameter: nn.Parameter) -> Moments:
         from deepspeed.utils import safe_get_full_optimizer_state
 
@@ -136,11 +169,8 @@ class Zero(Parallel):
             value = moments[name].to(self.device, torch.float32)
             if self._stage < 3:
                 safe_set_full_optimizer_state(parameter, value, name)
-            else:  # DeepSpeed's own division does not pad the last rank's part
-                share = -(-value.numel() // self.size)
-                padded = nn.functional.pad(value.flatten(), (0, share * self.size - value.numel()))
-                own = padded[self.comm.rank * share :][:share]
-                safe_set_local_optimizer_state(parameter, own, name)
+            else:
+                safe_set_local_optimizer_state(parameter, self._part(value), name)
         for flat in self._flat:
             self._optimizer.state[flat]["step"].copy_(moments["step"])
 

@@ -300,6 +300,8 @@ class Collector:
     def _live(self, group: Sequence[Response]) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
         assert self.config.sampling.dynamic is not None
+        if self.config.objective.scores_alone:
+            return True
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2

@@ -14,7 +14,7 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy
@@ -32,6 +32,9 @@ Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 Judge = Callable[[Response], Sequence[float]]
 """A response -> 1 for each spurious token and 0 for each other one, NaN = not judged."""
+
+Hints = Callable[[Response], Mapping[str, Sequence[int]]]
+"""A response -> the prompt ids of each score that has a prompt of its own."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,14 @@ class StepBatch:
         sequences: token ids of each response.
         sizes: responses of each mini-batch; a rank may have none of one.
         imbalance: tokens of the rank with the most over the mean rank's, 1 where all are equal.
+        prompts: by score, the prompt ids of each response that the score sees instead.
     """
 
     table: TokenBatch
     sequences: Sequences
     sizes: list[int]
     imbalance: float
+    prompts: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
     def mini_batches(self, table: TokenBatch) -> list[MiniBatch]:
         """Its mini-batches.
@@ -93,6 +98,7 @@ class _Response(NamedTuple):
     tokens: Sequence[int]
     logprobs: Sequence[float]
     columns: Mapping[str, ColumnValue]
+    prompts: Mapping[str, Sequence[int]]
 
     @property
     def cost(self) -> int:
@@ -111,6 +117,7 @@ def shard(
     comm: ProcessGroup,
     device: torch.device,
     judge: Judge | None = None,
+    hints: Hints | None = None,
 ) -> StepBatch:
     """This rank's part of a step; called by all ranks together.
 
@@ -125,6 +132,7 @@ def shard(
         device: where the table goes.
         judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
             NaN = not judged.
+        hints: encodes the prompts of scores.
     """
     own = [
         _Response(
@@ -137,6 +145,7 @@ def shard(
             r.sample.tokens,
             r.sample.logprobs,
             {**r.columns, **({"spurious": judge(r)} if judge else {})},
+            hints(r) if hints else {},
         )
         for r in rollout.responses
     ]
@@ -155,6 +164,7 @@ def shard(
         [(each.prompt, each.tokens) for each in held],
         [len(part) for part in mine],
         _imbalance(parts, owners, comm.size),
+        {name: [each.prompts[name] for each in held] for name in (held[0].prompts if held else ())},
     )
 
 

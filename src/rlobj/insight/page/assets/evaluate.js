@@ -217,16 +217,19 @@
       const n = this.sizes[level];
       const values = this.spreadOut(this.at(of, level), n);
       const members = this.store.whole(level).slice();
-      if (within) {
-        const finer = Math.max(level, within.level);
-        let chosen = this.spreadOut(this.at(within, finer), this.sizes[finer]).data;
-        if (finer > level) chosen = this.store.anyByResponse(chosen);
-        for (let i = 0; i < n; i++) if (chosen[i] !== 1) members[i] = 0;
-      }
+      const chosen = within && this.chosen(within, level);
+      if (chosen) for (let i = 0; i < n; i++) if (chosen[i] !== 1) members[i] = 0;
       const unknown = of.isRule ? values.data : values.state;
       const limit = of.isRule ? UNDEFINED : 1;
       if (unknown) for (let i = 0; i < n; i++) if (unknown[i] >= limit) members[i] = 0;
       return { values, members };
+    }
+
+    // The tokens or responses in `within`, a response by one of its tokens, too.
+    chosen(within, level) {
+      const finer = Math.max(level, within.level);
+      const held = this.spreadOut(this.at(within, finer), this.sizes[finer]).data;
+      return finer > level ? this.store.anyByResponse(held) : held;
     }
 
     spreadOut({ data, state }, n) {
@@ -248,11 +251,11 @@
     // The numbers of the members of each unit in their order; kept for plain columns.
     ranked(node) {
       const [value, within] = node.parts;
-      const key = within || value.kind !== "column" ? "" : `${value.name} ${node.by} ${this.wide}`;
+      const key = within || value.kind !== "column" ? "" : `${value.name} ${node.by} ${node.counted} ${this.wide}`;
       const kept = this.store.ranks.get(key);
       if (kept) return kept;
-      const found = this.population(value, within, TOKEN);
-      const ranked = { ...found, ...this.byUnit(found, node.by, TOKEN) };
+      const found = this.population(value, within, node.counted);
+      const ranked = { ...found, ...this.byUnit(found, node.by, node.counted) };
       const { numbers, ends, count } = ranked;
       for (let k = 0; k < count; k++) numbers.subarray(ends[k], ends[k + 1]).sort();
       if (key) this.store.ranks.set(key, ranked);
@@ -260,7 +263,7 @@
     }
 
     cut(node) {
-      const { values, members, numbers, ends, unit, count } = this.ranked(node);
+      const { numbers, ends, count } = this.ranked(node);
       const top = node.name === "top";
       const limits = new this.Floats(count);
       for (let k = 0; k < count; k++) {
@@ -269,13 +272,37 @@
         if (size < node.none_below) size = 0;
         limits[k] = size ? numbers[ends[k] + (top ? n - size : size - 1)] : NaN;
       }
+      return this.upTo(node, limits, top);
+    }
+
+    // The smallest numbers of each unit with a mean of at most the limit; equal ones together.
+    mean_cut(node) {
+      const { numbers, ends, count } = this.ranked(node);
+      const limits = new this.Floats(count).fill(NaN);
+      for (let k = 0; k < count; k++) {
+        const from = ends[k];
+        let low = from, high = ends[k + 1]; // low numbers are not too many
+        while (low < high) {
+          const middle = (low + high + 1) >> 1;
+          if (exactSum(numbers, from, middle) <= node.limit * (middle - from)) low = middle;
+          else high = middle - 1;
+        }
+        while (low > from && low < ends[k + 1] && numbers[low] === numbers[low - 1]) low--;
+        if (low > from) limits[k] = numbers[low - 1];
+      }
+      return this.upTo(node, limits, false);
+    }
+
+    // The members from each unit's limit on (top) or up to it.
+    upTo(node, limits, top) {
+      const { values, members, unit } = this.ranked(node);
       const x = values.data, n = members.length, data = new Uint8Array(n);
       for (let i = 0; i < n; i++) {
         const limit = limits[unit[i]];
         if (members[i]) data[i] = top ? x[i] >= limit : x[i] <= limit;
       }
-      const within = node.within && this.spreadOut(this.at(node.within, TOKEN), n).data;
-      const whole = this.store.whole(TOKEN);
+      const within = node.within && this.chosen(node.within, node.counted);
+      const whole = this.store.whole(node.counted);
       for (let i = 0; i < n; i++) {
         if (!whole[i] || (values.state?.[i] && (!within || within[i] === 1))) data[i] = UNDEFINED;
       }

@@ -19,9 +19,10 @@ const rules = (() => {
   const FUNCTIONS = { clip: ["number", "low", "high"], when: ["rule", "number", "number"] };
   for (const name of ["abs", "exp", "log", "sqrt", "sign"]) FUNCTIONS[name] = ["number"];
   for (const name of ["minimum", "maximum"]) FUNCTIONS[name] = ["number", "number"];
-  const CUT = ["fraction", "within", "round", "at_least", "none_below", "by"];
+  const CUT = ["fraction", "within", "round", "at_least", "none_below", "by", "of"];
   const METHODS = {
-    top: CUT, bottom: CUT, quantile: ["q", "within", "by"], rank: ["within", "by"],
+    top: CUT, bottom: CUT, quantile: ["q", "within", "by", "of"], rank: ["within", "by"],
+    bottom_to_mean: ["limit", "within", "by"],
     prefix_sum: ["decay"], suffix_sum: ["decay"], sample: ["size", "seed", "of", "round", "at_least"],
   };
   for (const name of ["mean", "sum", "min", "max", "any", "all", "count", "share"])
@@ -360,7 +361,7 @@ const rules = (() => {
         check(typeof decay === "number" && decay > 0 && decay <= 1, `${name}(): the decay must lie in (0, 1]`);
         return this.node("scan", owner.from, { side: name.slice(0, 6), decay, parts, level: 2 });
       }
-      const ranks = ["top", "bottom", "quantile"].includes(name);
+      const ranks = ["top", "bottom", "quantile", "bottom_to_mean"].includes(name);
       check(typeof by === "string" && Object.hasOwn(levels, by) && !(ranks && by === "position"),
         `${name}(by='${by}'): expected one of update, group, ${ranks ? "" : "position, "}response`);
       if (!ranks) {
@@ -374,16 +375,26 @@ const rules = (() => {
       check(key in given, `'.${name}' needs ${key}: ${name}(0.2)`);
       check(rules.walk(owner).some((node) => node.kind === "column"),
         `${name}() needs a column to rank by, got '${rules.text(owner)}'`);
+      const of = value("of", "token");
+      check(of === "token" || of === "response", `${name}(of='${of}'): expected 'token' or 'response'`);
+      check(of === "token" || owner.level < 2,
+        `${name}(of='response') ranks responses, and '${rules.text(owner)}' has one value per token`);
+      const counted = of === "token" ? 2 : 1;
+      if (name === "bottom_to_mean") {
+        const limit = value(key);
+        check(Number.isFinite(limit), `${name}(): the limit must be a number, got ${limit}`);
+        return this.node("mean_cut", owner.from, { by, within, counted, limit, parts, isRule: true, level: 2 });
+      }
       const fraction = value(key);
       check(typeof fraction === "number" && fraction >= 0 && fraction <= 1,
         `${name}(): the fraction must lie in [0, 1], got ${fraction}`);
       const round = value("round", "ceil");
       check(["ceil", "floor", "linear"].includes(round),
         `round='${round}': expected 'ceil', 'floor' or 'linear'`);
-      const fields = { name, by, within, fraction, parts, isRule: name !== "quantile" };
+      const fields = { name, by, within, counted, fraction, parts, isRule: name !== "quantile" };
       if (name === "quantile") return this.node("quantile", owner.from, { ...fields, level: levels[by] });
       const sizes = { round, at_least: size("at_least"), none_below: size("none_below") };
-      return this.node("cut", owner.from, { ...fields, ...sizes, level: 2 });
+      return this.node("cut", owner.from, { ...fields, ...sizes, level: counted });
     }
   }
 

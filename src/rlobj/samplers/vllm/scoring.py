@@ -1,0 +1,225 @@
+"""Log-probabilities of given tokens from a server, such as a teacher's.
+
+The server's weights are used as they are. A reader takes no lease, so a run that trains with the
+same server is not disturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RlobjError, RunError
+from rlobj.base.progress import beat, waiting
+from rlobj.samplers.vllm.connection import Connection, Fleet
+from rlobj.samplers.vllm.responses import SCORING
+from rlobj.samplers.vllm.settings import ServerSettings
+
+_MINUS_INFINITY = -9999.0
+"""vLLM's server sends this number for −inf, which JSON does not have."""
+_PROBES = (
+    "0123456789 -3.14159 1,000,000; it's   \n\n\tdef f(x):\r\n    return [x**2, 'y']  # z",
+    r"$\boxed{\frac{1}{2}}$ Straße Привет 你好 العربية 👍🏽",
+)
+"""Texts that different tokenizers split differently."""
+
+
+class Reader(Connection):
+    """Connection to a server that this process only reads; it may have any model."""
+
+    pulse = ("GET", "/health", None)
+    limit = 0
+    """largest number of tokens in prompt and response together (vLLM's max_model_len)"""
+    _root = ""
+
+    def _check(self, model_config: Any, dtype: str) -> None:
+        card = self.get("/v1/models")["data"][0]
+        root, self.limit = card.get("root") or card["id"], int(card["max_model_len"])
+        if self._root not in ("", root):
+            raise ConfigError(f"the server at {self.url} serves {root}, and before {self._root}")
+        self._root, self.about = root, [{"dtype": dtype}]
+
+    def version(self) -> int:
+        """Return 0, after checking that the server answers and has the model that it had before."""
+        self.join(None)
+        return 0
+
+    def ask(self, path: str, body: Any, key: str) -> Any:
+        """Send a command, and return one part of the response."""
+        with self._understood():
+            return self.post(path, body, long=True)[key]
+
+    async def send(
+        self, session: Any, method: str, path: str, body: Any, timeout: float | None
+    ) -> Any:
+        """Send one request as `Connection` does; scoring a sequence takes ten timeouts at most."""
+        try:
+            return await super().send(session, method, path, body, timeout or 10 * self.timeout)
+        except ConfigError as error:
+            if "JSON compliant" not in str(error):
+                raise
+            raise RunError(
+                f"the server at {self.url} computes NaN as a log-prob: its weights are damaged, or "
+                "its dtype overflows"
+            ) from error
+
+
+class ServerScorer:
+    """Scores given tokens with the model of a server that `rlobj serve` or `vllm serve` started.
+
+    Args:
+        url: address of the server. Its key is found as for `ServerSettings`; RLOBJ_API_KEY in the
+            environment is also the key of `vllm serve --api-key`.
+        name: of the score; messages begin with `scores.NAME`.
+        temperature: of the rollout; a server scores at temperature 1.
+        timeout: seconds to wait for an answer; scoring a sequence may take ten times as long.
+        patience: seconds to wait for a server that is gone.
+
+    Raises:
+        MissingExtra: aiohttp is not installed.
+        ConfigError: the temperature is not 1, the address is wrong, or the server refuses the key
+            or is another program.
+        RunError: the server does not answer in time.
+    """
+
+    def __init__(
+        self, url: str, *, name: str, temperature: float, timeout: float = 60, patience: float = 300
+    ) -> None:
+        self.url, self.name = url, name
+        if temperature != 1:
+            raise ConfigError(
+                f"sampling.temperature is {temperature:g}, and a server scores at temperature 1: "
+                f"use a local model (scores.{name}.model or scores.{name}.run), or set "
+                "sampling.temperature=1"
+            )
+        with self._named():
+            settings = ServerSettings(url=url, timeout=timeout, patience=patience)
+            self._fleet = Fleet(settings, None, "", Reader)
+        self._node: Any = self._fleet.nodes[0]
+
+    @property
+    def context(self) -> int:
+        """Largest number of tokens in prompt and response together that the server scores."""
+        return self._node.limit - 1  # vLLM samples one token after them
+
+    def logprobs(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> list[list[float]]:
+        """Compute log π(t | tokens before it) of all response tokens, in nats, at temperature 1.
+
+        Args:
+            sequences: prompt ids and response ids.
+
+        Returns:
+            A list for each sequence, with one number for each token of its response.
+
+        Raises:
+            ConfigError: a sequence is too long for the server, or its model does not have a token.
+            RunError: the server does not answer in time, or gives no finite log-probability (an
+                empty prompt has none for the first token).
+        """
+        found: list[list[float]] = [[] for _ in sequences]
+
+        def arrived(index: int, answer: Any) -> None:
+            prompt, response = sequences[index]
+            found[index] = _read(answer, len(prompt), response)
+            beat()
+
+        with self._named(), waiting():  # the fleet's patience is the limit
+            whole = [[*prompt, *response] for prompt, response in sequences]
+            if (longest := max(map(len, whole), default=0)) > self.context:
+                raise ConfigError(
+                    f"a sequence has {longest} tokens, and the server at {self.url} scores "
+                    f"at most {self.context} (max_model_len={self._node.limit}, less one). Start "
+                    f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
+                )
+            self._fleet.complete([{"prompt": ids, **SCORING} for ids in whole], arrived, 0)
+            self._check_values(sequences, found)
+        return found
+
+    def check(self, tokenizer: Any, texts: Sequence[str] = (), end: int | None = None) -> None:
+        """Check that the server has the policy's tokenizer: the text of each id, and ids of texts.
+
+        Args:
+            tokenizer: the policy's, of transformers.
+            texts: texts to compare besides the built-in ones, such as prompts.
+            end: the teacher's token that stands for the policy's end token; None = the same token,
+                which must end a response of the server's model.
+
+        Raises:
+            ConfigError: the tokenizers differ, or the end token does.
+            RunError: the server does not answer.
+        """
+        with self._named():
+            self._compare(tokenizer, 0, 1 + max(tokenizer.get_vocab().values()))
+            for text in ("".join(tokenizer.all_special_tokens), *_PROBES, *texts):
+                body = {"prompt": text, "add_special_tokens": False}
+                ours = tokenizer.encode(text, add_special_tokens=False)
+                for pair in zip_longest(ours, self._node.ask("/tokenize", body, "tokens")):
+                    self._refuse(f"a token of {text!r}", *pair)
+            if end is None and tokenizer.eos_token_id is not None:
+                self._check_end(tokenizer.eos_token_id, tokenizer.eos_token)
+
+    def _compare(self, tokenizer: Any, low: int, high: int) -> None:
+        """Compare the texts of the ids in [low, high); if they differ, find the first by halves."""
+        ids, middle = list(range(low, high)), (low + high) // 2
+        pair = tokenizer.decode(ids), self._node.ask("/detokenize", {"tokens": ids}, "prompt")
+        if len(ids) == 1:
+            self._refuse(f"id {low}", *pair)
+        elif pair[0] != pair[1]:
+            self._compare(tokenizer, low, middle)
+            self._compare(tokenizer, middle, high)
+
+    def _refuse(self, what: str, here: Any, there: Any) -> None:
+        if here != there:
+            raise ConfigError(
+                f"the tokenizer of the server at {self.url} is not the policy's: {what} is "
+                f"{here!r} here and {there!r} there. Use a teacher with the policy's tokenizer"
+            )
+
+    def _check_end(self, token: int, text: str) -> None:
+        """Have the server draw the policy's end token, and see whether that ends the response."""
+        drawn = {"max_tokens": 2, "temperature": 0, "allowed_token_ids": [token]}
+        (choice,) = self._node.ask("/v1/completions", {"prompt": [token], **drawn}, "choices")
+        if choice["finish_reason"] != "stop":
+            raise ConfigError(
+                f"id {token} ({text!r}) ends a response of the policy, but none of the server at "
+                f"{self.url}. Set scores.{self.name}.end=ID: the id of the teacher's end "
+                "token, which then stands for the policy's"
+            )
+
+    def _check_values(self, sequences: Sequence[Any], found: Sequence[Sequence[float]]) -> None:
+        wrong = [
+            f"{value:g} for token {place} of response {index} (id {sequences[index][1][place]})"
+            for index, values in enumerate(found)
+            for place, value in enumerate(values)
+            if not -math.inf < value <= 1e-3  # rounding may lift it above 0
+        ]
+        if wrong:
+            raise RunError(
+                f"{len(wrong)} of {sum(map(len, found))} log-probs of the server at "
+                f"{self.url} are not finite or above 0, first {wrong[0]}. Its weights are "
+                "damaged, or (above 0) it was started with logprobs_mode=raw_logits"
+            )
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Begin the messages of errors with the name of the score."""
+        try:
+            yield
+        except RlobjError as error:
+            error.args = (f"scores.{self.name}: {error}", *error.args[1:])
+            raise
+
+
+def _read(answer: Any, start: int, response: Sequence[int]) -> list[float]:
+    """Read the log-probabilities of a response that begins at `start`; NaN = there is none."""
+    entries = (answer["choices"][0].get("prompt_logprobs") or [])[start : start + len(response)]
+    found: list[float] = []
+    for token, entry in zip_longest(response, entries):
+        value = (entry or {}).get(str(token), {}).get("logprob")
+        found.append(math.nan if value is None else value)
+    return [-math.inf if value == _MINUS_INFINITY else value for value in found]

@@ -1,0 +1,343 @@
+"""The scores of a run: policies that score the tokens of a rollout before a step trains on it.
+
+reference, a model of the hub, a run      frozen weights, spread over ranks as the policy is
+model: policy                             the policy's own weights, under another prompt
+model: policy with ema or every           a `Lagged` copy of what is trained
+server                                    log-probs of a vLLM server
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.config.run_config import RunConfig
+from rlobj.config.scores import ScoreConfig
+from rlobj.data import Problem
+from rlobj.models.location import score_folder
+from rlobj.models.policy import Policy, load_model, load_tokenizer, score_dtype
+from rlobj.models.tokenizers import tokenizer_difference, with_end
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.rules.columns import score_column
+from rlobj.objectives.statistics import exact_mean
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.samplers.vllm.scoring import ServerScorer
+from rlobj.training.loop.forward import ForwardPasses
+from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.strategies import Scorer
+from rlobj.training.rollouts.collector import Response
+from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
+
+if TYPE_CHECKING:
+    from rlobj.scoring import PolicyScorer
+
+
+class Lagged:
+    """A moving average, or a copy from some steps ago, of the weights that are trained, in float32.
+
+    Each rank keeps it for the part of the weights that it stores.
+
+        W' ← ema·W' + (1 − ema)·W      at the end of each step; or W' ← W every `every` steps
+
+    Args:
+        settings: the score's.
+        parallel: the processes; it has prepared the policy.
+        model: the policy.
+    """
+
+    def __init__(self, settings: ScoreConfig, parallel: Parallel, model: nn.Module) -> None:
+        self._settings, self._parallel = settings, parallel
+        self._trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._kept = {n: parallel.stored(p).clone() for n, p in self._trained.items()}
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Follow the policy at the end of a step (from 1)."""
+        every, ema = self._settings.every, self._settings.ema
+        if every is not None and step % every:
+            return
+        for name, kept in self._kept.items():
+            kept.lerp_(self._parallel.stored(self._trained[name]), 1.0 - (ema or 0.0))
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within this context, the policy has these weights."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, kept in self._kept.items():
+            own = self._parallel.stored(self._trained[name])
+            before = own.clone()
+            own.copy_(kept)
+            kept.copy_(before)
+
+    def whole(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor) of each weight, one at a time; all ranks call this together."""
+        with self.in_place():
+            for name, parameter in self._trained.items():
+                yield name, self._parallel.full(parameter)
+
+    @torch.no_grad()
+    def restore(self, read: Callable[[str], Tensor]) -> None:
+        """Take whole tensors by name, as `whole` gave them."""
+        for name, kept in self._kept.items():
+            kept.copy_(self._parallel.share(self._trained[name], read(name)))
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a score needs to score tokens; one of `frozen`, `lagged` and `server`, or the policy.
+
+    Attributes:
+        settings: of the configuration.
+        frozen: the scorer of a model of its own.
+        lagged: weights that take the policy's place while it scores.
+        server: scores instead of a model here.
+        bare: the policy without its adapters is the model.
+        own_end: the policy's end token.
+    """
+
+    settings: ScoreConfig
+    frozen: Scorer | None = None
+    lagged: Lagged | None = None
+    server: ServerScorer | None = None
+    bare: bool = False
+    own_end: int | None = None
+
+    @property
+    def described(self) -> str:
+        """Where its weights come from, in words."""
+        settings = self.settings
+        lag = f", average {settings.ema:g}" if settings.ema else ""
+        lag += f", every {settings.every} steps" if settings.every else ""
+        source = settings.server or settings.run or settings.model
+        return (source or ("without adapters" if self.bare else "the model before training")) + lag
+
+
+class Scores:
+    """Gives a rollout's table the columns of all scores that the objective reads.
+
+    Args:
+        scores: by name.
+        objective: of the run.
+        parallel: the processes.
+        policy: the policy, prepared.
+        forward: makes the forward passes.
+
+    Attributes:
+        all: the scores by name.
+    """
+
+    def __init__(
+        self,
+        scores: Mapping[str, Score],
+        objective: Objective,
+        parallel: Parallel,
+        policy: tuple[Any, Any],
+        forward: ForwardPasses,
+    ) -> None:
+        self.all, self._parallel, self._forward = scores, parallel, forward
+        self._model, self._scorer = policy
+        self._entropies = {name for name in scores if f"{name}_entropy" in objective.needs.ever}
+
+    @property
+    def lagged(self) -> dict[str, Lagged]:
+        """The scores whose weights follow the policy."""
+        return {name: x.lagged for name, x in self.all.items() if x.lagged is not None}
+
+    def described(self) -> str:
+        """The scores in words."""
+        return ", ".join(f"{name} ({each.described})" for name, each in self.all.items())
+
+    def score(self, whole: StepBatch, table: TokenBatch, step: int) -> TokenBatch:
+        """The table with the columns of all scores; called by all ranks together.
+
+        Raises:
+            RunError: a log-prob is not finite, or a server is lost.
+        """
+        for name, score in self.all.items():
+            sequences = [
+                (prompt, with_end(tokens, score.own_end, score.settings.end))
+                for prompt, (_, tokens) in zip(
+                    whole.prompts.get(name) or [each[0] for each in whole.sequences],
+                    whole.sequences,
+                    strict=True,
+                )
+            ]
+            found = self._columns(name, score, sequences, table)
+            self._require_finite(name, found, table, step)
+            raw = score_column(name)
+            fields = {raw: found.pop(raw)} if raw == "ref_logprobs" else {}
+            table = table.replace(columns={**table.columns, **found}, **fields)
+        return table
+
+    def follow(self, step: int) -> None:
+        """Move the scores that follow the policy, at the end of a step (from 1)."""
+        for lagged in self.lagged.values():
+            lagged.follow(step)
+
+    def metrics(self, table: TokenBatch) -> dict[str, float]:
+        """The mean of l_NAME − l of each score over all tokens, in nats."""
+        own, found = table.logprobs.detach(), {}
+        every = torch.ones_like(own, dtype=torch.bool)
+        for name in self.all:
+            gap = table.column(score_column(name), "the metrics") - own
+            found[f"score/{name}/gap"] = exact_mean(gap, every, self._parallel.comm)
+        return found
+
+    def _columns(
+        self, name: str, score: Score, sequences: Sequences, table: TokenBatch
+    ) -> dict[str, Tensor]:
+        if score.server is not None:
+            values = [x for each in score.server.logprobs(sequences) for x in each]
+            return {score_column(name): torch.tensor(values).to(table.logprobs)}
+        weights: Any = contextlib.nullcontext()
+        if score.bare:
+            weights = self._model.disable_adapter()
+        elif score.lagged is not None:
+            weights = score.lagged.in_place()
+        asked = {"entropy": True} if name in self._entropies else {}
+        with weights, torch.no_grad():
+            scorer = score.frozen or self._scorer
+            columns = self._forward.columns(scorer, sequences, **asked)
+        found = {score_column(name): columns["logprobs"]}
+        return found | ({f"{name}_entropy": columns["entropy"]} if asked else {})
+
+    def _require_finite(
+        self, name: str, found: Mapping[str, Tensor], table: TokenBatch, step: int
+    ) -> None:
+        wrong = torch.stack([~values.isfinite() for values in found.values()]).any(0)
+        count = int(self._parallel.comm.sum(wrong.sum()))
+        if count:
+            row = f", the first at {table.row(int(wrong.nonzero()[0]))}" if wrong.any() else ""
+            raise RunError(
+                f"scores.{name}: {count} of its values are not finite in step {step + 1}{row}. Its "
+                "weights are damaged, or its dtype overflows: set "
+                f"scores.{name}.dtype=float32, or use another model"
+            )
+
+
+def open_scores(
+    config: RunConfig,
+    objective: Objective,
+    policy: Policy,
+    parallel: Parallel,
+    frozen: Callable[[], Any],
+    scorer: Callable[..., PolicyScorer],
+) -> dict[str, Score]:
+    """Load the models of the scores that the objective reads, and connect to their servers.
+
+    The scores whose weights follow the policy get them after `Parallel.prepare`, see `with_lagged`.
+
+    Args:
+        config: the run.
+        objective: of the run.
+        policy: the policy.
+        parallel: the processes.
+        frozen: makes a copy of the model before training, the default reference.
+        scorer: makes the scorer of a model.
+
+    Raises:
+        ConfigError: a model cannot be loaded, or reads other tokens than the policy.
+        RunError: a server does not answer.
+    """
+    found: dict[str, Score] = {}
+    end = policy.tokenizer.eos_token_id
+    for name in sorted(objective.read_scores):
+        settings = config.scores.get(name, ScoreConfig())
+        if settings.server is not None:
+            temperature = config.sampling.temperature
+            server = ServerScorer(settings.server, name=name, temperature=temperature)
+            if parallel.rank == 0:
+                server.check(policy.tokenizer, end=settings.end)
+            found[name] = Score(settings, server=server, own_end=end)
+        elif settings.is_policy:
+            found[name] = Score(settings)
+        elif settings.required and config.model.lora is not None:  # the reference
+            found[name] = Score(settings, bare=True)
+        else:
+            model = frozen() if settings.required else _other(name, settings, config, policy)
+            model = model.to(parallel.device, score_dtype(settings)).eval().requires_grad_(False)
+            try:
+                own = scorer(model, config.training.packed)
+            except ConfigError as error:
+                raise ConfigError(f"scores.{name}: {error}") from error
+            found[name] = Score(settings, parallel.frozen(own), own_end=end)
+    return found
+
+
+def _other(name: str, settings: ScoreConfig, config: RunConfig, policy: Policy) -> Any:
+    source = score_folder(name, settings)
+    theirs = load_tokenizer(config.model, source)
+    if difference := tokenizer_difference(policy.tokenizer, theirs, settings.end):
+        raise ConfigError(f"scores.{name}: {difference.replace('scores.NAME', f'scores.{name}')}")
+    return load_model(config.model, source)
+
+
+def with_lagged(scores: Mapping[str, Score], parallel: Parallel, model: Any) -> dict[str, Score]:
+    """The scores, with the weights of those that follow the policy, which has been prepared."""
+
+    def filled(score: Score) -> Score:
+        settings = score.settings
+        if settings.ema is None and settings.every is None:
+            return score
+        return replace(score, lagged=Lagged(settings, parallel, model))
+
+    return {name: filled(score) for name, score in scores.items()}
+
+
+def hints_of(
+    config: RunConfig, policy: Policy, read: frozenset[str], problems: Sequence[Problem]
+) -> Hints | None:
+    """What encodes the prompts of scores that have one of their own; None if no score has.
+
+    Args:
+        config: the run.
+        policy: encodes prompts.
+        read: the scores that the objective reads.
+        problems: to train on; each is filled in once, to find one that lacks a column.
+
+    Raises:
+        ConfigError: a template is wrong, or reads a column that a problem lacks.
+    """
+    from jinja2 import StrictUndefined, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+    templates = {}
+    for name, score in config.scores.items():
+        if score.prompt is not None and name in read:
+            try:
+                templates[name] = environment.from_string(score.prompt)
+            except TemplateError as error:
+                raise ConfigError(f"scores.{name}.prompt is no template: {error}") from error
+
+    def fill(name: str, problem: Problem, feedback: str = "") -> Sequence[int]:
+        fields = {**problem.extra, "prompt": problem.prompt, "answer": problem.answer}
+        try:
+            text = templates[name].render(fields, feedback=feedback)
+        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            raise ConfigError(
+                f"scores.{name}.prompt cannot be filled in for problem {problem.id}: {error}. Its "
+                f"columns are {', '.join(fields)} and feedback"
+            ) from error
+        return policy.encode(replace(problem, prompt=text))
+
+    def hints(response: Response) -> dict[str, Sequence[int]]:
+        return {name: fill(name, response.problem, response.grade.reason) for name in templates}
+
+    for name in templates:
+        for problem in problems:
+            fill(name, problem)
+    return hints if templates else None

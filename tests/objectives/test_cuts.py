@@ -1,0 +1,181 @@
+"""Cuts that rank responses, and the cut at a mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from strategies import NAN, awkward_batch, tokens
+
+from rlobj import BatchError, ConfigError, Objective, TokenBatch, parse
+from rlobj.objectives.statistics import SingleProcess, mean_cut_by, order_keys
+
+BATCH = tokens(
+    [1, 3, 3, 0, 2, 2, 1],
+    [-1.0, -1.0, -2.0, -3.0, -1.0, -1.0, -2.5, -1.0, -1.0, -3.0, -1.0, -1.0],
+    groups=[0, 0, 0, 0, 5, 5, 5],
+    ids=[0, 1, 2, 3, 4, 5, 6],
+    rewards=[1.0, 0.0, 0.5, 0.0, 0.0, 1.0, NAN],
+)
+"""Seven responses, of which the fourth has no tokens and the last is undecided."""
+
+
+def selected(rule: str, batch: TokenBatch = BATCH) -> list[bool]:
+    assert parse(str(parse(rule))) == parse(rule)
+    return (Objective(keep=parse(rule)).plan([batch]).weights[0] != 0).tolist()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rule", "responses"),
+    [
+        ("length.top(0.5, of='response')", [1, 2, 4, 5]),  # k = 3 of 6, and a tie
+        ("length.bottom(0.5, by='group', of='response')", [0, 4, 5]),  # 0, 1 | 3, 3; 2, 2
+        ("length.bottom(0.3, by='group', of='response', round='floor')", []),  # the empty one
+        ("reward.top(0.25, by='group', of='response')", [0, 5]),
+        ("reward.top(0.5, within=length > 1, of='response')", [2, 5]),
+        ("reward.top(0.3, within=prob < 0.1, of='response')", [5]),  # responses with a rare token
+        ("(reward / maximum(length, 1)).top(0.1, by='group', of='response')", [0, 5]),
+        ("logprob.mean(by='response').bottom(0.2, of='response')", [1, 5]),  # n = 5: one is empty
+        ("reward <= reward.quantile(0.5, of='response')", [1, 4]),  # the third smallest of six
+        ("length.bottom(0.5, by='group', of='response').count(by='group') >= 2", [0, 1, 2, 4, 5]),
+        ("~length.top(0.5, of='response')", [0]),
+        ("length.top(0.2, of='response', at_least=3, none_below=3)", [1, 2, 4, 5]),
+        ("length.top(0.2, of='response', none_below=3)", []),
+        ("(prob < 0.1).sample(9, of='response')", [1, 2, 5]),  # all responses with a rare token
+        ("(length > 5).sample(1.0, of='response')", []),
+    ],
+)
+def test_a_cut_of_responses_selects_all_tokens_of_the_responses_by_hand(
+    rule: str, responses: list[int]
+) -> None:
+    held = [i in responses for i in range(len(BATCH.lengths))]
+    assert selected(rule) == BATCH.spread(torch.tensor(held)).tolist()
+
+
+def pods(rewards: list[float], advantages: list[float]) -> list[bool]:
+    """Max-variance down-sampling to half: the largest rewards and the smallest, a quarter each."""
+    order, k = sorted(rewards), math.ceil(len(rewards) / 4)
+    return [x <= order[k - 1] or x >= order[-k] for x in rewards]
+
+
+def cppo(rewards: list[float], advantages: list[float]) -> list[bool]:
+    """Completions with the largest |A|, half of the group."""
+    sizes = [abs(x) for x in advantages]
+    return [x >= sorted(sizes, reverse=True)[math.ceil(len(sizes) / 2) - 1] for x in sizes]
+
+
+TOP = "reward.top(0.25, by='group', of='response')"
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (f"{TOP} | {TOP.replace('top', 'bottom')}", pods),
+        ("abs(advantage).max(by='response').top(0.5, by='group', of='response')", cppo),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_published_selections_of_responses_equal_plain_loops(
+    rule: str, source: Callable[[list[float], list[float]], list[bool]], seed: int
+) -> None:
+    batch = awkward_batch(seed)
+    batch = batch.select((batch.lengths > 0).nonzero()[:, 0])
+    [batch] = Objective().with_advantages([batch])
+    expected = torch.zeros(len(batch.lengths), dtype=torch.bool)
+    for group in batch.groups.unique():
+        own = (batch.decided_responses & (batch.groups == group)).nonzero()[:, 0]
+        rewards, advantages = batch.reward()[own], batch.column("advantages", "")[batch.starts[own]]
+        expected[own] = torch.tensor(
+            source(rewards.tolist(), advantages.tolist()), dtype=torch.bool
+        )
+    assert selected(rule, batch) == batch.spread(expected).tolist()
+    assert 0 < int(expected.sum()) < len(expected)
+
+
+@pytest.mark.parametrize(
+    ("surprisals", "limit", "kept"),
+    [
+        ([0.0, 1.0, 2.0, 3.0], 1.5, [0, 1, 2, 3]),
+        ([3.0, 1.0, 2.0, 0.0], 1.0, [1, 2, 3]),
+        ([3.0, 1.0, 2.0, 0.0], 0.99, [1, 3]),
+        ([1.0, 4.0, 4.0, 0.0], 2.0, [0, 3]),  # with one 4 the mean is 5/3, with both it is 9/4
+        ([2.0, 2.0, 3.0], 1.9, []),
+        ([0.1, 0.1, 0.1], 0.1, [0, 1, 2]),
+        ([0.3] * 7, 0.3, list(range(7))),
+    ],
+)
+def test_a_cut_at_a_mean_selects_as_many_of_the_smallest_as_the_mean_allows(
+    surprisals: list[float], limit: float, kept: list[int]
+) -> None:
+    batch = tokens([len(surprisals)], [-x for x in surprisals], advantages=[1.0])
+    rule = f"surprisal.bottom_to_mean({limit})"
+    assert selected(rule, batch) == [i in kept for i in range(len(surprisals))]
+
+
+@pytest.mark.parametrize(
+    ("rule", "rows"),
+    [
+        ("surprisal.bottom_to_mean(1.2, by='response')", [0, 1, 4, 5, 7, 8, 10]),
+        ("surprisal.bottom_to_mean(1.2, by='group')", [0, 1, 2, 4, 5, 7, 8, 10]),
+        ("surprisal.bottom_to_mean(1.5, by='response')", [0, 1, 2, 4, 5, 6, 7, 8, 10]),
+        ("surprisal.bottom_to_mean(2.25, within=prob < 0.3)", [2, 6]),
+        ("surprisal.bottom_to_mean(9)", list(range(11))),
+    ],
+)
+def test_each_population_has_a_mean_of_its_own(rule: str, rows: list[int]) -> None:
+    """Row 11 is undecided."""
+    assert [row for row, held in enumerate(selected(rule)) if held] == rows
+
+
+def test_a_cut_at_a_mean_is_the_same_for_large_updates_in_float32() -> None:
+    values = torch.rand(300_000, generator=torch.Generator().manual_seed(1))
+    unit = torch.arange(len(values)) % 3
+    ends = mean_cut_by(values, unit, 4, 0.2, SingleProcess())
+    for k in range(3):
+        own = values[unit == k].sort().values
+        means = own.double().cumsum(0) / torch.arange(1, len(own) + 1)
+        assert int((order_keys(own) < ends[k]).sum()) == int((means <= 0.2).sum())
+    assert ends[3] == torch.iinfo(torch.int64).max  # no values
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("logprob.top(0.5, of='response')", "one number per response of it: logprob.mean(by='resp"),
+        ("abs(advantage).quantile(0.5, of='response') > 0", r"abs(advantage).mean(by='response')"),
+        ("reward.top(0.5, of='responses')", "of='responses': expected one of token, response"),
+        ("prob.bottom_to_mean(W)", "'limit' must be written as a plain value"),
+        ("prob.bottom_to_mean('1')", "the limit must be a number, got '1'"),
+        ("prob.bottom_to_mean()", "'.bottom_to_mean' needs limit"),
+        ("prob.bottom_to_mean(1, by='position')", "expected one of update, group, response"),
+        ("W.bottom_to_mean(1)", "needs a column to rank by, got 'W'"),
+        ("prob.bottom_to_mean(1e999)", "must be finite"),
+    ],
+)
+def test_a_wrong_cut_is_refused(rule: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(rule)
+    assert message in str(caught.value)
+
+
+def test_an_infinite_value_of_a_response_without_tokens_is_refused() -> None:
+    with pytest.raises(BatchError, match=r"'reward / length' .*is NaN or infinite at response 3"):
+        selected("(reward / length).top(0.5, of='response')")
+
+
+def test_explain_says_whether_tokens_or_responses_are_ranked() -> None:
+    def words(rule: str) -> str:
+        [[_, _, meaning]] = Objective(keep=parse(rule)).explain().rules  # type: ignore[arg-type]
+        return meaning
+
+    whole = "length.bottom(0.5, by='group', of='response')"
+    assert "the k smallest length of each group's n responses, k = ceil(0.5·n)" in words(whole)
+    warning = "which tie if they are of one response; of='response' ranks responses"
+    for rule in ("length.bottom(0.5)", "reward >= reward.quantile(0.5)", "reward.top(0.1)"):
+        assert warning in words(rule)
+    assert not any(warning in words(x) for x in (whole, "prob.top(0.5)", "prob.bottom_to_mean(1)"))
+    assert "as many as have a mean of at most 0.5" in words("entropy.bottom_to_mean(0.5)")
+    sample = words("(length > 1).sample(0.5, of='response')")
+    assert "ceil(0.5·n) random responses with length > 1; n counts the rule's responses" in sample

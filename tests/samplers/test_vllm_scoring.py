@@ -1,0 +1,235 @@
+"""Log-probs of given tokens from vLLM's own server, which is no `rlobj serve`."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+import torch
+from forked import wait_until
+from served import READY
+from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.files import free_port
+from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer
+from rlobj.samplers.vllm.auth import KEY_VARIABLE
+from rlobj.samplers.vllm.connection import Connection, ServerGone
+from rlobj.samplers.vllm.scoring import ServerScorer
+from rlobj.scoring import score_samples
+
+POSITIONS = 128
+REAL = [
+    *(pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)),
+    pytest.mark.usefixtures("plain"),
+]
+
+
+def real(test: Any) -> Any:
+    for mark in REAL:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_policy(tmp_path_factory.mktemp("teacher") / "model", tied=True, positions=POSITIONS)
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    """vLLM's server as its users start it; it splits prompts into parts, and keeps prefixes."""
+    port = free_port()
+    words = ["-m", "vllm.entrypoints.openai.api_server", f"--model={model.config.name_or_path}"]
+    words += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
+    words += ["--max-num-batched-tokens=32", "--max-num-seqs=16", "--enable-prefix-caching"]
+    process = subprocess.Popen(
+        [sys.executable, *words, f"--port={port}", "--api-key=plain"],
+        env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def answers() -> bool:
+        assert process.poll() is None, "vLLM's server ended"
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return True
+        except (URLError, OSError):
+            return False
+
+    try:
+        wait_until(answers, READY)
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+
+
+@pytest.fixture
+def scorer(plain, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "plain")
+    monkeypatch.setattr("rlobj.samplers.vllm.connection._HEARTBEAT", 0.05)
+    return ServerScorer(plain[1], name="teacher", temperature=1.0, timeout=20, patience=2)
+
+
+def random_sequences(count: int) -> list[tuple[list[int], list[int]]]:
+    """Half of them begin with the same 40 tokens; the last one is as long as possible."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda low, high, size: torch.randint(low, high, (size,), generator=generator).tolist()  # noqa: E731
+    shared, found = draw(0, 20, 40), []
+    for index in range(count):
+        (size,) = draw(2, POSITIONS, 1) if index < count - 1 else (POSITIONS - 1,)
+        ids = (shared[: 40 * (index % 2)] + draw(0, 20, POSITIONS))[:size]
+        (cut,) = draw(1, size, 1)
+        found.append((ids[:cut], ids[cut:]))
+    return found
+
+
+@real
+def test_logprobs_of_a_plain_server_equal_those_of_transformers(scorer, model):
+    sequences = [([5], []), *random_sequences(40)]
+    with torch.no_grad():
+        expected = score_samples(model, sequences[1:]).logprobs
+    for _ in range(2):  # the second time, prefixes are cached
+        found = scorer.logprobs(sequences)
+        assert [len(values) for values in found] == [len(response) for _, response in sequences]
+        flat = torch.tensor([value for values in found for value in values])
+        assert float((flat - expected).abs().max()) < TOLERANCE
+
+
+@real
+@pytest.mark.parametrize(
+    ("sequence", "part"),
+    [
+        (([5], [5] * (POSITIONS - 1)), r"has 128 tokens.*127 \(max_model_len=128.*=129"),
+        (([5], [6, 99]), "Token id 99 is out of vocabulary"),
+    ],
+)
+def test_a_sequence_that_the_server_cannot_score_is_refused(scorer, sequence, part):
+    with pytest.raises(ConfigError, match=rf"scores\.teacher: .*{part}") as caught:
+        scorer.logprobs([([5], [6]), sequence])
+    assert scorer.url in str(caught.value)
+    assert scorer.logprobs([([5], [6])])[0][0] < 0
+
+
+@real
+@pytest.mark.parametrize("key", ["", "wrong"])
+def test_without_the_key_of_a_plain_server_the_message_names_the_variable(plain, monkeypatch, key):
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    with pytest.raises(ConfigError, match=rf"scores\.teacher: .*key.*{KEY_VARIABLE}"):
+        ServerScorer(plain[1], name="teacher", temperature=1.0)
+
+
+@real
+@pytest.mark.parametrize(
+    ("alphabet", "eos", "part"),
+    [
+        (ALPHABET.replace("89", "98"), "<eos>", "id 12 is '9' here and '8' there"),
+        (SCRATCHPAD_ALPHABET, "<eos>", "id 20 is ';' here and '' there"),
+        (ALPHABET, "<unk>", r"id 3 \('<unk>'\) ends a response of the policy.*scores.teacher.end="),
+    ],
+)
+def test_the_servers_tokenizer_is_compared_with_the_policys(scorer, alphabet, eos, part):
+    scorer.check(build_tokenizer(), ["1+2=3", "x"])
+    other = build_tokenizer(alphabet)
+    other.eos_token = eos
+    with pytest.raises(ConfigError, match=rf"scores\.teacher: .*{part}") as caught:
+        scorer.check(other)
+    assert scorer.url in str(caught.value)
+    if eos != "<eos>":
+        scorer.check(other, end=2)
+
+
+def score_again_and_again(scorer: ServerScorer) -> None:
+    while True:
+        scorer.logprobs(random_sequences(40))
+
+
+@real
+def test_a_server_that_is_killed_while_it_scores_is_an_error_after_patience(scorer, plain):
+    threading.Timer(0.5, lambda: os.killpg(plain[0].pid, signal.SIGKILL)).start()
+    began = time.monotonic()
+    with pytest.raises(RunError, match=rf"scores\.teacher: .*{scorer.url}.*Waited \d+ s"):
+        score_again_and_again(scorer)
+    assert time.monotonic() - began < 60
+
+
+# Answers that a server of ours does not give.
+
+
+def test_a_rollout_at_another_temperature_is_refused_before_the_server_is_asked():
+    with pytest.raises(ConfigError, match=r"0\.7.*scores\.sage\.model.*sampling\.temperature=1"):
+        ServerScorer("http://127.0.0.1:1", name="sage", temperature=0.7)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> ServerScorer:
+    """A scorer that gets these answers to completions; an error is raised, a text is a model."""
+    pytest.importorskip("aiohttp")
+    left, model = list(answers), "good"
+
+    async def send(self: Any, session: Any, method: str, path: str, *others: Any) -> Any:
+        nonlocal model
+        if path == "/v1/models":
+            return {"data": [{"id": "policy", "root": model, "max_model_len": POSITIONS}]}
+        while isinstance(left[0], str):
+            model = left.pop(0)
+        if isinstance(left[0], Exception):
+            raise left.pop(0)
+        return {"choices": [{"prompt_logprobs": left.pop(0)}]}
+
+    monkeypatch.setattr(Connection, "send", send)
+    return ServerScorer("http://teacher:1", name="sage", temperature=1.0, patience=1)
+
+
+def entries(*values: float | None, tokens: Sequence[int] = (6, 7)) -> list[Any]:
+    """What vLLM says of the prompt [5] and the response [6, 7]."""
+    pairs = zip(tokens, values, strict=True)
+    return [None, *({str(token): {"logprob": value, "rank": 1}} for token, value in pairs)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        (
+            entries(-1.0, math.nan),
+            r"1 of 2 log-probs.*first nan for token 1 of response 0 \(id 7\)",
+        ),
+        (entries(-9999.0, None), "2 of 2 log-probs.*first -inf for token 0"),
+        (entries(-1.0, -1.0, tokens=(6, 8)), "first nan for token 1"),
+        (entries(-1.0, tokens=[6]), "first nan for token 1"),
+        (None, "2 of 2 log-probs"),
+        (entries(17.5, -1.0), "first 17.5 for token 0.*logprobs_mode"),
+        (ConfigError("Out of range float values are not JSON compliant"), "computes NaN"),
+    ],
+    ids=["nan", "infinite", "another-token", "too-few", "none", "logits", "not-json"],
+)
+def test_a_log_prob_that_is_none_is_an_error_with_the_score_and_the_server(
+    monkeypatch, answer, part
+):
+    scorer = answering(monkeypatch, answer)
+    with pytest.raises(RunError, match=rf"scores\.sage: .*{part}") as caught:
+        scorer.logprobs([([5], [6, 7])])
+    assert "http://teacher:1" in str(caught.value)
+
+
+def test_scoring_goes_on_when_the_server_is_back(monkeypatch):
+    scorer = answering(monkeypatch, ServerGone("gone"), entries(-0.5, -0.25))
+    assert scorer.logprobs([([5], [6, 7])]) == [[-0.5, -0.25]]
+
+
+def test_a_server_that_is_back_with_another_model_is_not_read(monkeypatch):
+    scorer = answering(monkeypatch, "other", ServerGone("gone"), entries(-0.5, -0.25))
+    with pytest.raises(RunError, match=r"scores\.sage: .*teacher:1 serves other, and before good"):
+        scorer.logprobs([([5], [6, 7])])
