@@ -49,11 +49,12 @@ Run = tuple[str, str, int]
 
 
 def planned(presets: str | None, seeds: int, sick: bool) -> list[Run]:
-    """The runs of the study; the first seed of every preset comes first."""
+    """The runs of the study; the first seed of every preset that reads no score comes first."""
     from benchmarks.sick_runs import SICK
-    from rlobj.config.presets import preset_names
+    from rlobj.config.presets import load_preset, preset_names
 
-    names = presets.split(",") if presets else preset_names()
+    alone = [name for name in preset_names() if "scores" not in load_preset(name).config]
+    names = presets.split(",") if presets else alone
     healthy = [("healthy", name, seed) for seed in range(seeds) for name in names]
     return [*(("sick", name, 0) for name in SICK if sick), *healthy]
 

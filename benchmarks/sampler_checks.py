@@ -253,8 +253,8 @@ def configured(settings: Any, seed: int = 0, rate: float = SMALL, prompts: int =
 
 
 @contextlib.contextmanager
-def opened(engine: str, dtype: str) -> Iterator[Bench]:
-    """One engine with `Planted` as its extension."""
+def opened(engine: str, dtype: str, **arguments: Any) -> Iterator[Bench]:
+    """One engine with `Planted` as its extension; the arguments are those of a server."""
     from rlobj.base.files import free_port
     from rlobj.config.layers import DEFAULT_TASK
     from rlobj.models.embedded import embedded_policy
@@ -277,7 +277,7 @@ def opened(engine: str, dtype: str) -> Iterator[Bench]:
             yield Bench(settings, sampler, plant)
         return
     with patch.object(server, "EXTENSION", planted.EXTENSION):
-        started = Server(folder, port=free_port(), dtype=dtype)
+        started = Server(folder, port=free_port(), dtype=dtype, arguments=arguments)
     with patch.dict(os.environ, PYTHONPATH=str(ROOT)), started:  # its workers import `planted`
         started.wait(600)
         settings["sampling"]["server"] = {"url": started.url}

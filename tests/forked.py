@@ -38,6 +38,9 @@ IMPORTED = (
     "deepspeed.runtime.zero.muon.muon_optimizer",
 )
 """What trainings import sooner or later; what is not installed is left out."""
+ALSO = "FORKED_IMPORTS"
+WITH_VLLM = {ALSO: "vllm.entrypoints.llm vllm.v1.engine.llm_engine vllm.v1.worker.cpu_worker"}
+"""A variable of processes that are forked from one that has imported these as well."""
 Words = Sequence[str | Path]
 
 
@@ -180,21 +183,35 @@ def _parent() -> socket.socket:
 
 def _serve(requests: socket.socket) -> list[str]:
     """Fork for every request; returns in what was forked, with its words."""
+    imported, others = "", dict[str, socket.socket]()
     while True:
         message, fds, _, _ = socket.recv_fds(requests, 1 << 20, 3)
         with contextlib.suppress(ChildProcessError):
             if not message:
+                _close([], others)
                 signal.alarm(5)  # for those that a test left running
             while os.waitpid(-1, os.WNOHANG if message else 0)[0]:
                 pass
         if not message:
             os._exit(0)
-        if os.fork() == 0:
+        words, environment, folder = json.loads(message)
+        also = environment.get(ALSO, imported)
+        if also == imported and os.fork() == 0:
             break
-        for fd in fds:
-            os.close(fd)
+        if also != imported and also not in others:
+            others[also], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if os.fork() == 0:
+                requests.close()
+                requests, imported = theirs, also
+                _close(fds, others)
+                _import(also.split())
+                continue
+            theirs.close()
+        if also != imported:
+            socket.send_fds(others[also], [message], fds)
+        _close(fds, {})
     requests.close()
-    words, environment, folder = json.loads(message)
+    _close([], others)
     status = socket.socket(fileno=fds[0])
     if child := os.fork():  # this one tells how the other ends
         os.closerange(0, 3), os.close(fds[1]), os.close(fds[2])
@@ -214,6 +231,14 @@ def _serve(requests: socket.socket) -> list[str]:
     return words
 
 
+def _close(fds: Sequence[int], sockets: dict[str, socket.socket]) -> None:
+    for fd in fds:
+        os.close(fd)
+    for each in sockets.values():
+        each.close()
+    sockets.clear()
+
+
 def _become(words: list[str]) -> None:
     """Run what `python *words` runs."""
     kind, added = words[0], os.environ.get("PYTHONPATH", "")
@@ -231,12 +256,16 @@ def _become(words: list[str]) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
-def _main() -> None:
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    for name in IMPORTED:
+def _import(names: Sequence[str]) -> None:
+    for name in names:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "a thread would not be forked"
+
+
+def _main() -> None:
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    _import(IMPORTED)
     _become(_serve(requests))
 
 

@@ -338,7 +338,11 @@ class Reference:
                 return read("advantages")
             case "ratio":
                 return exp(read("logprobs") - read("old_logprobs"))
-            case "ref_gap":
+            case "reference_logprob":
+                return read("ref_logprobs")
+            case "reference_prob":
+                return exp(read("ref_logprobs"))
+            case "ref_gap" | "reference_gap":
                 return read("ref_logprobs") - read("logprobs")
             case "proxy_gap":
                 return read("proxy_logprobs") - read("logprobs")
@@ -351,7 +355,7 @@ class Reference:
 
     def listed(self, name: str) -> list[float]:
         if name not in self._columns:
-            column = self.batch.columns[name] if name == "turn" else getattr(self.batch, name)
+            column = self.batch.columns.get(name, getattr(self.batch, name, None))
             self._columns[name] = column.tolist()
         return self._columns[name]
 

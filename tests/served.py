@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from forked import wait_until
 from runs import program
@@ -14,6 +16,8 @@ from rlobj.base.files import free_port
 
 READY = 400
 """Seconds for a server to start on a busy machine."""
+ONE_PROCESS = {"distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
+"""Arguments of an engine without a worker process, which would import vLLM for ten seconds."""
 
 
 class Served:
@@ -23,16 +27,25 @@ class Served:
         model: folder that it serves.
         folder: of its log.
         options: words of the command line.
+        arguments: other arguments of the engine.
         environment: variables of the server, which its clients need as well.
     """
 
-    def __init__(self, model: Path, folder: Path, *options: str, **environment: str) -> None:
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        *options: str,
+        arguments: Mapping[str, Any] | None = None,
+        **environment: str,
+    ) -> None:
         self.port, self.folder, self.environment = free_port(), model, environment
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"{self.port}.txt"
         words = ["serve", model, "--port", str(self.port), *options]
-        small = ["--set", f"kv_cache_memory_bytes={64 << 20}"]
-        self.process = program([*words, *small], self.log, **environment)
+        small = {"kv_cache_memory_bytes": 64 << 20, **(arguments or {})}
+        words += [f"--set={name}={value}" for name, value in small.items()]
+        self.process = program(words, self.log, **environment)
 
     def await_text(self, text: str) -> None:
         wait_until(lambda: text in self.screen(), READY, self.process, self.log)

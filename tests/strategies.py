@@ -108,17 +108,25 @@ def awkward_batch(
         "old_collision": draw(0, 1, 0.125, total),
     }
     columns["proxy_logprobs"][torch.rand(total, generator=random) < 0.3] = -1e4
+    scores = {
+        f"{name}_logprob": (old + draw(-0.5, 0.5, 0.25, total)).clamp(max=0)
+        for name in ("teacher", "hinted")
+    }
     undecided = rewards.isnan().repeat_interleave(lengths)
     positions = torch.cat([torch.arange(int(n)) for n in lengths])
     turns = (positions // 3).double()
-    for values in (*columns.values(), turns):
+    for values in (*columns.values(), *scores.values(), turns):
         values[undecided] = NAN
     return TokenBatch(
         lengths=lengths,
         groups=torch.arange(responses) // 4 * 7 + 3,
         ids=torch.arange(responses),
         rewards=rewards,
-        columns={"turn": turns},
+        columns={
+            "turn": turns,
+            "reference_entropy": 3 - columns["old_entropy"],
+            **{name: values.to(dtype) for name, values in scores.items()},
+        },
         **{name: values.to(dtype) for name, values in columns.items()},
     )
 
@@ -293,8 +301,9 @@ def language() -> dict[str, Objective]:
 
 @functools.cache
 def objectives() -> dict[str, Objective]:
-    """Every preset and every composition, by name."""
+    """Every preset that reads rewards, and every composition, by name."""
     presets = {name: load_preset(name).objective for name in preset_names()}
+    presets = {name: preset for name, preset in presets.items() if preset.reads_rewards}
     return {**presets, **compositions(), **language()}
 
 

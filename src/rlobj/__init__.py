@@ -64,7 +64,7 @@ _NAMES = {
     "insight.run_report": "report",
     "objectives.advantages": "AccurateGroupCentered Advantage BatchWhitened Decoupled "
     "GroupCentered GroupCenteredBatchWhitened GroupNormalized LeaveOneOut LengthWeighted "
-    "MaximumLikelihood PassAtK QuantileBaseline",
+    "MaximumLikelihood ExpectedPassAtK PassAtK QuantileBaseline",
     "objectives.controllers": "AdaptiveGate Controller Gate",
     "objectives.divisors": "Divisor FixedLength PromptMean SequenceMean SequenceSum TokenMean",
     "objectives.functional": "functional",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from pydantic import Field
@@ -34,9 +34,7 @@ from rlobj.config.run_config import (
         (LoraConfig, "targets", ["a", 3], "expected all-linear or a list of texts, got ['a', 3]"),
     ],
 )
-def test_a_value_that_fits_no_member_of_a_union_gives_one_message(
-    model: type[Model], name: str, given: Any, says: str
-) -> None:
+def test_a_value_that_fits_no_member_of_a_union_gives_one_message(model, name, given, says):
     with pytest.raises(InvalidFields) as caught:
         model(**{name: given})
     assert caught.value.problems == [(name, says)]

@@ -10,14 +10,14 @@ import pytest
 from benchmarks import diagnosis
 from benchmarks.harness import ROOT
 from benchmarks.sick_runs import SICK
+from tiny import WITHOUT_SCORES
 
-from rlobj.config.presets import preset_names
 from rlobj.config.run_config import FindingName
 
 
-def test_the_study_has_every_preset_with_every_seed_and_every_sick_run() -> None:
+def test_the_study_has_every_preset_without_scores_and_every_sick_run() -> None:
     study = diagnosis.planned(None, 3, sick=True)
-    assert len(study) == len(set(study)) == 3 * len(preset_names()) + len(SICK)
+    assert len(study) == len(set(study)) == 3 * len(WITHOUT_SCORES) + len(SICK)
     assert diagnosis.planned("grpo,dapo", 1, sick=False) == [
         ("healthy", "grpo", 0),
         ("healthy", "dapo", 0),

@@ -79,9 +79,7 @@ def test_the_picture_has_a_bar_for_each_row_and_a_line_for_each_curve() -> None:
     assert [list(line.get_ydata()) for line in curves.lines] == [[0.1, 0.2]]
 
 
-def test_the_command_line_measures_quickly_unless_full_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_measures_quickly_unless_full_is_asked_for(tmp_path, monkeypatch, capsys):
     asked = []
 
     def measure(quick: bool, rounds: int) -> Table:

@@ -7,7 +7,7 @@ import json
 import pytest
 from benchmarks import harness
 from benchmarks.sampler_checks import GATES
-from forked import run_ranks
+from forked import WITH_VLLM, run_ranks
 from vllm_tools import NEEDS_VLLM
 
 RESULTS = harness.ROOT / "benchmarks" / "results" / "sampler-checks.json"
@@ -29,7 +29,7 @@ with opened("vllm", "float32") as bench:
     healthy = bench.run(0, limit=2)
     assert healthy | {"gaps": []} == {"steps": None, "message": None, "gaps": []}, healthy
 """
-    run_ranks(["-c", code], 1, PYTHONPATH=str(harness.ROOT))
+    run_ranks(["-c", code], 1, PYTHONPATH=str(harness.ROOT), **WITH_VLLM)
 
 
 def rows():

@@ -79,9 +79,7 @@ def test_each_run_is_trained_in_its_folder_and_told_in_a_line(finished: tuple[Pa
     assert not list(runs.glob("*/*/*.log"))
 
 
-def test_a_run_that_ended_is_not_repeated_and_a_dry_run_writes_nothing(
-    finished: tuple[Path, str],
-) -> None:
+def test_a_run_that_ended_is_not_repeated_and_a_dry_run_writes_nothing(finished):
     runs, _ = finished
     before = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}
     words = ["--steps", "2", "--only", "dapo-loss,stapo", "--seeds"]
@@ -210,17 +208,13 @@ def test_another_version_or_configuration_is_refused_with_what_differs(
     assert "--runs NEW" in str(refused.value)
 
 
-def test_a_setting_that_does_not_change_results_is_not_refused(
-    finished: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_setting_that_does_not_change_results_is_not_refused(finished, tmp_path):
     file = f"{SETTING}-2/stapo/0/config.resolved.yaml"
     runs = changed(finished, tmp_path, file, "records_mb: 200", "records_mb: 100")
     assert len(folder.refuse_other(runs)) == 2
 
 
-def test_a_folder_without_study_json_is_accepted_if_its_runs_agree(
-    finished: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_folder_without_study_json_is_accepted_if_its_runs_agree(finished, tmp_path):
     runs = changed(finished, tmp_path, "study.json", "", "")
     (runs / "study.json").unlink()
     with folder.opened(runs):
@@ -254,9 +248,7 @@ def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
         (", ", ", "),  # the end of the file is cut below
     ],
 )
-def test_a_run_without_whole_metrics_does_not_count_and_starts_again(
-    finished: tuple[Path, str], tmp_path: Path, old: str, new: str
-) -> None:
+def test_a_run_without_whole_metrics_does_not_count_and_starts_again(finished, tmp_path, old, new):
     file = f"{SETTING}-2/stapo/0/metrics.jsonl"
     runs = changed(finished, tmp_path, file, old, new)
     if old == new:
@@ -271,9 +263,7 @@ def test_a_run_without_whole_metrics_does_not_count_and_starts_again(
         assert driver.ended(runs / f"{SETTING}-2/dapo-loss/0") == "done"
 
 
-def test_a_run_without_its_configuration_does_not_count(
-    finished: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_run_without_its_configuration_does_not_count(finished, tmp_path):
     runs = changed(finished, tmp_path, "study.json", "", "")
     (runs / f"{SETTING}-2/stapo/0/config.resolved.yaml").unlink()
     with folder.opened(runs):

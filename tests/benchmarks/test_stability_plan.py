@@ -82,9 +82,7 @@ def test_the_search_halves_the_gap_until_an_edge_is_found(tmp_path: Path) -> Non
     assert [stage.count for stage in study.stages()] == [24, 8, 140, 35, 20]
 
 
-def test_without_an_edge_after_three_halvings_only_the_stable_setting_is_compared(
-    tmp_path: Path,
-) -> None:
+def test_without_an_edge_after_three_halvings_only_the_stable_setting_is_compared(tmp_path):
     search(tmp_path)
     for rate in (5.5e-4, 5.25e-4, 5.125e-4):
         study = Study(tmp_path)
@@ -153,8 +151,7 @@ def test_conditions_of_groups_are_trained_at_the_edge_only(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [*regimes.AXIS, Setting(5.5e-4, 1, "max-digits", 30), Setting(1e-5, task="a-b-3")],
+    "setting", [*regimes.AXIS, Setting(5.5e-4, 1, "max-digits", 30), Setting(1e-5, task="a-b-3")]
 )
 def test_a_setting_is_read_from_the_name_of_its_folder(setting: Setting) -> None:
     assert Setting.named(str(setting)) == setting
@@ -180,9 +177,7 @@ def test_the_estimate_is_the_seconds_of_the_missing_runs_over_the_jobs(
     assert f"{jobs} at one time on 4 cores: {time}." in told
 
 
-def test_each_run_is_told_in_a_line_and_a_failed_one_with_the_end_of_its_log(
-    tmp_path: Path,
-) -> None:
+def test_each_run_is_told_in_a_line_and_a_failed_one_with_the_end_of_its_log(tmp_path):
     study = Study(tmp_path, Asked(["grpo", "stapo"], seeds=4, rates=[1e-3], steps=3))
     [stage] = study.stages()
     console = Console(width=100, file=io.StringIO())

@@ -52,9 +52,7 @@ def row(text: str, title: str, name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_a_finished_study_finds_the_planted_differences_and_no_others(
-    planted: Path, tmp_path: Path
-) -> None:
+def test_a_finished_study_finds_the_planted_differences_and_no_others(planted, tmp_path):
     text = report.write(planted, tmp_path / "out")
     assert f"All {RUNS} planned runs are among them." in text
     assert "not finished" not in text
@@ -85,9 +83,7 @@ def test_a_finished_study_finds_the_planted_differences_and_no_others(
     }
 
 
-def test_the_json_has_every_run_every_comparison_the_machine_and_the_command(
-    planted: Path, study: results.Results
-) -> None:
+def test_the_json_has_every_run_every_comparison_the_machine_and_the_command(planted, study):
     text = report.numbers(study)
     found = json.loads(text)
     assert len(found["runs"]) == RUNS
@@ -177,9 +173,7 @@ def test_the_table_of_conditions_says_all_that_their_objectives_change(whole: st
     assert "Gate(target=0.3" in row(whole, "conditions", "stare")[1]
 
 
-def test_the_power_before_the_study_is_that_of_two_unpaired_runs(
-    study: results.Results, whole: str
-) -> None:
+def test_the_power_before_the_study_is_that_of_two_unpaired_runs(study, whole):
     spread = 2**0.5 * stdev(run.last for run in study.base(EDGE))
     assert row(whole, "power", "two runs of the search, of 4")[1] == f"{spread:.3f}"
     correlated = row(whole, "power", "stapo − dapo-loss")
@@ -261,9 +255,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         report.write(tmp_path / "nowhere", tmp_path)
 
 
-def test_a_search_between_two_rates_waits_for_the_runs_that_the_rule_asks_for(
-    tmp_path: Path,
-) -> None:
+def test_a_search_between_two_rates_waits_for_the_runs_that_the_rule_asks_for(tmp_path):
     shares = {rate: [rate > 5e-4] * 4 for rate in RATES}
     write_search(tmp_path, shares)
     found = results.read(tmp_path)

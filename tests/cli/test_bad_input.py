@@ -134,9 +134,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         *COMMANDS.items(),
     ],
 )
-def test_bad_input_ends_with_code_2_and_words_that_help(
-    line: str, words: str, tmp_path: Path
-) -> None:
+def test_bad_input_ends_with_code_2_and_words_that_help(line, words, tmp_path):
     result = runner.invoke(app, shlex.split(line))
     text = " ".join(result.output.split())
     assert result.exit_code == 2, text

@@ -141,8 +141,6 @@ def test_html_writes_a_page_and_says_where_it_is_and_its_size(tmp_path: Path) ->
         (["--out", "page.html"], "add --html"),
     ],
 )
-def test_words_that_a_page_has_no_use_for_are_refused(
-    tmp_path: Path, words: list[str], message: str
-) -> None:
+def test_words_that_a_page_has_no_use_for_are_refused(tmp_path, words, message):
     run = scratchpad(tmp_path / "run")
     assert message in " ".join(output(str(run), *words, columns=200, code=2).split())

@@ -107,9 +107,7 @@ def test_check_accepts_every_preset() -> None:
     ],
     ids=["preset", "base", "model", "data", "model-and-data"],
 )
-def test_check_and_diff_accept_a_configuration_file(
-    settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_and_diff_accept_a_configuration_file(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("mine.yaml", "mine"):  # --config needs no ending
         Path(name).write_text(settings)

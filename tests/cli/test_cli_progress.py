@@ -116,9 +116,7 @@ def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-def test_a_finding_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_log(
-    terminal: bool,
-) -> None:
+def test_a_finding_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_log(terminal):
     screen = console(40, terminal=terminal)
     evidence = "the accuracy of samples fell from 0.367 (step 1) to 0.166"
     PlainScreen(screen, 9, 0, []).found(Finding("collapse", evidence, "", since=3, until=3))

@@ -69,9 +69,7 @@ def test_a_table_that_says_nothing_new_is_left_out(run: Path) -> None:
     assert "cosine" not in ruled
 
 
-def test_objectives_that_touch_no_token_have_nothing_in_common(
-    policy: Path, tmp_path: Path
-) -> None:
+def test_objectives_that_touch_no_token_have_nothing_in_common(policy, tmp_path):
     settings = {"training": {"steps": 1, "skip_inactive": False}, "output": {"tables_every": 1}}
     run_training(tiny_config(policy, "grpo", **settings), tmp_path / "run")
     words = ["--rule", "prob < 1e-9"]

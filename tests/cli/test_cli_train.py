@@ -33,9 +33,7 @@ def output(*words: str, code: int = 0) -> str:
     return result.output
 
 
-def test_dry_run_prints_the_configuration_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_prints_the_configuration_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = output("--preset", "stapo", "--set", "training.updates_per_step=1", "--dry-run")
@@ -98,9 +96,7 @@ def test_a_task_is_short_for_the_source_of_the_data() -> None:
         assert (found[0].strip(), found[1]) == ("source: addition", words[0])
 
 
-def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     words = ("--preset", "grpo", "--strategy", "zero3", "--processes", "2", "--dry-run")
     lines = output(*words).splitlines()
     title = "memory of a process, MiB (zero3, processes: 2)"
@@ -169,9 +165,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.slow
-def test_train_writes_a_run_and_a_log_of_plain_text(
-    finished: tuple[Path, str],
-) -> None:
+def test_train_writes_a_run_and_a_log_of_plain_text(finished):
     folder, text = finished
     run = RunFolder(folder / "run")
     assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4]
@@ -200,9 +194,7 @@ def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]
 
 
 @pytest.mark.slow
-def test_resume_extends_a_run_and_saves_the_number_of_steps(
-    finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_extends_a_run_and_saves_the_number_of_steps(finished, tmp_path, monkeypatch):
     folder = shutil.copytree(finished[0], tmp_path / "copy")
     monkeypatch.chdir(folder)
     assert "All steps are done" in output("--resume", "run")
@@ -216,9 +208,7 @@ def test_resume_extends_a_run_and_saves_the_number_of_steps(
 
 
 @pytest.mark.slow
-def test_eval_of_a_run_uses_its_own_problems(
-    finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eval_of_a_run_uses_its_own_problems(finished, monkeypatch):
     folder, _ = finished
     done = program(["eval", "run", "-n", "3", "--limit", "10", "--out", "results"], folder)
     assert "avg@n" in done.stdout
@@ -237,9 +227,7 @@ def test_eval_of_a_run_uses_its_own_problems(
 
 
 @pytest.mark.slow
-def test_a_run_with_too_few_groups_is_continued_by_a_command_that_it_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_too_few_groups_is_continued_by_a_command_that_it_prints(tmp_path, monkeypatch):
     """The same settings would fail again, and the reward of a file needs --trust."""
     write_config(tmp_path, 2)
     text = "def even(response, answer, **_):\n    right = answer in '02468' and response < '5'\n"
@@ -300,15 +288,13 @@ def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None
     )
     target = "objective.surrogate={kind: custom, target: mine.py:Mine}"
     words = ["train", "--preset", "grpo", "--task", "max-digits", "--out", "run", "--set", target]
-    done = program([*words, "--set", "training.steps=2"], tmp_path)
+    done = program([*words, "--set", "training.steps=2", "--set", "evaluation.every=0"], tmp_path)
     assert "2 steps done" in done.stdout
     program(["diagnose", "run"], tmp_path, code=2)
     assert "2 steps" in program(["diagnose", "run", "--trust"], tmp_path).stdout
 
 
-def test_a_refused_strategy_shows_no_header(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_strategy_shows_no_header(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     words = ["train", "--preset", "stapo", "--strategy", "fsdp2", "--out", str(tmp_path / "run")]
     result = runner.invoke(app, words)

@@ -77,9 +77,7 @@ def watched(run: Path, code: int = 0, *, terminal: bool = False) -> str:
     return text_of(screen)
 
 
-def test_a_line_is_shown_when_it_is_complete_and_the_run_is_followed_to_its_end(
-    tmp_path: Path,
-) -> None:
+def test_a_line_is_shown_when_it_is_complete_and_the_run_is_followed_to_its_end(tmp_path):
     run = make_run(tmp_path / "run", steps=2, saved=2)
     first, second = line(1), line(2)
     parts = first[:20], first[20:] + second[:5], second[5:]
@@ -131,9 +129,7 @@ def test_a_finding_is_told_when_its_step_comes(tmp_path: Path) -> None:
     assert f"rlobj diagnose {run}" in text
 
 
-def test_a_resumed_run_shows_repeated_steps_once_and_its_new_number_of_steps(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_shows_repeated_steps_once_and_its_new_number_of_steps(tmp_path):
     run = make_run(tmp_path / "run", line(1), line(2), line(3), steps=3, saved=4)
 
     def resume() -> None:
@@ -150,9 +146,7 @@ def test_a_resumed_run_shows_repeated_steps_once_and_its_new_number_of_steps(
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
-def test_nothing_in_a_line_reaches_the_terminal_as_code_or_breaks_the_screen(
-    tmp_path: Path, terminal: bool
-) -> None:
+def test_nothing_in_a_line_reaches_the_terminal_as_code_or_breaks_the_screen(tmp_path, terminal):
     hostile = {"reward/[red]\x1b[2J/mean": 0.5, "policy/entropy": "[bold]x", "eval/accuracy": [1]}
     lines = [
         line(1, **hostile),
@@ -212,9 +206,7 @@ def test_a_metric_of_some_steps_has_the_same_time_axis_as_the_others() -> None:
     assert len(screen.course("reward/mean")) == 8
 
 
-def test_a_run_that_is_just_starting_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_just_starting_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(following, "PATIENCE", 30.0)
     run = tmp_path / "run"
     start = threading.Timer(0.3, lambda: make_run(tmp_path / "new", line(1), steps=1).rename(run))

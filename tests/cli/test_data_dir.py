@@ -22,9 +22,7 @@ def test_a_data_dir_that_is_no_folder_is_refused(command: list[str], tmp_path: P
         assert reason in " ".join(result.output.split()).replace(" │ │ ", " ")
 
 
-def test_data_dir_is_in_the_environment_while_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_dir_is_in_the_environment_while_the_command_runs(tmp_path, monkeypatch):
     monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
     found: list[str | None] = []
     seen = lambda *_, **__: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731

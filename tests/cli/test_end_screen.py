@@ -47,9 +47,7 @@ def wrong(text: str, **columns: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(
-    tmp_path: Path, width: int
-) -> None:
+def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(tmp_path, width):
     run = finished(tmp_path)
     write_records(run, [wrong("2", step=9, response=5, before="16;", after="6+9=25#25"), {}])
     sample = {"id": [5], "prompt": ["6+6+4+9="], "response": ["2+6=12;12+4=16;26+9=25#25"]}

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from forked import wait_until
+from forked import WITH_VLLM, wait_until
 from runs import finish, program
 from typer.testing import CliRunner
 
@@ -74,15 +74,16 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     log = tmp_path / "log"
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     more = ("--sampler", engine)
-    finish(program(words(policy, problems, whole, *more), log), log)
-    process = program(words(policy, problems, killed, *more), log)
+    imports = WITH_VLLM if engine == "vllm" else {}
+    finish(program(words(policy, problems, whole, *more), log, **imports), log)
+    process = program(words(policy, problems, killed, *more), log, **imports)
     samples = killed / "samples.jsonl"
     wait_until(lambda: samples.exists() and samples.stat().st_size > 0, 120, process, log)
     process.kill()
     process.wait()
     done = len((killed / "samples.jsonl").read_text().split("\n")) - 1
     assert 0 < done < 800, "killed too late: the test shows nothing"
-    text = finish(program(words(policy, problems, killed, *more), log), log)
+    text = finish(program(words(policy, problems, killed, *more), log, **imports), log)
     assert f"{done} of 800 responses are there already" in text
     found, expected = lines(killed), lines(whole)
     keys = [(row["problem"], row["sample"]) for row in found]
@@ -178,7 +179,7 @@ def test_engines_agree_within_their_intervals(tmp_path):
         out = tmp_path / engine
         words = ["eval", "embedded", "--sampler", engine, "-n", "4", "--limit", "200", "-o", out]
         if engine == "vllm":
-            finish(program(words, log), log)
+            finish(program(words, log, **WITH_VLLM), log)
         else:
             here(*words)
         [found[engine]] = numbers(out).values()

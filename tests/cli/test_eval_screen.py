@@ -6,16 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from screens import console, text_of
 
 from rlobj.evaluation import score, summarise_folder
 from rlobj_cli.screen.progress import EvaluationScreen
 
 
-def test_the_screen_and_the_markdown_show_the_same_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_screen_and_the_markdown_show_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [
         json.dumps({"id": i, "prompt": f"Q{i}?", "answer": "4", "response": said})

@@ -12,6 +12,7 @@ from rlobj import (
     Objective,
     advantage,
     clip,
+    column,
     covariance,
     entropy,
     exp,
@@ -28,6 +29,7 @@ from rlobj import (
     proxy_gap,
     ratio,
     reward,
+    sign,
     sqrt,
     surprisal,
     when,
@@ -38,6 +40,7 @@ from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     BatchWhitened,
     Decoupled,
+    ExpectedPassAtK,
     GroupCentered,
     GroupCenteredBatchWhitened,
     GroupNormalized,
@@ -48,7 +51,13 @@ from rlobj.objectives.advantages import (
     QuantileBaseline,
 )
 from rlobj.objectives.controllers import Gate
-from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
+from rlobj.objectives.divisors import (
+    FixedLength,
+    PromptMean,
+    SequenceMean,
+    SequenceSum,
+    TokenMean,
+)
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus, NegativeLogLikelihood, ProxyKL
 from rlobj.objectives.surrogates import (
@@ -94,6 +103,18 @@ FUTURE = when(ratio > 10, 0, clip(logprob - old_logprob, -20, 20))
 BINARY_KL = old_prob * (old_logprob - logprob) + (1 - old_prob) * log(
     (1 - old_prob + 1e-8) / (1 - minimum(prob, 1) + 1e-8)
 )
+WIDER = when(LOW, 0.2, 0.4)
+MOVED, CORRECT = (logprob - old_logprob).mean(by="response"), reward > 0.5
+UP_REAL, DOWN_REAL = exp(-MOVED / 0.5), exp(MOVED / 0.5)
+ABOVE_MEAN = reward - reward.mean(by="group")
+UNIT = maximum(sqrt((ABOVE_MEAN**2).mean(by="group")), 1e-6)
+NEW, OLD = logprob.sum(by="response"), old_logprob.sum(by="response")
+P, Q = exp(NEW - NEW.max(by="group")), exp(OLD - OLD.max(by="group") + ABOVE_MEAN / UNIT)
+OPD = PLAIN.replace(shape="teacher_gap", scores=["teacher"])
+GAP = abs(column("teacher_gap"))
+GAP_SUM = maximum(GAP.sum(by="response"), 1e-8)
+MIXED = log(0.2 * column("teacher_prob") + 0.8 * prob) - logprob
+HINTED = column("hinted_logprob") - old_logprob
 TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
 
 DEFINITIONS = {
@@ -103,6 +124,13 @@ DEFINITIONS = {
     "archer": Objective(
         surrogate=Clip(low=BOUND, high=BOUND, dual=10),
         penalties=[KL(coefficient=0.001, max_value=10, where=LOW, divisor=TokenMean())],
+    ),
+    "aspo": PLAIN.replace(penalties=[KL(coefficient=0.001, max_value=10)]).reweight(
+        when(
+            advantage > 0,
+            when(ratio > 1 + WIDER, 0, minimum(1 / ratio, 3)),
+            when(ratio < 1 - WIDER, 0, minimum(ratio, 3)),
+        )
     ),
     "ce-gppo": Objective(
         surrogate=Switch(
@@ -176,6 +204,7 @@ DEFINITIONS = {
         ),
     ),
     "pass-at-k": Objective(advantage=PassAtK()),
+    "passk": Objective(advantage=ExpectedPassAtK(k=2)),
     "prime-rl": Objective(
         advantage=GroupCentered(),
         surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler", max_log_ratio=None),
@@ -191,11 +220,43 @@ DEFINITIONS = {
         ],
     ),
     "qae": DAPO.replace(advantage=QuantileBaseline(K=0.4)),
+    "real": PLAIN.replace(
+        advantage=GroupCentered(),
+        shape=when(
+            CORRECT.any(by="group") & (reward <= 0.5).any(by="group"),
+            when(
+                CORRECT,
+                UP_REAL / (1 + UP_REAL.sum(by="group", within=CORRECT)),
+                -DOWN_REAL / (1 + DOWN_REAL.sum(by="group", within=reward <= 0.5)),
+            )
+            / 0.5,
+            0,
+        ),
+        divisor=PromptMean(),
+    ).reweight(length.sum(by="group") / length),
     "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),
     "reinforce-pp-baseline": Objective(
         advantage=GroupCenteredBatchWhitened(),
         penalties=[KL(estimator="k2", coefficient=0.01, max_value=10)],
     ),
+    "opd": OPD,
+    "exopd": OPD.replace(shape="reference_gap + 1.25 * (teacher_gap - reference_gap)"),
+    "iw-opd": OPD.reweight(1 + 0.5 * (1 - (GAP.prefix_sum() - GAP) / GAP_SUM)),
+    "opsd": PLAIN.replace(shape="hinted_gap", scores=["hinted"]),
+    "rlsd": GRPO.replace(
+        scores=["hinted"],
+        shape=advantage * (0.5 + 0.5 * clip(exp(minimum(sign(advantage) * HINTED, 1)), 0.8, 1.2)),
+    ),
+    "sdar": GRPO.replace(
+        scores=["hinted"],
+        penalties=[
+            NegativeLogLikelihood(
+                coefficient=0.1 / (1 + exp(minimum(-5 * column("hinted_gap"), 80))),
+                divisor=TokenMean(),
+            )
+        ],
+    ),
+    "tropd": OPD.replace(shape=MIXED - MIXED.mean()),
     "rloo": Objective(advantage=LeaveOneOut()),
     "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
     "stapo": JUSTRL.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
@@ -204,6 +265,11 @@ DEFINITIONS = {
         when(UP, "W", when(DOWN, "M", 1))
     ),
     "tis": DAPO.replace(mismatch=Truncate(cap=2)),
+    "tpo": PLAIN.replace(
+        advantage=GroupCentered(),
+        shape=Q / Q.sum(by="group") - P / P.sum(by="group"),
+        divisor=PromptMean(),
+    ).reweight(length.sum(by="group")),
     "topr": PLAIN.replace(
         advantage=GroupCentered(), shape=when(reward > 0.5, 1, -1), divisor=SequenceSum()
     ).reweight(when(reward > 0.5, 1, exp(minimum((logprob - old_logprob).sum(by="response"), 0)))),
@@ -289,11 +355,11 @@ DYNAMIC = {  # prompts of a batch, batches
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_recipe_draws_the_whole_batches_of_the_released_trainer(name: str) -> None:
-    """Archer's trainer draws one batch of 64 prompts for 64 groups, and trains on what it has."""
+    """Archer and ASPO draw one batch of 64 prompts for 64 groups, and train on what they have."""
     model = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
     sampling = compose(name, [("options", model)]).sampling
     dynamic = sampling.dynamic
-    assert (dynamic is not None) == (name in {*DYNAMIC, "archer"})
+    assert (dynamic is not None) == (name in {*DYNAMIC, "archer", "aspo"})
     if name in DYNAMIC:
         assert dynamic is not None
         prompts = sampling.prompts_per_step * dynamic.oversampling
@@ -346,9 +412,7 @@ def write(tmp_path: Path) -> Any:
         ("[assumed]", ["expected SOURCE: {setting: place}, got ['assumed']"]),
     ],
 )
-def test_a_source_of_an_unknown_setting_is_refused(
-    write: Any, sources: str, messages: list[str]
-) -> None:
+def test_a_source_of_an_unknown_setting_is_refused(write, sources, messages):
     path = write(f"base: stapo\nsampling: {{temperature: 0.9}}\nsources: {sources}\n")
     with pytest.raises(ConfigError) as caught:
         load_preset(path)
@@ -435,9 +499,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("base: dr-grpo\nsampling: {max_tokens: -5}", "length must be a positive number of tokens"),
     ],
 )
-def test_an_unknown_base_a_cycle_and_a_wrong_length_are_refused(
-    write: Any, text: str, message: str
-) -> None:
+def test_an_unknown_base_a_cycle_and_a_wrong_length_are_refused(write, text, message):
     path = write(text)
     write("base: ./near/../mine.yaml\n", "other.yaml")
     write("", "near/empty.yaml")

@@ -135,9 +135,7 @@ def test_a_file_that_grows_is_read_from_where_it_was_left(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
 @pytest.mark.parametrize("name", ["metrics.jsonl", "sessions.jsonl", "stopped.json"])
-def test_something_else_than_a_file_is_named(
-    tmp_path: Path, name: str, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_something_else_than_a_file_is_named(tmp_path, name, kind, caplog):
     replaced(tmp_path / name, kind)
     with within(10):
         try:
@@ -148,9 +146,7 @@ def test_something_else_than_a_file_is_named(
     assert f"{tmp_path / name} is {kind}; expected a file" in said
 
 
-def test_damaged_sessions_and_the_end_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_sessions_and_the_end_are_named(tmp_path, caplog):
     (tmp_path / "sessions.jsonl").write_bytes(b'{"step": 0}\n\xff\n[1]\n{"step": 2}\n')
     (tmp_path / "stopped.json").write_bytes(b'{"step": 3, "find')
     assert [each["step"] for each in read_sessions(tmp_path)] == [0, 2]

@@ -52,9 +52,7 @@ def test_a_local_copy_is_read_without_the_hub(closed_hub: str, tmp_path: Path) -
         assert len(list(hub_rows(str(tmp_path / "copy"), None, "train", fallback=True))) == 1
 
 
-def test_the_cache_is_read_without_the_hub(
-    closed_hub: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_cache_is_read_without_the_hub(closed_hub, monkeypatch, caplog):
     part = datasets.Dataset.from_list([{"problem": "Q?", "answer": "1"}])
     asked = []
 

@@ -127,9 +127,7 @@ def evaluations(a: float, b: float, runs: int, samples: int, *able: float) -> li
     [(0.5, 0.4, 0.93), (1.0, 1.0, 0.93), (2.0, 0.2, 0.92), (0.15, 1.5, 0.90)],
     ids=["bimodal", "uniform", "easy", "hard"],
 )
-def test_intervals_for_thirty_problems_contain_the_mean(
-    a: float, b: float, least: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intervals_for_thirty_problems_contain_the_mean(a, b, least, monkeypatch):
     """400 evaluations of 30 problems of Beta(a, b) difficulty with 32 samples each."""
     monkeypatch.setattr(estimators, "RESAMPLES", 2000)
     [right] = evaluations(a, b, 400, 32, 1.0)
@@ -157,9 +155,7 @@ def test_the_sign_flip_test_is_the_enumeration_of_all_signs(differences: list[in
     assert test.p_value == pytest.approx(enumerated(differences), abs=1e-12)
 
 
-def test_with_one_sample_per_problem_it_is_mcnemars_exact_test(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_with_one_sample_per_problem_it_is_mcnemars_exact_test(monkeypatch):
     better, worse = 12, 3  # two-sided binomial test of 3 out of 15
     expected = 2 * sum(math.comb(15, i) for i in range(worse + 1)) / 2**15
     few = sign_flip_test([1] * better + [-1] * worse + [0, 0])
@@ -216,9 +212,7 @@ def test_five_problems_show_no_difference_and_six_do() -> None:
 
 @pytest.mark.parametrize("worse", [0.0, 0.3], ids=["equal models", "30% fewer right responses"])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.4), (1.0, 1.0)], ids=["bimodal", "uniform"])
-def test_intervals_of_differences_contain_the_true_difference(
-    a: float, b: float, worse: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intervals_of_differences_contain_the_true_difference(a, b, worse, monkeypatch):
     """200 comparisons on 30 problems of Beta(a, b) difficulty with 4 samples each."""
     monkeypatch.setattr(estimators, "MOST_EXACT", 2**12)
     one, other = evaluations(a, b, 200, 4, 1.0, 1 - worse)

@@ -217,9 +217,7 @@ def test_sources_of_one_name_are_refused(tmp_path: Path, problems: Path) -> None
         asked("some/model", f"{problems},{other}")
 
 
-def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(
-    tmp_path: Path, data_dir: Path
-) -> None:
+def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(tmp_path, data_dir):
     own: dict[str, Any] = {
         "model": {"name": "some/model"},
         "data": {"source": "dapo-math-17k", "test": "aime24"},

@@ -108,9 +108,7 @@ def search(browser: Browser, text: str) -> None:
     time.sleep(0.3)  # it waits for more letters
 
 
-def test_the_grid_has_a_cell_for_every_sample_of_every_problem(
-    browser: Browser, page: Path
-) -> None:
+def test_the_grid_has_a_cell_for_every_sample_of_every_problem(browser, page):
     browser.open(page)
     shapes = "[...document.querySelectorAll('.grid')].map(grid => [...grid.children].map("
     shapes += "row => [...row.querySelectorAll('.cell')].map(c => c.classList[1]).join('')))"
@@ -135,9 +133,7 @@ def test_a_response_opens_with_its_formulas_drawn(browser: Browser, page: Path) 
     assert browser.requests() == [page.as_uri()]
 
 
-def test_previews_of_problems_are_one_line_with_their_formulas_drawn(
-    browser: Browser, page: Path
-) -> None:
+def test_previews_of_problems_are_one_line_with_their_formulas_drawn(browser, page):
     browser.open(page)
     preview = "document.querySelectorAll('.snippet')"
     assert browser.run(f"{preview}[0].querySelectorAll('.katex').length") == 0  # not in sight
@@ -259,9 +255,7 @@ def test_the_page_fits_a_phone(browser: Browser, page: Path) -> None:
     assert browser.run("document.getElementById('reader').scrollWidth") <= 390
 
 
-def test_names_of_problems_are_whole_without_the_folder_that_all_share(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_names_of_problems_are_whole_without_the_folder_that_all_share(browser, tmp_path):
     ids = ["sums/8+4+4", "sums/18+24+34", f"sums/{'long' * 9}"]
     evaluation = GradedBenchmark("sums", tuple(answered(each, "?", "4", right()) for each in ids))
     entry = BenchmarkResult(evaluation, summarise(evaluation), {})
@@ -293,9 +287,7 @@ def test_dark_follows_the_system(browser: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_of_ten_thousand_long_responses_opens_and_is_searched(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_page_of_ten_thousand_long_responses_opens_and_is_searched(browser, tmp_path):
     long = "Consider $x_{i}^2$ and so on. " * 160
     problems = [
         answered(

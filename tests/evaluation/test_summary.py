@@ -169,9 +169,7 @@ def test_the_interval_of_an_average_adds_the_half_widths_of_its_benchmarks_in_qu
 
 
 @pytest.mark.parametrize("hard", [0.15, 1.0])
-def test_intervals_of_averages_contain_the_true_average(
-    hard: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intervals_of_averages_contain_the_true_average(hard, monkeypatch):
     """300 evaluations of three benchmarks of 30, 40 and 100 problems with 4 samples each."""
     monkeypatch.setattr(estimators, "RESAMPLES", 1000)
     generator = torch.Generator().manual_seed(0)

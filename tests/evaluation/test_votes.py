@@ -35,9 +35,7 @@ def by_enumeration(votes: Votes, k: int) -> float:
 
 
 @given(st.integers(0, 4), st.lists(st.integers(1, 3), max_size=4), st.integers(0, 2))
-def test_majority_is_the_expected_value_over_all_subsets(
-    right: int, wrong: list[int], without_answer: int
-) -> None:
+def test_majority_is_the_expected_value_over_all_subsets(right, wrong, without_answer):
     votes = Votes(right, tuple(wrong), without_answer)
     for k in range(1, votes.responses + 1):
         assert votes.majority_at(k) == pytest.approx(by_enumeration(votes, k))

@@ -114,6 +114,16 @@ CUT = {"response/truncated": 0.7, "response/truncated_right": None}
 NO_ANSWER = {"reward/no_answer_share": 0.7, "reward/mean": 0.3}
 BROKEN = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
 IDLE = {"reward/groups": 0.0, "train/grad_norm": None, "train/skipped_updates": 1.0}
+TEACHER = {
+    "score/teacher/gap": -0.2,
+    "score/teacher/end_gap": -0.1,
+    "score/teacher/one_sided": 0.6,
+    "score/teacher/top_1pct": 0.1,
+}
+TAUGHT = {
+    "scores": {"teacher": {"run": "runs/x"}},
+    "objective": {"shape": "advantage + clip(teacher_gap, -5, 5)"},
+}
 SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("collapse", lambda step: {"reward/accuracy": 0.4 - 0.02 * min(max(step - 15, 0), 20)}, {}),
     ("collapse", lambda step: {"response/most_common": 0.9 if step > 20 else 0.0}, {}),
@@ -135,7 +145,14 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("verifier-trouble", {"groups/agreed_wrong": 1.0}, {}),
     ("verifier-trouble", {"reward/undecided": 20.0}, {}),
     ("wrong-group-size", {"groups/without_signal_share": 0.55}, {"sampling": {"group_size": 2}}),
+    ("teacher-trouble", {**TEACHER, "score/teacher/end_gap": -9.0}, TAUGHT),
+    ("teacher-trouble", {**TEACHER, "score/teacher/one_sided": 0.99}, TAUGHT),
+    ("teacher-trouble", {**TEACHER, "score/teacher/top_1pct": 0.6}, TAUGHT),
 ]
+
+
+def test_a_teacher_that_only_guides_is_no_finding():
+    assert names(watched(TEACHER, **TAUGHT)) == set()
 
 
 def test_rules_are_not_blamed_for_an_update_without_tokens():
@@ -147,9 +164,7 @@ def test_rules_are_not_blamed_for_an_update_without_tokens():
 
 
 @pytest.mark.parametrize(("name", "change", "settings"), SICK)
-def test_a_sick_run_has_the_finding_and_no_other(
-    name: str, change: Change, settings: dict[str, Any]
-) -> None:
+def test_a_sick_run_has_the_finding_and_no_other(name, change, settings):
     watch = watched(change, **settings)
     assert names(watch) == {name}
     finding = watch.findings[name]
@@ -181,9 +196,7 @@ def test_every_name_has_a_sick_run() -> None:
         (lambda s: {"reward/no_answer_share": 0.9 - s / 50, "reward/mean": 0.2 + s / 50}, {}),
     ],
 )
-def test_what_is_sick_in_one_run_is_sound_in_another(
-    change: Change, settings: dict[str, Any]
-) -> None:
+def test_what_is_sick_in_one_run_is_sound_in_another(change, settings):
     assert names(watched(change, **settings)) == set()
 
 
@@ -316,7 +329,7 @@ def test_a_run_and_several_runs(tmp_path: Path) -> None:
     both = rlobj.diagnose([sound, str(sick)])
     assert [(each.run, len(each.findings)) for each in both.runs] == [(sound, 0), (sick, 1)]
     assert [finding.name for finding in both.findings] == ["truncation"]
-    assert both.runs[0].checked == tuple(CHECKS)
+    assert both.runs[0].checked == tuple(name for name in CHECKS if name != "teacher-trouble")
     told = json.loads(both.to_json())["runs"][1]["findings"][0]
     assert (told["name"], told["since"], told["numbers"]["share"]) == ("truncation", 3, 0.5)
     assert "truncation, since step 3: 50% of the responses are cut" in str(both)
@@ -332,9 +345,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         rlobj.diagnose(empty)
 
 
-def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(
-    tmp_path: Path,
-) -> None:
+def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(tmp_path):
     run = write_run(tmp_path / "run")
     file = run / "metrics.jsonl"
     lines = file.read_text().splitlines()
@@ -350,9 +361,7 @@ def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(
 
 
 @pytest.mark.parametrize("setting", ["surrogate", "drop", "preset"])
-def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(
-    tmp_path: Path, setting: str
-) -> None:
+def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(tmp_path, setting):
     code, marker = tmp_path / "mine.py", tmp_path / "imported"
     code.write_text(
         f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
@@ -413,9 +422,7 @@ def test_the_responses_that_all_problems_get_are_named(tmp_path: Path) -> None:
     assert finding.details == ("the most common responses: [7␛[2J] 75%, [8] 25%",)
 
 
-def test_a_problem_is_disputed_if_all_responses_agree_against_its_gold_answer(
-    tmp_path: Path,
-) -> None:
+def test_a_problem_is_disputed_if_all_responses_agree_against_its_gold_answer(tmp_path):
     run = write_run(tmp_path / "run", {"groups/agreed_wrong": 1.0})
     (run / "samples").mkdir()
     rows = [

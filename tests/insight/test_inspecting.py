@@ -177,9 +177,7 @@ def test_where_reads_rows_as_rules_read_tokens(tmp_path: Path, where: str, texts
         ("prob <", "cannot be read"),
     ],
 )
-def test_where_that_a_record_cannot_answer_is_refused(
-    tmp_path: Path, where: str, message: str
-) -> None:
+def test_where_that_a_record_cannot_answer_is_refused(tmp_path, where, message):
     write_records(tmp_path, [dropped()])
     with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(")", r"\)")):
         rlobj.inspect(tmp_path, where=where)

@@ -141,9 +141,7 @@ def quiet(browser: Browser, page: Path) -> None:
 
 @pytest.mark.parametrize("view", ["responses", "planes", "tokens"])
 @pytest.mark.parametrize("step", ["1", "2"])
-def test_hostile_texts_are_shown_as_text_and_run_nothing(
-    browser: Browser, page: Path, view: str, step: str
-) -> None:
+def test_hostile_texts_are_shown_as_text_and_run_nothing(browser, page, view, step):
     for text in HOSTILE if view == "tokens" else HOSTILE[:1]:
         show(browser, page, view=view, step=step, word=text, text=text, plane="surprisal")
         if view == "responses":
@@ -157,9 +155,7 @@ def test_hostile_texts_are_shown_as_text_and_run_nothing(
     assert "<img src=x onerror" in text_of(browser, "h1")
 
 
-def test_a_token_of_many_characters_is_cut_in_the_text_and_whole_in_the_panel(
-    browser: Browser, page: Path
-) -> None:
+def test_a_token_of_many_characters_is_cut_in_the_text_and_whole_in_the_panel(browser, page):
     show(browser, page, step="2", at=f"2_1_0_{TEXTS.index(HOSTILE[4])}")
     browser.wait("byId('details-context').textContent.includes('xx')")
     assert browser.run("document.querySelector('.here').textContent.length") < 100
@@ -211,18 +207,14 @@ def test_a_mistake_in_the_filter_is_shown_with_its_place(browser: Browser, page:
         ("entropy.bottom(80%)", "write a share as a number: 0.8"),
     ],
 )
-def test_usual_mistakes_in_a_rule_have_advice(
-    browser: Browser, page: Path, text: str, hint: str
-) -> None:
+def test_usual_mistakes_in_a_rule_have_advice(browser, page, text, hint):
     if browser.run("typeof go") != "function":
         show(browser, page)
     browser.run(f"go({{where: {json.dumps(text)}}})")
     browser.wait(f"byId('problem').textContent.includes({json.dumps(hint)})", 5)
 
 
-def test_the_panel_has_every_column_and_every_part_of_the_rule(
-    browser: Browser, page: Path
-) -> None:
+def test_the_panel_has_every_column_and_every_part_of_the_rule(browser, page):
     show(browser, page, step="2", at="2_1_0_5")
     browser.wait("byId('details-body').textContent.includes('✓')")
     shown = text_of(browser, "#details-body")
@@ -244,9 +236,7 @@ def test_a_part_with_a_computed_column_is_known_too(browser: Browser, page: Path
     quiet(browser, page)
 
 
-def test_keys_move_from_token_to_token_and_from_match_to_match(
-    browser: Browser, page: Path
-) -> None:
+def test_keys_move_from_token_to_token_and_from_match_to_match(browser, page):
     show(browser, page, step="2", group="0")
     browser.run("document.querySelector('#group-responses [tabindex=\"0\"]').focus()")
     where = "document.activeElement.dataset.row"
@@ -285,9 +275,7 @@ def test_an_address_shows_the_same_again(browser: Browser, page: Path) -> None:
     browser.wait(f"{seen} === {json.dumps(before)}")
 
 
-def test_the_mean_of_a_few_recorded_tokens_is_no_point_of_a_curve(
-    browser: Browser, page: Path
-) -> None:
+def test_the_mean_of_a_few_recorded_tokens_is_no_point_of_a_curve(browser, page):
     show(browser, page, view="tokens", word="7")
     browser.wait("document.querySelector('#word-chart canvas')")
     lines = browser.run("acrossSteps(valuesOf('text').indexOf('7'))")
@@ -312,9 +300,7 @@ def test_a_cell_of_a_plane_lists_its_tokens(browser: Browser, page: Path) -> Non
     quiet(browser, page)
 
 
-def test_token_texts_are_sorted_and_lead_to_their_steps_and_responses(
-    browser: Browser, page: Path
-) -> None:
+def test_token_texts_are_sorted_and_lead_to_their_steps_and_responses(browser, page):
     show(browser, page, view="tokens")
     first = "document.querySelector('#texts tbody th').textContent"
     assert browser.run("document.querySelectorAll('#texts tbody tr').length") == len(EFFECTS) + 1
@@ -334,9 +320,7 @@ def test_token_texts_are_sorted_and_lead_to_their_steps_and_responses(
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_jumps_and_nothing_is_wider_than_the_window(
-    browser: Browser, page: Path, width: int, scheme: str
-) -> None:
+def test_nothing_jumps_and_nothing_is_wider_than_the_window(browser, page, width, scheme):
     browser.resize(width, 844, scheme)
     for view in ("responses", "planes", "tokens"):
         show(browser, page, view=view, step="2", word="7")
@@ -381,9 +365,7 @@ def test_a_long_response_is_drawn_only_near_the_window(browser: Browser, tmp_pat
     assert browser.run("document.querySelectorAll('#group-responses .piece').length") < 4_000
 
 
-def test_a_run_without_tables_shows_recorded_tokens_in_their_context(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_run_without_tables_shows_recorded_tokens_in_their_context(browser, tmp_path):
     rows = [{"text": "9", "before": "2+", "after": "=11"}, {"text": "8", "position": 3}]
     write_records(
         tmp_path / "run", rows
@@ -398,9 +380,7 @@ def test_a_run_without_tables_shows_recorded_tokens_in_their_context(
     assert "2 texts of all tokens" in text_of(browser, "#texts caption")
 
 
-def test_the_planes_offer_no_heat_that_is_unknown_for_all_tokens(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_planes_offer_no_heat_that_is_unknown_for_all_tokens(browser, tmp_path):
     """A run in another trainer has no gradient norms."""
     write_records(tmp_path / "run", [{"gradient_norm": None, "position": i} for i in range(9)])
     path = write_inspection_page(tmp_path / "run")
@@ -414,9 +394,7 @@ def test_the_planes_offer_no_heat_that_is_unknown_for_all_tokens(
     quiet(browser, path)
 
 
-def test_a_record_without_probabilities_is_coloured_by_advantage(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_record_without_probabilities_is_coloured_by_advantage(browser, tmp_path):
     """A log of another trainer may have none."""
     names = ("prob", "old_prob", "ratio", "entropy", "gradient_norm", "sampler_gap")
     rows = [{**dict.fromkeys(names), "position": i, "advantage": i - 1.0} for i in range(3)]

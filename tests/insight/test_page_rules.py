@@ -64,9 +64,7 @@ def evaluate(browser: Browser, path: Path, page: PageRows, texts: list[str]) -> 
     return awaited(browser, EVALUATE % json.dumps(texts))
 
 
-def test_random_rules_select_the_rows_of_a_record_that_python_selects(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_random_rules_select_the_rows_of_a_record_that_python_selects(browser, tmp_path):
     generate = Rules(1, (*TOKEN_COLUMNS, *OF_RECORDS))
     texts = [generate.rule(depth) for depth in (0, 1, 2, 3, 4) for _ in range(300)]
     table = random_record(300, 0)
@@ -106,9 +104,7 @@ def test_random_rules_over_populations_select_the_tokens_that_an_objective_selec
     assert selected > len(texts) / 3
 
 
-def test_the_rule_of_a_run_selects_in_the_page_what_it_dropped(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_rule_of_a_run_selects_in_the_page_what_it_dropped(browser, tmp_path):
     rule = "(advantage > 0) & (prob < 0.4) & entropy.bottom(0.8)"
     made_up = [random_update((2, i), 40, i) for i in (1, 2)]
     updates = [replace(each, objective=Objective(drop=rule)) for each in made_up]

@@ -56,9 +56,7 @@ def count(page: PageRows) -> float:
     return float(np.sum(1 / rows["inclusion_probability"].to_numpy()))
 
 
-def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(
-    tmp_path: Path,
-) -> None:
+def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(tmp_path):
     update = random_update((3, 1), 24, 0)
     write_step(tmp_path, 3, update)
     page = read_rows(tmp_path)
@@ -83,9 +81,7 @@ def test_a_token_of_another_phase_is_shown_and_counts_nothing(tmp_path: Path) ->
     assert sum(map(count, pages)) == int(update.table.decided.sum())
 
 
-def test_the_newest_full_tables_are_whole_and_older_steps_show_their_records(
-    tmp_path: Path,
-) -> None:
+def test_the_newest_full_tables_are_whole_and_older_steps_show_their_records(tmp_path):
     updates = {step: random_update((step, 1), 24, step) for step in (1, 2, 3)}
     for step, update in updates.items():
         write_step(tmp_path, step, update)
@@ -139,9 +135,7 @@ def test_damaged_records_and_runs_without_tokens_are_refused(tmp_path: Path) -> 
         read_rows(run)
 
 
-def test_code_that_a_table_names_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_a_table_names_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "own_rules.py").write_text(
         "from dataclasses import dataclass\nfrom rlobj import CustomRule, prob\n"
         "@dataclass(frozen=True)\nclass Rare(CustomRule):\n"
@@ -213,9 +207,7 @@ def test_numbers_arrive_to_the_bit(browser: Browser, tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_a_browser_without_base64_of_its_own_reads_the_same(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_browser_without_base64_of_its_own_reads_the_same(browser, tmp_path):
     page = recorded(random_record(500, 3))
     script = "store.load(['prob']).then(() => [...new Int32Array(store.column('prob').buffer)])"
     found = []
@@ -227,9 +219,7 @@ def test_a_browser_without_base64_of_its_own_reads_the_same(
 
 
 @needs_browser
-def test_updates_and_responses_are_ranges_of_rows_with_empty_responses(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_updates_and_responses_are_ranges_of_rows_with_empty_responses(browser, tmp_path):
     update = random_update((2, 1), 24, 0)
     page = whole([update])
     browser.open(write_page(tmp_path / "page.html", page))

@@ -14,21 +14,18 @@ import torch
 from record_rows import dropped, write_records
 from replays import GRPO, STAPO, batch, rows, update_of
 from strategies import awkward_batch, fitting
-from tiny import tiny_config
+from tiny import WITHOUT_SCORES, tiny_config
 
 import rlobj
 from rlobj import Objective, TokenBatch, load_preset, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.config.presets import preset_names
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 from rlobj.training import run_training
 
 
-@pytest.mark.parametrize("preset", preset_names())
-def test_every_recorded_preset_gives_its_weights_again_from_one_or_two_ranks(
-    tmp_path: Path, preset: str
-) -> None:
+@pytest.mark.parametrize("preset", WITHOUT_SCORES)
+def test_every_recorded_preset_gives_its_weights_again_from_one_or_two_ranks(tmp_path, preset):
     objective = load_preset(preset).objective
     table = fitting(objective, awkward_batch(3, 16, torch.float32))
     [table] = objective.with_advantages([table])
@@ -333,9 +330,7 @@ def test_a_run_without_full_tables_is_refused_with_what_to_set(tmp_path: Path) -
         rlobj.replay([])
 
 
-def test_full_tables_are_read_from_a_file_and_damaged_ones_are_refused(
-    policy: Path, tmp_path: Path
-) -> None:
+def test_full_tables_are_read_from_a_file_and_damaged_ones_are_refused(policy, tmp_path):
     settings = {"training": {"steps": 2}, "output": {"tables_every": 1, "records_mb": 0}}
     run_training(tiny_config(policy, "stapo", **settings), tmp_path)
     whole = rlobj.replay(tmp_path)

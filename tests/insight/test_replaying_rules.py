@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,9 +107,7 @@ def test_the_figure_has_a_curve_for_each_share() -> None:
 
 
 @pytest.mark.parametrize("kind", ["preset", "rule"])
-def test_code_that_an_objective_names_is_imported_only_with_trust(
-    tmp_path: Path, kind: str
-) -> None:
+def test_code_that_an_objective_names_is_imported_only_with_trust(tmp_path, kind):
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n"
         "from dataclasses import dataclass\n"

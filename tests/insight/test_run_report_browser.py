@@ -71,9 +71,7 @@ def test_hostile_names_are_text_and_do_nothing(browser: Browser, page: Path) -> 
     assert browser.requests() == [page.as_uri()]
 
 
-def test_the_cursor_shows_the_values_of_all_figures_at_its_step(
-    browser: Browser, page: Path
-) -> None:
+def test_the_cursor_shows_the_values_of_all_figures_at_its_step(browser, page):
     opened(browser, page)
     assert browser.run(VALUES) == ["0.9", "0.5"]
     browser.run("document.getElementById('figure-reward').focus()")
@@ -129,9 +127,7 @@ def test_smoothing_zoom_and_hiding_change_all_figures(browser: Browser, page: Pa
     assert browser.complaints() == []
 
 
-def test_the_curve_between_two_evaluations_stays_when_zoomed(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_curve_between_two_evaluations_stays_when_zoomed(browser, tmp_path):
     accuracy = {1: 0.5, 9: 0.9}
     lines = [
         step_line(i, **({"eval/accuracy": accuracy[i]} if i in accuracy else {}))
@@ -153,9 +149,7 @@ def test_the_curve_between_two_evaluations_stays_when_zoomed(
     assert browser.run(curve) == [[1, 0.5], [9, 0.9]]
 
 
-def test_a_logarithmic_axis_begins_and_ends_with_its_curves(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_logarithmic_axis_begins_and_ends_with_its_curves(browser, tmp_path):
     lines = [step_line(i, **{"reward/mean": 0.4 + i / 10}) for i in range(1, 6)]
     opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
     browser.run(change("#log", "e.checked = true"))
@@ -164,9 +158,7 @@ def test_a_logarithmic_axis_begins_and_ends_with_its_curves(
     assert browser.run(extent) == pytest.approx([0.5, 0.9])
 
 
-def test_only_figures_without_negative_values_have_a_logarithmic_axis(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_only_figures_without_negative_values_have_a_logarithmic_axis(browser, tmp_path):
     lines = [step_line(i, **{"loss/policy": (-1.0) ** i}) for i in range(1, 4)]
     opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
     browser.run("document.getElementById('figure-loss').scrollIntoView()")
@@ -212,9 +204,7 @@ def test_dark_follows_the_system(browser: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_runs_of_five_thousand_steps_open_and_zoom_quickly(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_three_runs_of_five_thousand_steps_open_and_zoom_quickly(browser, tmp_path):
     folders = []
     for run in range(3):
         lines = [step_line(i, **{"reward/mean": math.sin(i * (run + 1))}) for i in range(1, 5001)]
@@ -231,9 +221,7 @@ def test_three_runs_of_five_thousand_steps_open_and_zoom_quickly(
     assert spent < 5000, "all visible figures are drawn anew in 0.1 s where nothing else runs"
 
 
-def test_titles_of_a_printed_report_are_blocks_that_stay_with_their_figures(
-    browser: Browser, page: Path
-) -> None:
+def test_titles_of_a_printed_report_are_blocks_that_stay_with_their_figures(browser, page):
     """Chromium keeps a title with what follows only if it is a block."""
     opened(browser, page)
     browser.send("Emulation.setEmulatedMedia", media="print")

@@ -24,10 +24,10 @@ from integrations.trl_runs import (
     weights,
 )
 from peft import LoraConfig
+from tiny import WITHOUT_SCORES
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from rlobj import RunError, load_preset
-from rlobj.config.presets import preset_names
 from rlobj.integrations.trl import ObjectiveTrainer
 from rlobj.models.embedded import build_tokenizer
 
@@ -90,7 +90,7 @@ def test_beta_adds_trls_kl(tmp_path: Path, peft: bool) -> None:
         assert off(ours, theirs) < 1e-3
 
 
-@pytest.mark.parametrize("preset", [n for n in preset_names() if n not in LACKING + SAMPLER])
+@pytest.mark.parametrize("preset", [n for n in WITHOUT_SCORES if n not in LACKING + SAMPLER])
 def test_the_gradient_of_a_preset_is_that_of_rlobj_alone(tmp_path: Path, preset: str) -> None:
     """Four micro-batches in TRL, one table in rlobj."""
     objective = load_preset(preset).resolved(8)

@@ -33,8 +33,9 @@ def gradient(objective: str, size: int, **settings: Any) -> torch.Tensor:
 
 
 def same_to_the_bit(**settings: Any) -> bool:
-    """Whether `dapo-loss` gives TRL's own weights after two updates."""
-    args = {"epsilon_high": 0.28, "loss_type": "dapo", "max_steps": 2, **settings}
+    """Whether `dapo-loss` gives TRL's own weights after two updates of 16 responses."""
+    args = {"epsilon_high": 0.28, "loss_type": "dapo", "gradient_accumulation_steps": 2}
+    args |= {"max_steps": 2, **settings}
     theirs = trainer(GRPOTrainer, config(FOLDER, **args))
     theirs.train()
     ours = trainer(ObjectiveTrainer, config(FOLDER, **args), objective="dapo-loss", record=False)

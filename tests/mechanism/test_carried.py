@@ -40,9 +40,7 @@ def test_the_gradient_is_the_sum_of_those_of_planted_and_other_tokens(name: str)
     assert (parts - whole).norm() < 1e-5 * whole.norm()  # the model's norms are in float32
 
 
-def test_the_measured_norm_of_each_token_is_the_exact_one_and_above_stapos_bound(
-    policy: Policy,
-) -> None:
+def test_the_measured_norm_of_each_token_is_the_exact_one_and_above_stapos_bound(policy):
     rollout = plant(roll_out(policy, 0, prompts=8), 0.01, 0)
     found = bounds(policy, rollout, objective("dapo-loss"))
     lower, exact, measured = (found[name] for name in ("lower", "exact", "measured"))
@@ -67,9 +65,7 @@ def test_stapos_bound_is_equal_to_the_norm_for_a_uniform_distribution_and_not_fo
 
 
 @pytest.mark.parametrize(("kind", "least"), [("prepared", 8), ("sharp", 10)])
-def test_planted_tokens_carry_an_outsized_share_of_the_gradients_but_a_small_one(
-    kind: str, least: float
-) -> None:
+def test_planted_tokens_carry_an_outsized_share_of_the_gradients_but_a_small_one(kind, least):
     policy = Policy.load(kind)
     rate, clean = 1e-3, roll_out(policy, 0, prompts=32)
     found = [carried(policy, clean, objective("dapo-loss"), rate, seed) for seed in range(2)]

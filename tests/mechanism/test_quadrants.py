@@ -33,9 +33,7 @@ def tokens(case: tuple[Policy, Rollout]) -> dict[str, torch.Tensor]:
     return entropies.influences(*case, 1e-3)
 
 
-def test_with_independent_logits_the_prediction_is_exact_to_first_order(
-    case: tuple[Policy, Rollout],
-) -> None:
+def test_with_independent_logits_the_prediction_is_exact_to_first_order(case):
     coarse, fine = (entropies.own_logits(*case, size) for size in (1e-1, 1e-2))
     for name, raises in RAISES.items():
         found = fine[name]
@@ -51,9 +49,7 @@ def test_with_shared_parameters_a_quadrant_moves_its_own_tokens_as_predicted(coa
         assert (found["own"] > 0) == RAISES[name], name
 
 
-def test_with_shared_parameters_all_tokens_follow_the_scalar_product_of_the_gradients(
-    case: tuple[Policy, Rollout], coarse: Any
-) -> None:
+def test_with_shared_parameters_all_tokens_follow_the_scalar_product_of_the_gradients(case, coarse):
     for name, found in entropies.shared(*case, 1e-4).items():
         assert abs(found["first_order"]) > 1e-4, name
         assert found["all"] == pytest.approx(found["first_order"], rel=0.1), name
@@ -62,17 +58,13 @@ def test_with_shared_parameters_all_tokens_follow_the_scalar_product_of_the_grad
         assert abs(found["all"] - found["first_order"]) < wide, name
 
 
-def test_with_shared_parameters_the_sign_holds_for_most_tokens_and_not_for_all(
-    tokens: Any,
-) -> None:
+def test_with_shared_parameters_the_sign_holds_for_most_tokens_and_not_for_all(tokens):
     found = entropies.agreement(tokens)
     assert 0.55 < found["all"] < 0.97
     assert found["correlation"] > 0.15
 
 
-def test_the_influences_of_a_quadrants_tokens_add_up_to_that_of_its_update(
-    tokens: Any, coarse: Any
-) -> None:
+def test_the_influences_of_a_quadrants_tokens_add_up_to_that_of_its_update(tokens, coarse):
     for place, (name, found) in enumerate(coarse.items()):
         total = float(tokens["measured"][tokens["quadrant"] == place].sum())
         assert total == pytest.approx(found["first_order"], rel=0.02), name

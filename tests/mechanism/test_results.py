@@ -122,9 +122,7 @@ def test_stapos_bounds_and_stares_quadrants(found: dict[str, Any], row: Any) -> 
         assert max(ratios) / min(ratios) == pytest.approx(factor, abs=0.5)
 
 
-def test_every_core_objective_has_short_runs_and_stapo_stops_the_letters(
-    found: dict[str, Any], row: Any
-) -> None:
+def test_every_core_objective_has_short_runs_and_stapo_stops_the_letters(found, row):
     def letters(name: str, rate: float = 1e-2) -> list[float]:
         runs = [row("growth", condition=name, rate=rate, seed=seed) for seed in (0, 1)]
         return [each["letters"] for each in runs]

@@ -72,9 +72,7 @@ def test_what_the_other_objectives_touch(table: TokenBatch) -> None:
     assert found["ar"]["caught"] > 0.5 * found["ar"]["planted"]
 
 
-def test_lp_reg_finds_nothing_because_the_least_likely_tokens_are_outside_its_proxy(
-    table: TokenBatch,
-) -> None:
+def test_lp_reg_finds_nothing_because_the_least_likely_tokens_are_outside_its_proxy(table):
     least = "logprob.bottom(0.01, within=advantage < 0, round='floor', none_below=2)"
     chosen = rules.selected(least, table)
     assert chosen.any()
@@ -90,9 +88,7 @@ def test_recall_rises_and_precision_falls_with_tau_p(table: TokenBatch) -> None:
     assert rates(rows[-1])[1] == 1
 
 
-def test_rules_that_find_planted_tokens_remove_what_these_add_to_themselves(
-    update: dict[str, dict[str, Any]],
-) -> None:
+def test_rules_that_find_planted_tokens_remove_what_these_add_to_themselves(update):
     base = update["dapo-loss"]["planted"]
     apart = {name: found["planted"] - base for name, found in update.items()}
     perfect = apart["perfect rule"]
@@ -103,9 +99,7 @@ def test_rules_that_find_planted_tokens_remove_what_these_add_to_themselves(
     assert abs(apart["random"]) < 0.2 * abs(perfect)
 
 
-def test_on_policy_many_objectives_make_the_update_of_their_base(
-    table: TokenBatch, update: dict[str, dict[str, Any]]
-) -> None:
+def test_on_policy_many_objectives_make_the_update_of_their_base(table, update):
     for base, others in {
         "dapo-loss": ("justrl", "cispo", "kl-cov", "lp-reg"),
         "grpo": ("gspo", "sapo"),

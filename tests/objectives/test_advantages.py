@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from typing import Any
@@ -18,6 +19,7 @@ from rlobj.objectives.advantages import (
     Advantage,
     BatchWhitened,
     Decoupled,
+    ExpectedPassAtK,
     GroupCentered,
     GroupCenteredBatchWhitened,
     GroupNormalized,
@@ -42,6 +44,7 @@ FAMILY = [
     LeaveOneOut(),
     LengthWeighted(),
     MaximumLikelihood(),
+    ExpectedPassAtK(k=1),
     PassAtK(),
     QuantileBaseline(),
 ]
@@ -74,6 +77,7 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
         (QuantileBaseline(epsilon=0, K=1 / 3), [1, 0, 2]),
         (QuantileBaseline(epsilon=0, K=1.0), [-1, -2, 0]),
         (PassAtK(epsilon=0), [0, 0, 1]),
+        (ExpectedPassAtK(k=2), [0, 0, 0]),  # each pair has a correct response
         # by token: 1, 0, 0, 2, 2, 2 with mean 7/6 and unbiased variance 29/30
         (BatchWhitened(), [(x - 7 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (1, 0, 2)]),
         # centred first: 0, -1, -1, 1, 1, 1 with mean 1/6 and the same variance
@@ -112,6 +116,19 @@ def test_whitened_equal_rewards_are_exactly_zero(lengths: list[int]) -> None:
     assert run(BatchWhitened(), [0.1] * 4, lengths=lengths) == [0.0] * 4
 
 
+@pytest.mark.parametrize("k", range(1, 8))
+@pytest.mark.parametrize("correct", range(7))
+def test_expected_pass_at_k_is_the_mean_over_all_sets_of_k_responses(k: int, correct: int) -> None:
+    rewards = [1.0] * correct + [0.0] * (6 - correct)
+    sets = list(itertools.combinations(range(6), k))
+    solved = [float(any(rewards[i] for i in chosen)) for chosen in sets]
+    rate = statistics.fmean(solved or [0.0])
+    scale = math.sqrt(rate * (1 - rate)) + 1e-6
+    for i, found in enumerate(run(ExpectedPassAtK(k=k), rewards)):
+        own = [x - rate for x, chosen in zip(solved, sets, strict=True) if i in chosen]
+        assert found == pytest.approx(statistics.fmean(own or [0.0]) / scale, abs=1e-9)
+
+
 @pytest.mark.parametrize("estimate", RELATIVE, ids=str)
 def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
     estimate: Advantage,
@@ -133,6 +150,7 @@ def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
         (LengthWeighted(), 3),
         (QuantileBaseline(epsilon=0.5), 2),
         (PassAtK(), 0),
+        (ExpectedPassAtK(k=1), 0),
     ],
     ids=str,
 )

@@ -44,7 +44,7 @@ def selected(rule: str, batch: TokenBatch = BATCH) -> list[bool]:
         ("length.top(0.2, of='response', at_least=3, none_below=3)", [1, 2, 4, 5]),
         ("length.top(0.2, of='response', none_below=3)", []),
         ("(prob < 0.1).sample(9, of='response')", [1, 2, 5]),  # all responses with a rare token
-        ("(length > 5).sample(1.0, of='response')", []),
+        ("(length > 2).sample(0.5, of='response')", [1]),  # one of 1 and 2, by their hash
     ],
 )
 def test_a_cut_of_responses_selects_all_tokens_of_the_responses_by_hand(
@@ -103,7 +103,7 @@ def test_published_selections_of_responses_equal_plain_loops(
         ([1.0, 4.0, 4.0, 0.0], 2.0, [0, 3]),  # with one 4 the mean is 5/3, with both it is 9/4
         ([2.0, 2.0, 3.0], 1.9, []),
         ([0.1, 0.1, 0.1], 0.1, [0, 1, 2]),
-        ([0.3] * 7, 0.3, list(range(7))),
+        ([1.0, 1.0, 1 + 3e-8], 1 + 1.5e-8, [0, 1, 2]),  # in float32, all of these are 1
     ],
 )
 def test_a_cut_at_a_mean_selects_as_many_of_the_smallest_as_the_mean_allows(

@@ -43,6 +43,7 @@ def batch_of(case: dict[str, Any]) -> TokenBatch:
         lengths=torch.tensor(case["lengths"]),
         groups=torch.tensor(case["groups"]),
         rewards=column(case, "rewards"),
+        columns={"teacher_logprob": column(case, "ref_logprobs")},
         **columns,
     )
 

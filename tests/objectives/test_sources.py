@@ -6,6 +6,7 @@ without signal, undecided rewards, empty responses, a group of one, and ties.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from strategies import NAN, awkward_batch, tokens
 from torch import Tensor
 
-from rlobj import Objective, TokenBatch, load_preset
+from rlobj import Clip, Objective, SequenceMean, TokenBatch, load_preset
 from rlobj.objectives.statistics import Comm
 
 
@@ -134,6 +135,70 @@ def ppo(update: Rollout) -> Any:
     return total(found)
 
 
+def groups_of(update: Rollout) -> list[Rollout]:
+    """The responses of each group that has tokens."""
+    groups = dict.fromkeys(each.group for each in update if each.l)
+    return [[each for each in update if each.group == group] for group in groups]
+
+
+def expected_pass_at_k(response: Response, rollout: Rollout) -> float:
+    """The rewards of all pairs of responses; the release has their mean in closed form."""
+    members = [each for each in rollout if each.group == response.group]
+    sets = list(itertools.combinations(members, 2))
+    solved = [float(any(each.reward > 0.5 for each in chosen)) for chosen in sets]
+    rate = math.fsum(solved) / len(sets) if sets else 0.0
+    twin = next(each for each in members if each.reward == response.reward)
+    own = [x for x, chosen in zip(solved, sets, strict=True) if any(y is twin for y in chosen)]
+    scale = math.sqrt(rate * (1 - rate)) + 1e-6
+    return (math.fsum(own) / len(own) - rate) / scale if own else 0.0
+
+
+def aspo(update: Rollout) -> Any:
+    """compute_policy_loss_archer of Archer2.0, with the KL of dp_actor.py."""
+    losses, penalty = [], []
+    for each in update:
+        certain = certain_tokens(each)
+        for i, ratio in enumerate(each.ratios):
+            width, a = 0.2 if certain[i] else 0.4, each.advantage
+            if a < 0:
+                kept = ratio.clamp(min=1 - width)
+                loss = -a * 3 * each.l[i] if kept > 3 else -a * kept
+            else:
+                kept = ratio.clamp(max=1 + width)
+                loss = -a * kept / kept.detach() ** 2
+                loss = -a * 3 * each.l[i] if 1 / kept > 3 else loss
+            losses.append(loss)
+            gap = (each.reference[i] - each.l[i]).clamp(-20, 20)
+            penalty.append((gap.exp() - gap - 1).clamp(-10, 10))
+    return total(losses) + 0.001 * total(penalty)
+
+
+def real(update: Rollout) -> Any:
+    """compute_policy_loss_real: log(1 + sum of exp) over the correct and over the wrong ones."""
+    losses = []
+    for group in groups_of(update):
+        correct = {each.reward > 0.5 for each in group}
+        for sign in correct if len(correct) == 2 else ():
+            members = [each for each in group if each.l and (each.reward > 0.5) == sign]
+            scores = [(torch.stack(x.l) - torch.tensor(x.l0)).mean() / 0.5 for x in members]
+            inside = [torch.exp(-score if sign else score) for score in scores]
+            losses.append(torch.log(1 + total(inside, 1) + torch.tensor(0.0)))
+    return total(losses, len(groups_of(update)))
+
+
+def tpo(update: Rollout) -> Any:
+    """Equations 1 to 3: the cross-entropy from q, p_old times exp(u), to p."""
+    losses = []
+    for group in groups_of(update):
+        rewards = torch.tensor([each.reward for each in group], dtype=torch.float64)
+        u = (rewards - rewards.mean()) / rewards.std(correction=0).clamp(min=1e-6)
+        old = torch.tensor([math.fsum(each.l0) for each in group], dtype=torch.float64)
+        new = torch.stack([torch.stack([*each.l, torch.tensor(0.0)]).sum() for each in group])
+        q = (old.log_softmax(0) + u).softmax(0)
+        losses.append(-(q * new.log_softmax(0)).sum())
+    return total(losses)
+
+
 def prime_rl(update: Rollout) -> Any:
     """orchestrator/train_sink.py, _prune_zero_advantages, and trainer/rl/loss.py."""
     losses = []
@@ -150,21 +215,24 @@ def prime_rl(update: Rollout) -> Any:
     return total(losses)
 
 
-def archer(update: Rollout) -> Any:
+def certain_tokens(response: Response) -> list[bool]:
     """dp_actor.py: `entropy <= torch.nanquantile(entropy, 0.8)`, with linear interpolation."""
+    ranked = [*sorted(map(Fraction, response.entropy)), Fraction(0)]
+    place = Fraction(8, 10) * max(len(response.l) - 1, 0)
+    low = math.floor(place)
+    cut = ranked[low] + (place - low) * (ranked[min(low + 1, len(ranked) - 1)] - ranked[low])
+    return [entropy <= cut for entropy in response.entropy]
+
+
+def archer(update: Rollout) -> Any:
+    """dp_actor.py of ArcherCodeR."""
     policy, penalty = [], []
     for each in update:
-        if not each.l:
-            continue
-        ranked = [*sorted(map(Fraction, each.entropy)), 0]
-        place = Fraction(8, 10) * (len(each.l) - 1)
-        low = math.floor(place)
-        cut = ranked[low] + (place - low) * (ranked[low + 1] - ranked[low])
+        certain = certain_tokens(each)
         for i, ratio in enumerate(each.ratios):
-            certain = each.entropy[i] <= cut
-            width = 0.2 if certain else 0.5
+            width = 0.2 if certain[i] else 0.5
             policy.append(clipped(ratio, each.advantage, (1 - width, 1 + width), dual=10))
-            if certain:
+            if certain[i]:
                 gap = each.reference[i] - each.l[i]
                 penalty.append((gap.exp() - gap - 1).clamp(-10, 10))
     return total(policy) + 0.001 * total(penalty)
@@ -270,9 +338,15 @@ SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
     "lite-ppo": (by_the_batch, ppo),
     "fipo": (normalized, fipo),
     "otb": (centred, otb),
+    "passk": (expected_pass_at_k, ppo),
+    "aspo": (normalized, aspo),
+    "real": (centred, real),
+    "tpo": (centred, tpo),
     "m2po": (normalized, m2po),
     "gfpo": (normalized, gfpo),
 }
+GRADIENT_ONLY = {"prime-rl", "aspo", "real", "tpo"}
+"""Presets with another value than their source: they write w*l for a term whose gradient is w."""
 
 
 def rollout_of(seed: int, kind: str) -> TokenBatch:
@@ -344,7 +418,7 @@ def test_a_preset_equals_its_source_in_plain_loops(name: str, kind: str, seed: i
         if expected.requires_grad:
             [slope] = torch.autograd.grad(expected, [leaf])
         torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=1e-13)
-        if name != "prime-rl":  # it writes r*A where the preset writes sg(r)*A*l
+        if name not in GRADIENT_ONLY:
             torch.testing.assert_close(loss, expected.detach(), rtol=1e-10, atol=1e-13)
         moved += int(gradient.count_nonzero())
     # one rollout has equal rewards among the shortest half of each group
@@ -383,6 +457,30 @@ def test_verls_gpg_is_an_expression_of_its_comment() -> None:
         plan = Objective(advantage="group_centered", shape=shape).plan([rollout])  # type: ignore[arg-type]
         found = plan.advantages[0][rollout.decided]
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", ["coarse", "binary"])
+def test_rloo_with_the_ratio_of_its_comment_equals_trls_trainer(kind: str) -> None:
+    """TRL, rloo_trainer.py: the response's KL is in the reward, and its action is the response."""
+    rollout = rollout_of(1, kind)
+    rollout = rollout.select(range(len(rollout.lengths) - 1))  # TRL has no groups of one
+    surrogate = Clip(ratio="product", max_log_ratio=None)
+    objective = load_preset("rloo").objective.replace(
+        surrogate=surrogate, divisor=SequenceMean(), reward_kl=0.05
+    )
+    leaf = rollout.logprobs.detach().requires_grad_()
+    mine, losses = responses(rollout, leaf), []
+    for each in mine:
+        each.reward -= 0.05 * math.fsum(a - b for a, b in zip(each.l0, each.reference, strict=True))
+    for each in (each for each in mine if each.l):
+        others = [x.reward for x in mine if x.group == each.group and x is not each]
+        a = each.reward - math.fsum(others) / len(others) if others else 0.0
+        moved = torch.stack(each.l).sum() - math.fsum(each.l0)
+        losses.append(clipped(moved.exp(), a, (0.8, 1.2)))
+    [slope] = torch.autograd.grad(total(losses), [leaf])
+    loss, gradient = loss_of(objective, rollout, parts=3, seed=0)
+    torch.testing.assert_close(loss, total(losses).detach(), rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=1e-13)
 
 
 def test_fipo_counts_a_token_that_has_become_impossible_as_20_nats() -> None:

@@ -258,8 +258,9 @@ def test_an_update_with_no_decided_response_is_empty() -> None:
     for name, objective in objectives().items():
         table = leaf(tokens([2, 1], [NAN] * 3, rewards=[NAN, NAN], ids=[0, 1]))
         needed = {*objective.needs.plan, *objective.needs.loss, "old_entropy"}
-        empty = dict.fromkeys(needed - {"rewards", "logprobs", *objective.columns}, [NAN] * 3)
-        own = {key: torch.full((3,), NAN) for key in objective.columns}
+        names = [*objective.columns, *(f"{name}_logprob" for name in objective.scores)]
+        empty = dict.fromkeys(needed - {"rewards", "logprobs", *names}, [NAN] * 3)
+        own = {key: torch.full((3,), NAN) for key in names}
         table = table.replace(**empty, columns=own)
         table = fitting(objective, table)
         plan = objective.plan([table], objective.observe([table]))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from forked import run_ranks
+from forked import WITH_VLLM, run_ranks
 from vllm_tools import NEEDS_VLLM, TOLERANCE, draw, gap, jitter, named, prompts, push, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
@@ -357,4 +357,4 @@ def test_every_rank_has_its_own_engine(engines):
     assert (engines.folder / "tied").is_dir()
     script = engines.folder / "rank.py"
     script.write_text(RANK, encoding="utf-8")
-    run_ranks([script, Path(__file__).parents[1], engines.folder / "tied"])
+    run_ranks([script, Path(__file__).parents[1], engines.folder / "tied"], **WITH_VLLM)

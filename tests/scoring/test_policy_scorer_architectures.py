@@ -13,6 +13,7 @@ from rlobj.scoring import PolicyScorer, score_samples
 COMMON = {**SIZES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4)
 EXPERTS |= {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+SMALL_STATE = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 16, "mamba_chunk_size": 8}
 RECURRENT = ("FalconH1", "Jamba", "Mamba", "Qwen3_5", "RecurrentGemma")
 PLAIN = (
     *("Apertus", "BitNet", "Bloom", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "Gemma", "Glm4"),
@@ -22,6 +23,7 @@ PLAIN = (
 )
 ARCHITECTURES = {
     **{kind: {} for kind in PLAIN},
+    "FalconH1": SMALL_STATE,
     "Cohere": {"logit_scale": 0.25},
     "Cohere2": {"logit_scale": 0.25},
     "Gemma2": {"final_logit_softcapping": 0.5},

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -312,9 +311,6 @@ def main(strategies: Sequence[str], folder: Path) -> None:
         path = folder / f"{strategies[0]}-{comm.rank}.json"
         path.write_text(json.dumps(results), encoding="utf-8")
         comm.gather(None)
-    sys.stdout.flush()
-    if "fsdp2" in strategies:
-        os._exit(0)  # on CPUs a thread of torch sometimes aborts a process that has finished
 
 
 def trainings(build: Build, folder: Path, strategy: str, mishaps: bool = True) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +47,12 @@ def plain(folder):
 
 
 def processes(strategies: tuple[str, ...], folder: Path, torchrun: bool = False) -> Ranks:
-    """Run the worker on two ranks, which torchrun may start."""
+    """Run the worker on two ranks, which torchrun may start: it forks them with what it imports."""
     command = [str(WORKER), ",".join(strategies), str(folder)]
     if torchrun:
-        start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-        start += [f"--master_port={free_port()}", *command]
-        run = subprocess.run(start, capture_output=True, text=True, timeout=600)
+        start = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--start-method=fork"]
+        start += ["--run-path", f"--master_port={free_port()}"]
+        run = forked.run([*start, *command], timeout=600)
         assert run.returncode == 0, run.stdout + run.stderr
     else:
         run_ranks(command, 2, timeout=600)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked
 import pyarrow.parquet as parquet
 import pytest
 import yaml
-from forked import Forked
 from runs import (
     distance,
     finish,
@@ -142,7 +140,7 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
 
 
 SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
-SMALL |= {"training.updates_per_step": 2}
+SMALL |= {"training.updates_per_step": 2, "data.limit": 500}  # to tokenize all takes a second
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +161,7 @@ def test_the_default_task_trains_alike_under_each_strategy(default_alone, tmp_pa
     assert all(line["spurious/tokens"] > 0 for line in found)
 
 
-def ranks_of(process: Forked) -> list[int]:
+def ranks_of(process: forked.Forked) -> list[int]:
     """The process ids of the launcher's ranks, in rank order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(child) for child in children]
@@ -229,15 +227,7 @@ def test_ranks_of_another_launcher_agree_on_the_folder(policy, tmp_path):
     started += ["--num_processes=2", f"--main_process_port={free_port()}", "-m", "rlobj_cli"]
     started += ["train", "--config", str(file), "--strategy", "zero3"]
     less = ["sampling.prompts_per_step=1", "training.updates_per_step=1", "training.steps=2"]
-    words = [sys.executable, "-m", *started, *(f"--set={setting}" for setting in less)]
-    done = subprocess.run(
-        words,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = forked.run(["-m", *started, *(f"--set={each}" for each in less)], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = (tmp_path / "runs").iterdir()
     assert [line["step"] for line in metrics(run)] == [0, 1, 2]

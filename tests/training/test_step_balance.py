@@ -140,7 +140,7 @@ def test_every_response_arrives_once_and_whole(tmp_path):
 
 # A run: the same numbers, however its tokens lie.
 
-STEPS = 4
+STEPS = 3
 
 
 def config_of(policy, depth: int, balance: bool) -> RunConfig:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from forked import run_ranks
-from tiny import tiny_config
+from tiny import WITHOUT_SCORES, tiny_config
 
-from rlobj.config.presets import preset_names
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training.loop.opening import open_trainer
@@ -65,7 +64,7 @@ def expected(preset: str, updates: int, shared: bool) -> dict[str, float]:
     "preset",
     [
         name if name in ("grpo", "stapo") else pytest.param(name, marks=pytest.mark.slow)
-        for name in preset_names()
+        for name in WITHOUT_SCORES
     ],
 )
 def test_a_step_makes_the_passes_that_its_objective_reads(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.sampler_checks import FAULTS
 from benchmarks.sampler_checks import opened as opened_bench
+from served import ONE_PROCESS
 
 from rlobj.base.errors import RunError
 from rlobj.config.layers import PROFILES
@@ -239,7 +240,7 @@ def test_another_distribution_is_seen_at_once(trainer, monkeypatch, change, mess
 
 
 def test_faults_inside_a_server_stop_the_run_and_a_sound_server_does_not():
-    with opened_bench("vllm-server", "bfloat16") as bench:
+    with opened_bench("vllm-server", "bfloat16", **ONE_PROCESS) as bench:
         assert bench.run(0, limit=2)["message"] is None
         for fault, message in (
             ("weights one version old", "computes with others"),

@@ -14,11 +14,11 @@ import pytest
 import torch
 from runs import distance, make_steps, metrics, same, weights
 from safetensors.torch import load_file
-from tiny import eight_steps, tiny_config
+from tiny import WITHOUT_SCORES, eight_steps, tiny_config
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.presets import preset_names
+from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig, learning_rate
 from rlobj.config.run_folder import RunFolder, checkpoints, dump_config, read_run_config
 from rlobj.models.policy import load_model
@@ -42,7 +42,10 @@ def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", preset_names())
 def test_every_preset_trains(policy, tmp_path, preset):
-    config = tiny_config(policy, preset, training={"steps": 2, "updates_per_step": 2})
+    asked = load_preset(preset).config.get("scores", {})
+    scores = {name: {"model": str(policy)} for name in asked if asked[name] == "required"}
+    settings = {"training": {"steps": 2, "updates_per_step": 2}, "scores": scores}
+    config = tiny_config(policy, preset, **settings)
     history = run_training(config, tmp_path / "run").history
     assert [line["step"] for line in history] == [1, 2]
     assert all(math.isfinite(line["loss/total"]) for line in history)
@@ -325,7 +328,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(policy, tmp_path):
 
 
 def test_a_configuration_is_read_back_as_it_was_written(policy, tmp_path):
-    for preset in preset_names():
+    for preset in WITHOUT_SCORES:
         config = tiny_config(policy, preset)
         run = tmp_path / preset
         run.mkdir()

@@ -191,11 +191,16 @@ def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[s
     urls = flat.get("sampling.server.url", ())
     urls = [urls] if isinstance(urls, str) else urls
     away = [url for url in urls if not is_local(urlsplit(url).hostname)]
-    used = flat.get("sampling.engine") == "vllm-server"
-    if used and away and "sampling.server.url" not in flattened(given):
-        raise ConfigError(
-            f"the settings of {run} name a server on another machine: {', '.join(away)}. It would "
-            f"get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
-            "http://127.0.0.1:8000. If the server is yours, name it again: set "
-            f"sampling.server.url={away[0]}; or add trust=True"
-        )
+    named = {"sampling.server.url": away} if flat.get("sampling.engine") == "vllm-server" else {}
+    for name, score in (settings.get("scores") or {}).items():
+        url = score.get("server") if isinstance(score, Mapping) else None
+        if url and not is_local(urlsplit(str(url)).hostname):
+            named[f"scores.{name}.server"] = [url]
+    for setting, urls in named.items():
+        if urls and setting not in flattened(given):
+            raise ConfigError(
+                f"the settings of {run} name a server on another machine: {', '.join(urls)}. It "
+                f"would get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
+                "http://127.0.0.1:8000. If the server is yours, name it again: set "
+                f"{setting}={urls[0]}; or add trust=True"
+            )

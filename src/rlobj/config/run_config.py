@@ -66,6 +66,7 @@ FindingName = Literal[
     "length-growth",
     "verifier-trouble",
     "wrong-group-size",
+    "teacher-trouble",
 ]
 
 

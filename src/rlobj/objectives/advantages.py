@@ -31,6 +31,7 @@ __all__ = [
     "Advantage",
     "BatchWhitened",
     "Decoupled",
+    "ExpectedPassAtK",
     "GroupCentered",
     "GroupCenteredBatchWhitened",
     "GroupNormalized",
@@ -311,6 +312,33 @@ class PassAtK(Advantage):
         best = (last & (groups.size > 1)).nonzero().squeeze(1)
         advantages[best] = groups.rewards[best] - groups.rewards[best - 1]
         return advantages / (groups.std(groups.rewards) + self.epsilon)
+
+
+class ExpectedPassAtK(Advantage):
+    """A = (1 − ρ − q·[wrong]) / (σ + ε), ρ the group's pass@k, σ = sqrt(ρ(1 − ρ)).
+
+    The reward of a set of k responses is 1 if one of them is correct (R > 0.5); a response has the
+    mean advantage of the sets that it is in. Of the group's n responses w are wrong:
+    1 − ρ = C(w, k)/C(n, k), and q = C(w − 1, k − 1)/C(n − 1, k − 1) is the share of a wrong
+    response's sets without a correct one. A = 0 for all if n < k.
+
+    Source: pass@k training with the analytic advantages, arXiv:2508.10751, as released in
+    RUCAIBox/Passk_Training, whose reward of a correct response is exactly 1.
+    """
+
+    k: int = Field(default=4, ge=1)
+    """k, the responses in a set"""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """ε added to σ"""
+
+    def estimate(self, groups: Groups) -> Tensor:
+        wrong = (groups.rewards <= 0.5).double()
+        number = groups.sum(wrong)
+        unsolved = torch.ones_like(wrong)  # q
+        for i in range(1, self.k):
+            unsolved = unsolved * ((number - i) / (groups.size - i).clamp(min=1)).clamp(min=0)
+        failed = number / groups.size * unsolved  # 1 − ρ
+        return (failed - wrong * unsolved) / ((failed * (1 - failed)).sqrt() + self.epsilon)
 
 
 AdvantageField = Annotated[SerializeAsAny[Advantage], BeforeValidator(Advantage.build)]

@@ -67,6 +67,8 @@ def _table(
     columns["collision"] = (-columns["entropy"]).exp()
     if not certain:
         columns["old_logprobs"] = columns["logprobs"] - 0.01
+    scores = {f"{name}_logprob": columns["old_logprobs"] for name in objective.scores}
+    scores |= {f"{name}_entropy": base for name in objective.scores}
     own = torch.tensor(rewards).float()
     return TokenBatch(
         lengths=torch.tensor(lengths),
@@ -74,6 +76,6 @@ def _table(
         ids=torch.arange(len(lengths)),
         rewards=own[:, None].expand(-1, len(names)) if names else own,
         reward_names=names or None,
-        columns=dict.fromkeys(objective.columns, base),
+        columns={**dict.fromkeys(objective.columns, base), **scores},
         **columns,
     )

@@ -35,7 +35,8 @@ class Custom(Reward):
     `answer` is the gold answer of the problem and `columns` holds the other columns of its row.
     None and NaN mean undecided. A number does not say whether the response is right, so there is no
     accuracy; `{"reward": 0.2, "correct": False}` does. A mapping may also have `columns`, numbers
-    by name that rules read; see `RunConfig.columns`. The function may be `async`. Before a run
+    by name that rules read (see `RunConfig.columns`), and `feedback`, a text for the prompts of
+    scores. The function may be `async`. Before a run
     starts, it is called once, with the answer of the first problem as the response. It runs in a
     process of its own, which is killed at the deadline.
     """
@@ -140,7 +141,10 @@ class _CustomGrader(Grader):
         """
         self._failed.append(bool(outcome.reason) and outcome.counts)
         if not outcome.reason:
-            return [Graded(*x[:2], "custom", None, columns=x[2]) for x in outcome.grades]
+            return [
+                Graded(reward, right, "custom", None, columns=columns, feedback=feedback)
+                for reward, right, columns, feedback in outcome.grades
+            ]
         message = self._failure(outcome, responses, problems)
         if outcome.reason == WRONG:
             raise RunError(message)

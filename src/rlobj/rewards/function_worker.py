@@ -45,7 +45,7 @@ if __name__ == "__main__":
 from rlobj.base.errors import ConfigError, counted, nearest
 from rlobj.base.targets import import_target, place_of, shown
 
-_KEYS = ("reward", "correct", "columns")
+_KEYS = ("reward", "correct", "columns", "feedback")
 MAPPING = '{"reward": 0.2, "correct": False}'
 """What a function returns to say whether a response is right, as an example in messages."""
 NUMBER_FORM, MAPPING_FORM, COLUMNS_FORM = "number", "mapping", "columns"
@@ -64,7 +64,7 @@ global generators for it, None to leave them as they are."""
 
 ColumnValue = float | Sequence[float]
 """The value of a column of one's own: of a whole response, or one for each of its tokens."""
-Grade = tuple[float, bool | None, Mapping[str, ColumnValue]]
+Grade = tuple[float, bool | None, Mapping[str, ColumnValue], str]
 
 
 class Outcome(NamedTuple):
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
     index: int
     """Which of the calls it was."""
     grades: Sequence[Grade] = ()
-    """The reward, whether it is right, and the columns of each response."""
+    """The reward, whether it is right, the columns and the feedback of each response."""
     reason: str = ""
     """"" if it succeeded, `timeout`, `crash`, `WRONG`, or a kind such as `error: TypeError`."""
     text: str = ""
@@ -298,7 +298,10 @@ class Function:
         except (AttributeError, TypeError, ValueError, OverflowError):
             example = '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or with lists of numbers.'
             raise WrongResult(f"expected numbers by name, such as {example}") from None
-        return reward, bool(right) if says and not undecided else None, columns
+        feedback = given.get("feedback") or ""
+        if not isinstance(feedback, str):
+            raise WrongResult(f"its feedback is {shown(feedback)}; expected a text.")
+        return reward, bool(right) if says and not undecided else None, columns, feedback
 
 
 def column_value(value: Any) -> ColumnValue:

@@ -147,6 +147,8 @@ class Graded:
     """`rlobj.answers.verifier_version()`, if the verifier graded it."""
     columns: Mapping[str, ColumnValue] = field(default_factory=dict)
     """The columns that the function of a reward returned."""
+    feedback: str = ""
+    """What the function says about the response, for the prompts of scores."""
 
     @property
     def undecided(self) -> bool:

@@ -127,7 +127,8 @@ class _SeveralGrader(Grader):
         place = next((i for i, grader in self._able if grader.says_right), None)
         correct = None if place is None else parts[place].correct
         whole = replace(parts[place or 0], reward=total, rewards=rewards, correct=correct)
-        whole = replace(whole, columns={})
+        feedback = "\n".join(part.feedback for part in parts if part.feedback)
+        whole = replace(whole, columns={}, feedback=feedback)
         for each, part in zip(self._of, parts, strict=True):
             if taken := sorted(whole.columns.keys() & part.columns.keys()):
                 raise RunError(f"Reward {each.name}: one before it returns '{taken[0]}' as well")

@@ -207,6 +207,26 @@ def fipo_weight(data: dict[str, Tensor]) -> Tensor:
     return weight
 
 
+def iw_opd(data: dict[str, Tensor]) -> Tensor:
+    """TRL's loss with the reference in the teacher's place, over a vocabulary of two tokens."""
+    trainer = module("trl.experimental.iw_opd.iw_opd_trainer").IWOPDTrainer
+    fake = types.SimpleNamespace(
+        temperature=1.0,
+        iw_opd_gamma=0.5,
+        iw_opd_epsilon=1e-8,
+        model=types.SimpleNamespace(training=True),
+        _metrics={"train": defaultdict(list)},
+    )
+    sampled = torch.zeros(8, WIDTH, dtype=torch.int64)
+    return trainer._compute_iw_opd_loss(
+        fake,
+        student_logits=torch.stack([data["logprobs"], (-data["logprobs"].exp()).log1p()], -1),
+        completion_tokens=sampled,
+        labels=sampled.masked_fill(data["mask"] == 0, -100),
+        teacher_actual_logprobs=data["ref_logprobs"],
+    )
+
+
 def maxrl(data: dict[str, Tensor]) -> Tensor:
     """SkyRL's MaxRL advantages, [B, T]."""
     typing.TypedDict = typing_extensions.TypedDict  # pydantic asks for it below Python 3.12
@@ -274,6 +294,7 @@ LOSSES: dict[str, tuple[str, str, Loss]] = {
     "luspo": ("trl", "luspo", lambda d: trl_loss(
         d, loss_type="luspo", importance_sampling_level="sequence",
         epsilon_low=2e-3, epsilon_high=2.5e-3)),
+    "iw-opd": ("trl", "IWOPDTrainer._compute_iw_opd_loss", iw_opd),
     "opsm": ("trl", "grpo, off_policy_mask_threshold 0.1", lambda d: trl_loss(
         d, off_policy_mask_threshold=0.1)),
     "fipo": ("ms-swift", "_compute_fipo_influence; loss: trl dapo, delta 10", lambda d: trl_loss(

@@ -71,9 +71,14 @@ class History:
         self.config, self._foreign = config, foreign
         self.steps: list[int] = []
         self.best = self.best_reward = (math.nan, 0)
-        self._series = {name: array("d") for name in metrics}
+        self._series = {name: array("d") for each in metrics for name in self._names(each)}
         self._totals = dict.fromkeys(self._series, 0.0)
         self._first: dict[str, float] = {}
+
+    def _names(self, metric: str) -> list[str]:
+        """The metrics that a name stands for: NAME is each score of the run."""
+        named = "NAME" in metric
+        return [metric.replace("NAME", x) for x in self.config.scores] if named else [metric]
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the metrics of a step."""
@@ -119,7 +124,7 @@ class History:
 
     def knows(self, name: str) -> bool:
         """Whether some step has the metric."""
-        return self.first(name) == self.first(name)
+        return any(self.first(each) == self.first(each) for each in self._names(name))
 
     @property
     def noise(self) -> float:
@@ -192,6 +197,9 @@ LARGE_KL = 0.1
 below 0.03. PPO implementations stop a step early at 0.015 to 0.03."""
 BROKEN = 3
 """Steps of five with an update that was not finite. A step without groups has no update."""
+ENDLESS, SMALL_GAP, ONE_SIDED, FEW_TOKENS = -5.0, 0.01, 0.98, 0.5
+"""A teacher: nats at the ends of responses below which it does not know the end token; nats of a
+mean gap that is no rounding; share of gaps with one sign; share of all gaps in 1% of the tokens."""
 FAST = 10
 """Steps in which only too large a learning rate destroys a policy."""
 
@@ -475,6 +483,21 @@ def wrong_group_size(h: History) -> Found | None:
         return None
     numbers = {"share": share, "accuracy": p, "enough": enough}
     return Found.of("wrong-group-size", numbers, size=size, then=_all_equal(p, enough))
+
+
+def teacher_trouble(h: History) -> Found | None:
+    """A teacher has another end token, pushes all tokens one way, or is about few tokens."""
+    for name in h.config.scores:
+        gap, end = (h.mean(f"score/{name}/{kind}") for kind in ("gap", "end_gap"))
+        side, top = (h.mean(f"score/{name}/{kind}") for kind in ("one_sided", "top_1pct"))
+        numbers = {"gap": gap, "end": end, "side": side, "top": top}
+        if end < min(ENDLESS, gap + ENDLESS):
+            return Found.of("teacher-end", numbers, name=name)
+        if len(h.steps) >= WINDOW and gap < -SMALL_GAP and side >= ONE_SIDED:
+            return Found.of("teacher-one-sided", numbers, name=name)
+        if len(h.steps) >= WINDOW and gap < -SMALL_GAP and top >= FEW_TOKENS:
+            return Found.of("teacher-few-tokens", numbers, name=name)
+    return None
 
 
 def _all_equal(p: float, size: int) -> float:

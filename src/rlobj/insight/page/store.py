@@ -37,6 +37,7 @@ from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file, step_of
 from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
+from rlobj.objectives.rules.columns import score_column
 from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.reading import COLUMNS, open_records, read_records, sound
 from rlobj.records.rows import TokenTexts, numbers, numpy, rows_of
@@ -198,10 +199,11 @@ def _more_columns(
         "collision": observed.collision,
         "old_collision": observed.collision if table.old_collision is None else table.old_collision,
     }
-    if table.ref_logprobs is not None:
-        found["ref_gap"] = table.ref_logprobs - current
-    if table.proxy_logprobs is not None:
-        found["proxy_gap"] = table.proxy_logprobs - current
+    for score in ("ref", "proxy", *observed.objective.scores):
+        name = score_column(score)
+        logprobs = table.columns.get(name, getattr(table, name, None))
+        if logprobs is not None:
+            found[f"{score}_gap"] = logprobs - current
     taken = {*COLUMNS, *NAMES, "prompt"}
     own = {name: values for name, values in table.columns.items() if name not in taken}
     rewards = {f"reward:{name}": table.reward(name) for name in table.reward_names or ()}

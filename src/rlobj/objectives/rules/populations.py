@@ -16,7 +16,6 @@ Unit = Literal["token", "response"]
 class Ranking:
     """What cuts, quantiles and samples have in common: they rank tokens or responses."""
 
-    by: By
     of: Any
 
     @property

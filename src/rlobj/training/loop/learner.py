@@ -184,7 +184,7 @@ class Learner:
         found = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
         change = self.entropy_change(table, found.pop(PREDICTED, 0.0))
         self.scores.follow(self.steps + 1)
-        return {**found, **change, **self.scores.metrics(table)}
+        return {**found, **change, **self.scores.metrics(table, whole.sequences)}
 
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
         """One optimizer update on one mini-batch; what it observed, and its metrics.

@@ -167,8 +167,10 @@ class CallerInputs:
         """The object that was passed as this argument; None if it is a name or was not passed."""
         return getattr(self, name) if name in self.local() else None
 
-    def grader(self, config: RunConfig) -> Grader:
-        """What grades responses; to be entered."""
+    def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
+        """What grades responses to the problems; to be entered."""
+        if self.reward is None and not any(each.answer for each in problems):
+            return Ungraded()  # a score is all that the objective reads
         if isinstance(config.rewards, Several):
             return config.rewards.open(self._functions)
         if callable(self.reward):
@@ -265,9 +267,7 @@ def open_trainer(
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
         with together(comm, "checking the reward"):
-            answered = config.objective.reads_rewards or any(each.answer for each in train)
-            opened = inputs.grader(config) if answered or inputs.reward is not None else Ungraded()
-            grader = stack.enter_context(opened)
+            grader = stack.enter_context(inputs.grader(config, train))
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, inputs, parallel, stack)

@@ -9,6 +9,7 @@ server                                    log-probs of a vLLM server
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from rlobj.models.policy import Policy, load_model, load_tokenizer, score_dtype
 from rlobj.models.tokenizers import tokenizer_difference, with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.statistics import exact_mean
+from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.training.loop.forward import ForwardPasses
@@ -187,14 +188,38 @@ class Scores:
         for lagged in self.lagged.values():
             lagged.follow(step)
 
-    def metrics(self, table: TokenBatch) -> dict[str, float]:
-        """The mean of l_NAME − l of each score over all tokens, in nats."""
-        own, found = table.logprobs.detach(), {}
-        every = torch.ones_like(own, dtype=torch.bool)
-        for name in self.all:
-            gap = table.column(score_column(name), "the metrics") - own
-            found[f"score/{name}/gap"] = exact_mean(gap, every, self._parallel.comm)
+    def metrics(self, table: TokenBatch, sequences: Sequences) -> dict[str, float]:
+        """The mean of l_NAME − l of each score over all tokens, in nats; and of teachers, which are
+        other models, what the checks of a diagnosis read."""
+        found: dict[str, float] = {}
+        for name, score in self.all.items():
+            gap = (table.column(score_column(name), "the metrics") - table.logprobs).detach()
+            found[f"score/{name}/gap"] = self._mean(gap, torch.ones_like(gap, dtype=torch.bool))
+            if score.own_end is not None and not score.settings.required:
+                ends = [bool(len(t)) and t[-1] == score.own_end for _, t in sequences]
+                last = table.positions == table.spread(table.lengths) - 1
+                ended = last & table.spread(torch.tensor(ends, device=gap.device))
+                found[f"score/{name}/end_gap"] = self._mean(gap, ended)
+                up = self._mean((gap > 0).to(gap), gap != 0)
+                found[f"score/{name}/one_sided"] = max(up, 1 - up)
+                found[f"score/{name}/top_1pct"] = self._top(gap.abs())
         return found
+
+    def _mean(self, values: Tensor, where: Tensor) -> float:
+        return exact_mean(values, where, self._parallel.comm)
+
+    def _top(self, sizes: Tensor) -> float:
+        """The share of a sum that the largest 1% of its terms hold, over all ranks."""
+        comm = self._parallel.comm
+        keys, count = order_keys(sizes), int(comm.sum(torch.tensor(len(sizes))))
+        few = max(count // 100, 1)
+        if not count:
+            return math.nan
+        cut = kth_smallest(keys, count - few + 1, comm)
+        parts = torch.stack([sizes.sum(), sizes[keys > cut].sum(), (keys > cut).sum()]).double()
+        whole, above, number = comm.sum(parts).tolist()
+        largest = float(from_keys(torch.tensor([cut], device=keys.device, dtype=keys.dtype)))
+        return (above + (few - number) * largest) / whole if whole else math.nan
 
     def _columns(
         self, name: str, score: Score, sequences: Sequences, table: TokenBatch
@@ -323,7 +348,10 @@ def hints_of(
             except TemplateError as error:
                 raise ConfigError(f"scores.{name}.prompt is no template: {error}") from error
 
+    whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
+
     def fill(name: str, problem: Problem, feedback: str = "") -> Sequence[int]:
+        problem = whole.get(problem.id, problem)
         fields = {**problem.extra, "prompt": problem.prompt, "answer": problem.answer}
         try:
             text = templates[name].render(fields, feedback=feedback)
@@ -335,7 +363,7 @@ def hints_of(
         return policy.encode(replace(problem, prompt=text))
 
     def hints(response: Response) -> dict[str, Sequence[int]]:
-        return {name: fill(name, response.problem, response.grade.reason) for name in templates}
+        return {name: fill(name, response.problem, response.grade.feedback) for name in templates}
 
     for name in templates:
         for problem in problems:

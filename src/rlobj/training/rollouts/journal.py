@@ -207,19 +207,20 @@ def _packed(response: Response) -> list[Any]:
         [base64.b64encode(values.tobytes()).decode() for values in arrays],
         [sample.text, sample.finish, sample.weight_version],
         [grade.reward, grade.correct, grade.reason, grade.answer, *grade.rewards],
-        dict(response.columns),
+        [dict(response.columns), grade.feedback],
     ]
 
 
 def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
-    (number, group, reward), problem, (prompt, tokens, logprobs), rest, grade, columns = stored
+    (number, group, reward), problem, (prompt, tokens, logprobs), rest, grade, more = stored
     sample = Sample(
         prompts.setdefault(prompt, array("i", base64.b64decode(prompt))),
         array("i", base64.b64decode(tokens)),
         array("f", base64.b64decode(logprobs)),
         *rest,
     )
-    graded = Graded(*grade[:4], rewards=tuple(grade[4:]))
+    columns, feedback = more
+    graded = Graded(*grade[:4], rewards=tuple(grade[4:]), feedback=feedback)
     return Response(number, group, Problem(*problem), sample, graded, reward, columns)
 
 

@@ -19,7 +19,7 @@ from rlobj.models.embedded import build_tokenizer
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.opening import CallerInputs, open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.run import prepared
 
@@ -201,6 +201,37 @@ def test_a_score_may_see_another_prompt(policy, tmp_path, prompt):
     ]
     found = direct(load(policy), sequences).logprobs
     torch.testing.assert_close(update.table.columns["hinted_logprob"], found, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prompt_may_have_the_feedback_of_the_reward_also_in_a_resumed_rollout(policy, tmp_path):
+    def graded(response: str, answer: str, **columns: Any) -> dict[str, Any]:
+        return {"reward": len(response), "correct": False, "feedback": f"{len(response)},"}
+
+    hinted = {"hinted": {"model": "policy", "prompt": "{{ prompt }}{{ feedback }}{{ more }},"}}
+    objective = {"shape": "advantage + 0.1 * hinted_gap"}
+    rows = [{**row, "more": str(number)} for number, row in enumerate(ROWS)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {"source": str(file), "template": "{prompt}"}
+    config = config_of(
+        policy, hinted, objective=objective, data=data, **{"rewards": {"kind": "exact"}}
+    )
+    inputs = CallerInputs(reward=graded)
+    with open_trainer(config, tmp_path / "run", inputs) as trainer:
+        rollout = trainer.collect()
+        hints = trainer.learner.hints
+        assert hints is not None
+        texts = [
+            trainer.policy.tokenizer.decode(hints(each)["hinted"]) for each in rollout.responses
+        ]
+        for each, text in zip(rollout.responses, texts, strict=True):
+            row = next(row for row in rows if row["prompt"] == each.problem.prompt)
+            assert text == f"{row['prompt']}{len(each.sample.text)},{row['more']},"
+        stored = trainer.journal.read(0)
+        assert stored is not None
+        assert [hints(each) for each in stored.responses] == [
+            hints(each) for each in rollout.responses
+        ]
 
 
 def change(run: Path, what: str) -> None:
