@@ -70,18 +70,16 @@ def test_rules_read_the_data_set_and_the_reward(tmp_path: Path, way: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("columns", "named", "message"),
+    ("columns", "message"),
     [
-        (None, {}, "TRL does not provide the column 'digits'.*columns={'digits': 'data'}"),
-        ({**OWN, "hard": "mine.py:zone"}, {}, "columns.hard=mine.py:zone: TRL has no functions"),
-        ({**OWN, "step": "data"}, {}, "columns.step: the record has this column"),
+        (None, "TRL does not provide the column 'digits'.*columns={'digits': 'data'}"),
+        ({**OWN, "hard": "mine.py:zone"}, "columns.hard=mine.py:zone: TRL has no functions"),
+        ({**OWN, "step": "data"}, "columns.step: the record has this column"),
     ],
 )
-def test_what_it_cannot_provide_is_refused_by_name(
-    tmp_path: Path, columns: Any, named: Any, message: str
-) -> None:
+def test_what_it_lacks_is_refused_by_name(tmp_path: Path, columns: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        own(tmp_path, columns=columns, **named)
+        own(tmp_path, columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +89,7 @@ def test_what_it_cannot_provide_is_refused_by_name(
         ({"reward_funcs": reward}, r"digits=reward: expected a reward .* each of the 32 responses"),
     ],
 )
-def test_a_column_that_nobody_gives_ends_the_training(
-    tmp_path: Path, named: Any, message: str
-) -> None:
+def test_a_column_without_values_ends_it(tmp_path: Path, named: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         own(tmp_path, columns=OWN, **named).train()
 

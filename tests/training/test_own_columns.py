@@ -27,38 +27,19 @@ from rlobj_cli.app import app
 
 CODE = """
 import random
-
-def score(response, answer, hard, **columns):
+def score(response, answer, hard, **row):
     if response[:1].isdigit():
         return {"reward": None, "columns": {}}
     return {"reward": len(response) * hard, "columns": {"short": 1 / (1 + len(response))}}
-
-def good(response, answer, **columns):
-    return len(response)
-
-def many(response, answer, **columns):
-    return {"reward": 1.0, "correct": True, "columns": {"x": [1.0] * 9}}
-
-def wrong(response, answer, **columns):
-    return {"reward": 1.0, "columns": {"x": float("nan")}}
-
-def none(response, answer, **columns):
-    return {"reward": 1.0, "columns": {}}
-
-def text(response, answer, **columns):
-    return {"reward": 1.0, "columns": {"x": "0.5"}}
-
-def drawn(tokens, answer, hard, **columns):
-    return [random.random() + (token == answer) for token in tokens]
-
-def one(tokens, answer, **columns):
-    return len(tokens)
-
-def fails(tokens, answer, **columns):
-    return tokens[0] + 1
-
-def long(tokens, answer, **columns):
-    return [1] * 7
+def good(response, answer, **row): return len(response)
+def many(response, answer, **_): return {"reward": 1, "correct": True, "columns": {"x": [1.0] * 9}}
+def wrong(response, answer, **row): return {"reward": 1.0, "columns": {"x": float("nan")}}
+def none(response, answer, **row): return {"reward": 1.0, "columns": {}}
+def text(response, answer, **row): return {"reward": 1.0, "columns": {"x": "0.5"}}
+def drawn(tokens, answer, hard, **row): return [random.random() + (x == answer) for x in tokens]
+def one(tokens, answer, **row): return len(tokens)
+def fails(tokens, answer, **row): return tokens[0] + 1
+def long(tokens, answer, **row): return [1] * 7
 """
 OWN = {"hard": "data", "short": "reward", "drawn": "mine.py:drawn", "count": "mine.py:one"}
 RULE = "when(hard > 0.5, 2, 1) + short + drawn + count"
@@ -97,8 +78,7 @@ def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_
     hard = {row["prompt"]: row["hard"] for row in HARD}
     for update in updates(run):
         table, own = update.table, update.table.columns
-        decided = table.decided
-        undecided += int((~table.decided_responses).sum())
+        decided, undecided = table.decided, undecided + int((~table.decided).sum())
         prompts = [build_tokenizer().decode(prompt) for prompt, _ in update.sequences]
         assert torch.equal(own["hard"], table.spread(torch.tensor([hard[x] for x in prompts])))
         assert torch.equal(own["count"], table.spread(table.lengths).float())
@@ -179,9 +159,7 @@ def test_wrong_columns_are_refused_before_anything_is_read(policy, columns, sect
 def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row, shown):
     rows = [*HARD[:3], {**ROWS[3], **row}]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    message = (
-        rf"columns.hard=data: expected a number 'hard' .* got {shown} for problem '\w+', '0,3='"
-    )
+    message = rf"hard=data: expected a number 'hard' .* got {shown} for problem '\w+', '0,3='"
     config = config_of(policy, {"hard": "data"}, rewards={"kind": "exact"})
     with pytest.raises(DataError, match=message):
         check_functions(config)
@@ -202,9 +180,7 @@ def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row,
         ("mine.py:long", ["good"], "mine.py:long returned as the column 'x' 7 values"),
     ],
 )
-def test_a_wrong_value_ends_the_run_with_its_function_and_problem(
-    policy, tmp_path, columns, rewards, message
-):
+def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns, rewards, message):
     of = [{"kind": "custom", "target": f"mine.py:{function}"} for function in rewards]
     several = [{**each, "name": name} for each, name in zip(of, "ab", strict=False)]
     own = {"kind": "several", "of": several} if len(of) > 1 else of[0]

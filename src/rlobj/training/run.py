@@ -46,9 +46,7 @@ from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs, resolved_score
 from rlobj.objectives.objective import Objective
-from rlobj.records.reading import refuse_recorded
 from rlobj.training.loop.clock import Callback
-from rlobj.training.rollouts.columns import OwnColumns
 
 if TYPE_CHECKING:
     from rlobj.training.loop.opening import CallerInputs
@@ -349,7 +347,10 @@ def prepared(config: RunConfig) -> RunConfig:
             f"objective.columns: {name}: nothing says where this column of your own comes from. "
             f"Set columns.{name}=data, reward, or FILE.py:FUNCTION"
         )
-    refuse_recorded(config.columns)
+    if config.columns:
+        from rlobj.records.reading import refuse_recorded  # which imports pyarrow
+
+        refuse_recorded(config.columns)
     require_inputs(config)
     scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
@@ -370,6 +371,8 @@ def check_functions(config: RunConfig) -> None:
         DataError: the problems cannot be read, or have no number as a column of one's own.
     """
     if config.columns:
+        from rlobj.training.rollouts.columns import OwnColumns
+
         OwnColumns(config).check(load_problems(config.data, "train"))
     if config.rewards.targets:
         with closing(config.rewards.open()) as grader:

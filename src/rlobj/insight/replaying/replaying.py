@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pyarrow
 import torch
 
 from rlobj.base.errors import BatchError, ConfigError
-from rlobj.config.presets import Preset
-from rlobj.config.run_folder import Progress
+from rlobj.config.presets import Preset, read_yaml
+from rlobj.config.run_folder import CONFIG_FILE, Progress, is_run
 from rlobj.insight.inspecting import without_nan
 from rlobj.insight.replaying import plans
 from rlobj.insight.replaying.plans import (
@@ -69,6 +68,9 @@ def replay(
             no rule reads, code without `trust`, or nothing that can be replayed.
     """
     path = Path(tables) if isinstance(tables, str | Path) else None
+    settings = read_yaml(path / CONFIG_FILE) if path and is_run(path) else {}
+    with declared(settings.get("objective", {}).get("columns", ())):  # which rules may read
+        found = _Replay(read_candidates(objectives, sweep, trust), tokens)
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
@@ -84,12 +86,9 @@ def replay(
     updates: Any = read_tables(path, steps, trust=trust) if path else tables
     updates = (update for update in updates if step in (None, update.step))
     count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
+    progress(0, count)
     with sound(path or "the updates"):
-        first = [*islice(updates, 1)]
-        with declared(first[0].objective.columns if first else ()):  # which rules may read
-            found = _Replay(read_candidates(objectives, sweep, trust), tokens)
-        progress(0, count)
-        for done, batches in enumerate(plans.rollouts(chain(first, updates)), 1):
+        for done, batches in enumerate(plans.rollouts(updates), 1):
             found.rollout(batches)
             progress(done, max(done, count))
     return found.result(str(path or "the updates"))
