@@ -33,6 +33,8 @@ from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
+from rlobj.models.location import score_folder
+from rlobj.models.tokenizers import tokenizer_difference
 from rlobj.samplers import eos_ids
 from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
 
@@ -332,10 +334,24 @@ def arithmetic(config: ModelConfig) -> torch.dtype | None:
     return torch.bfloat16 if half else None
 
 
-def score_dtype(score: ScoreConfig) -> torch.dtype:
-    """The dtype of a frozen model's weights."""
+def frozen(model: Any, score: ScoreConfig, device: Any) -> Any:
+    """The model of a score on its device, in its dtype, never trained."""
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and torch.cuda.is_available())
-    return torch.bfloat16 if half else torch.float32
+    dtype = torch.bfloat16 if half else torch.float32
+    return model.to(device, dtype).eval().requires_grad_(False)
+
+
+def load_score(name: str, score: ScoreConfig, config: ModelConfig, tokenizer: Any) -> Any:
+    """The model of a score that is another one than the policy.
+
+    Raises:
+        ConfigError: it cannot be loaded, is not what it was when the run began, or reads other
+            tokens than the policy, whose tokenizer is given.
+    """
+    source = score_folder(name, score)
+    if difference := tokenizer_difference(tokenizer, load_tokenizer(config, source), score.end):
+        raise ConfigError(f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}"))
+    return load_model(config, source)
 
 
 def load_model(config: ModelConfig, source: str) -> nn.Module:

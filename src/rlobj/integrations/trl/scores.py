@@ -11,9 +11,9 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import ModelConfig
 from rlobj.config.scores import ScoreConfig
-from rlobj.models.location import resolved_score, score_folder
-from rlobj.models.policy import load_model, load_tokenizer, score_dtype
-from rlobj.models.tokenizers import tokenizer_difference, with_end
+from rlobj.models.location import resolved_score
+from rlobj.models.policy import frozen, load_score
+from rlobj.models.tokenizers import with_end
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import PolicyScorer, micro_batches, score_samples
 
@@ -51,14 +51,8 @@ class TrlScore:
             self._server = ServerScorer(settings.server, name=name, temperature=temperature)
             self._server.check(tokenizer, end=settings.end)
             return
-        source, config = score_folder(name, self._settings), ModelConfig()
-        theirs = load_tokenizer(config, source)
-        if difference := tokenizer_difference(tokenizer, theirs, settings.end):
-            raise ConfigError(
-                f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}")
-            )
-        model = load_model(config, source).to(device, score_dtype(settings)).eval()
-        self._scorer = PolicyScorer(model.requires_grad_(False))
+        model = load_score(name, self._settings, ModelConfig(), tokenizer)
+        self._scorer = PolicyScorer(frozen(model, settings, device))
 
     @torch.no_grad()
     def logprobs(self, inputs: Mapping[str, Any]) -> Tensor:

@@ -21,9 +21,8 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
-from rlobj.models.location import score_folder
-from rlobj.models.policy import Policy, load_model, load_tokenizer, score_dtype
-from rlobj.models.tokenizers import tokenizer_difference, with_end
+from rlobj.models.policy import Policy, frozen, load_score
+from rlobj.models.tokenizers import with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
@@ -258,7 +257,7 @@ def open_scores(
     objective: Objective,
     policy: Policy,
     parallel: Parallel,
-    frozen: Callable[[], Any],
+    initial: Callable[[], Any],
     scorer: Callable[..., PolicyScorer],
 ) -> dict[str, Score]:
     """Load the models of the scores that the objective reads, and connect to their servers.
@@ -270,7 +269,7 @@ def open_scores(
         objective: of the run.
         policy: the policy.
         parallel: the processes.
-        frozen: makes a copy of the model before training, the default reference.
+        initial: makes a copy of the model before training, the default reference.
         scorer: makes the scorer of a model.
 
     Raises:
@@ -292,22 +291,16 @@ def open_scores(
         elif settings.required and config.model.lora is not None:  # the reference
             found[name] = Score(settings, bare=True)
         else:
-            model = frozen() if settings.required else _other(name, settings, config, policy)
-            model = model.to(parallel.device, score_dtype(settings)).eval().requires_grad_(False)
+            if settings.required:
+                model = initial()
+            else:
+                model = load_score(name, settings, config.model, policy.tokenizer)
             try:
-                own = scorer(model, config.training.packed)
+                own = scorer(frozen(model, settings, parallel.device), config.training.packed)
             except ConfigError as error:
                 raise ConfigError(f"scores.{name}: {error}") from error
             found[name] = Score(settings, parallel.frozen(own), own_end=end)
     return found
-
-
-def _other(name: str, settings: ScoreConfig, config: RunConfig, policy: Policy) -> Any:
-    source = score_folder(name, settings)
-    theirs = load_tokenizer(config.model, source)
-    if difference := tokenizer_difference(policy.tokenizer, theirs, settings.end):
-        raise ConfigError(f"scores.{name}: {difference.replace('scores.NAME', f'scores.{name}')}")
-    return load_model(config.model, source)
 
 
 def with_lagged(scores: Mapping[str, Score], parallel: Parallel, model: Any) -> dict[str, Score]:
