@@ -70,7 +70,7 @@ class OwnColumns:
                     f"{rewards if source == 'reward' else source} returned as the column {name!r} "
                     f"{counted(len(values), 'value')}, {shown(value)}, on problem {problem.id!r}, "
                     f"whose response has {counted(len(sample.tokens), 'token')}. Expected a finite "
-                    f"number, or one for each token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}},"
+                    f"number, or one per token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}},"
                     f" or from a function that gets the tokens: columns.{name}=FILE.py:FUNCTION"
                 )
             found[name] = values if many else values[0]
