@@ -89,8 +89,8 @@ def require_inputs(config: RunConfig) -> None:
             require_model(name)
     for source in filter(None, (config.data.source, config.data.test)):
         require_source(source)
-    named = {name: settings_of(config)[name] for name in ("rewards", "columns")}
-    for target in named_code(named):
+    settings = settings_of(config)
+    for target in named_code({name: settings[name] for name in ("rewards", "columns")}):
         if ".py:" in target:
             require_file(target)
 

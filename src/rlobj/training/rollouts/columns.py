@@ -64,15 +64,14 @@ class OwnColumns:
             many = isinstance(value, Sequence)
             values = value if many else [math.nan if value is None else value]
             finite = grade.undecided or all(map(math.isfinite, values))
-            size = len(sample.tokens)
-            if not finite or (many and len(values) != size):
+            if not finite or (many and len(values) != len(sample.tokens)):
                 rewards = f"Reward {' or '.join(self._rewards.targets)}"
                 raise RunError(
                     f"{rewards if source == 'reward' else source} returned as the column {name!r} "
                     f"{counted(len(values), 'value')}, {shown(value)}, on problem {problem.id!r}, "
-                    f"whose response has {counted(size, 'token')}. Expected a finite number, or "
-                    f"one for each token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}}, or from "
-                    f"a function that gets the tokens: set columns.{name}=FILE.py:FUNCTION"
+                    f"whose response has {counted(len(sample.tokens), 'token')}. Expected a finite "
+                    f"number, or one per token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}},"
+                    f" or from a function that gets the tokens: columns.{name}=FILE.py:FUNCTION"
                 )
             found[name] = values if many else values[0]
         return found
