@@ -99,14 +99,14 @@ def options(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(record, bool) and (not path or Path(record).is_file()):
         raise ConfigError(say("record", record))
     output: Any = found["output"] or {}
-    config = RunConfig(output=output, columns=own or {}, scores=found["scores"] or {})
-    columns = config.columns
+    run = RunConfig(output=output, columns=own or {}, scores=found["scores"] or {})
+    columns = run.columns
     if isinstance(preset, Preset):
-        require_scores(config.scores, preset.objective.read_scores)
+        require_scores(run.scores, preset.objective.read_scores)
     refuse_recorded(columns)
     if other := [name for name, source in columns.items() if ":" in source]:
         raise ConfigError(say("own_function", other[0], columns[other[0]]))
-    return {"preset": None, **found, "output": output, "columns": columns, "scores": config.scores}
+    return {"preset": None, **found, "output": output, "columns": columns, "scores": run.scores}
 
 
 def bounds(surrogate: Surrogate) -> dict[str, Any]:
