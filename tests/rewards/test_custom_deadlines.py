@@ -126,7 +126,7 @@ def test_results_come_while_later_calls_run():
 
     calls = Calls(partial(InThread, score, "f"), deadline=40.0)
     outcomes = calls.outcomes([CALL, (["p"], ["slow"], ["x"], {}, None)], allowed=0)
-    assert next(outcomes).grades == [(1.0, None)]
+    assert next(outcomes).grades == [(1.0, None, {}, "")]
     assert not release.is_set()
     release.set()
     assert next(outcomes).grades == [(1.0, None)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import InvalidFields, Model
@@ -85,7 +85,11 @@ def _read(value: Any) -> Any:
     return value
 
 
-ScoreField = Annotated[ScoreConfig, BeforeValidator(_read)]
+ScoreField = Annotated[
+    ScoreConfig,
+    BeforeValidator(_read),
+    WithJsonSchema({"anyOf": [{"const": REQUIRED}, ScoreConfig.model_json_schema()]}),
+]
 
 
 def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
