@@ -129,7 +129,7 @@ def test_results_come_while_later_calls_run():
     assert next(outcomes).grades == [(1.0, None, {}, "")]
     assert not release.is_set()
     release.set()
-    assert next(outcomes).grades == [(1.0, None)]
+    assert next(outcomes).grades == [(1.0, None, {}, "")]
     outcomes.close()
     calls.close()
 
@@ -428,5 +428,5 @@ def test_the_watch_begins_before_a_call_that_may_keep_the_lock_of_python(monkeyp
     calls = Calls(lambda: place, deadline=5.0)
     [outcome] = calls.outcomes([CALL], allowed=0)
     calls.close()
-    assert outcome.grades == [(1.0, None)]
+    assert outcome.grades == [(1.0, None, {}, "")]
     assert events[0] == "watched"
