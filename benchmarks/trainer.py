@@ -89,7 +89,14 @@ class Watch(Callback):
         self._began, self._rollout = now, 0.0
 
 
-def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> dict[str, Any]:
+def run_rlobj(
+    work: Work,
+    steps: int,
+    micro_batch: int,
+    seed: int,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """A run of rlobj: DAPO's loss, float32, no evaluation and no tables of samples."""
     watch = Watch()
     rlobj.train(
@@ -112,6 +119,7 @@ def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) ->
             "training.betas": BETAS,
             "seed": seed,
             **QUIET,
+            **(settings or {}),
         },
         callbacks=[watch],
     )

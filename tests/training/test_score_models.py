@@ -272,6 +272,10 @@ def test_a_teacher_that_is_not_what_it_was_is_refused(policy, tmp_path, what, me
         ({"teacher": {"model": "policy", "prompt": "nofile"}}, "which is no file"),
         ({"teacher": {"model": "policy", "prompt": "{{ hint }}"}}, "'hint' is undefined"),
         ({"teacher": {"model": "policy", "prompt": "{{ prompt"}}, "is no template"),
+        (
+            {"teacher": {"model": "policy", "prompt": "{{ prompt * 40 }}"}},
+            "has 160 tokens for .* most 125",
+        ),
     ],
 )
 def test_mistakes_are_told_before_the_run(policy, tmp_path, scores, message):

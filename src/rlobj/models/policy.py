@@ -334,6 +334,25 @@ def arithmetic(config: ModelConfig) -> torch.dtype | None:
     return torch.bfloat16 if half else None
 
 
+def prompt_limit(config: RunConfig, model: Any) -> int | None:
+    """Tokens that a prompt may have: as configured, and at most what the model's context leaves.
+
+    Raises:
+        ConfigError: it leaves none.
+    """
+    configured = config.data.max_prompt_tokens
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        return configured
+    longest = config.sampling.max_tokens
+    if longest >= context:
+        raise ConfigError(
+            f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
+            f"{context} tokens. Set sampling.max_tokens to less than {context}"
+        )
+    return min(configured or context, context - longest)
+
+
 def frozen(model: Any, score: ScoreConfig, device: Any) -> Any:
     """The model of a score on its device, in its dtype, never trained."""
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and torch.cuda.is_available())

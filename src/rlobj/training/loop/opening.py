@@ -39,6 +39,7 @@ from rlobj.models.policy import (
     load_model,
     load_policy,
     policy_of,
+    prompt_limit,
     vllm_sampler,
     with_adapters,
     without_adapters,
@@ -276,7 +277,7 @@ def open_trainer(
         with together(comm, "loading the model"):
             policy = initial.trained(newest)
             size = _size(policy.model)
-            limit = _prompt_limit(config, policy)
+            limit = prompt_limit(config, policy.model)
             train = _short_enough(train, policy.encode, limit, "training")
             test = _short_enough(test, policy.encode_test, limit, "held-out")
             scores = open_scores(
@@ -486,21 +487,6 @@ def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
         if comm.rank == 0:
             found = checkpoint.newest_sound(run, set_aside=True)
     return comm.broadcast(found)
-
-
-def _prompt_limit(config: RunConfig, policy: Policy) -> int | None:
-    """Tokens that a prompt may have: as configured, and at most what the model's context leaves."""
-    configured = config.data.max_prompt_tokens
-    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    if context is None:
-        return configured
-    longest = config.sampling.max_tokens
-    if longest >= context:
-        raise ConfigError(
-            f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
-            f"{context} tokens. Set sampling.max_tokens to less than {context}"
-        )
-    return min(configured or context, context - longest)
 
 
 def _short_enough(

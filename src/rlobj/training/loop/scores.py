@@ -21,7 +21,7 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
-from rlobj.models.policy import Policy, frozen, load_score
+from rlobj.models.policy import Policy, frozen, load_score, prompt_limit
 from rlobj.models.tokenizers import with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
@@ -296,11 +296,22 @@ def open_scores(
             else:
                 model = load_score(name, settings, config.model, policy.tokenizer)
             try:
+                _require_context(config, policy.model, model)
                 own = scorer(frozen(model, settings, parallel.device), config.training.packed)
             except ConfigError as error:
                 raise ConfigError(f"scores.{name}: {error}") from error
             found[name] = Score(settings, parallel.frozen(own), own_end=end)
     return found
+
+
+def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
+    """Check that a model reads sequences as long as the policy's."""
+    own, other = prompt_limit(config, policy), prompt_limit(config, model)
+    if other is not None and (own is None or other < own):
+        raise ConfigError(
+            f"its context leaves {other} tokens for a prompt, and the policy's more. Set "
+            f"data.max_prompt_tokens={other}"
+        )
 
 
 def with_lagged(scores: Mapping[str, Score], parallel: Parallel, model: Any) -> dict[str, Score]:
@@ -343,6 +354,8 @@ def hints_of(
 
     whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
 
+    limit = prompt_limit(config, policy.model)
+
     def fill(name: str, problem: Problem, feedback: str = "") -> Sequence[int]:
         problem = whole.get(problem.id, problem)
         fields = {**problem.extra, "prompt": problem.prompt, "answer": problem.answer}
@@ -353,7 +366,14 @@ def hints_of(
                 f"scores.{name}.prompt cannot be filled in for problem {problem.id}: {error}. Its "
                 f"columns are {', '.join(fields)} and feedback"
             ) from error
-        return policy.encode(replace(problem, prompt=text))
+        ids = policy.encode(replace(problem, prompt=text))
+        if limit is not None and len(ids) > limit:
+            raise ConfigError(
+                f"scores.{name}.prompt has {len(ids)} tokens for problem {problem.id}; expected at "
+                f"most {limit}. Shorten it, lower sampling.max_tokens, or raise "
+                "data.max_prompt_tokens"
+            )
+        return ids
 
     def hints(response: Response) -> dict[str, Sequence[int]]:
         return {name: fill(name, response.problem, response.grade.feedback) for name in templates}
