@@ -19,6 +19,7 @@ USUAL = {"rewards", "old_logprobs", "entropy", "old_entropy"}
         ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads. It needs a reference"),
         ("archer", "'ref_logprobs', which KL reads"),
         ("tis", "'sampler_logprobs', which the mismatch correction Truncate"),
+        ("opd", "'teacher_logprob', which shape 'teacher_gap' reads. It is of a score"),
         ("prime-rl", "'sampler_logprobs', which KL reads"),
     ],
 )

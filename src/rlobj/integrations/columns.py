@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from rlobj.base.errors import ConfigError
 from rlobj.objectives.objective import Objective
+from rlobj.objectives.rules import score_columns
 
 _WHOLE = "It needs the whole distribution of each token; `rlobj train` computes it"
 _ADVICE = {
@@ -13,6 +14,7 @@ _ADVICE = {
     "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
     "ref_logprobs": "It needs a reference model",
 }
+_SCORE = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
 _OWN = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
 
 
@@ -35,7 +37,8 @@ def check_columns(
     Raises:
         ConfigError: names each missing column, what reads it, and what would provide it.
     """
-    known = {**_ADVICE, **(advice or {})}
+    of_scores = dict.fromkeys(score_columns(objective.scores), _SCORE)
+    known = {**of_scores, **_ADVICE, **(advice or {})}
     missing = sorted(objective.needs.ever - {"logprobs", *provided})
     if missing:
         whose = f" of the preset {preset}" if preset else ""
