@@ -353,11 +353,15 @@ def prompt_limit(config: RunConfig, model: Any) -> int | None:
     return min(configured or context, context - longest)
 
 
+def score_dtype(score: ScoreConfig) -> torch.dtype:
+    """The dtype of the weights of a frozen model."""
+    half = score.dtype == "bfloat16" or (score.dtype == "auto" and torch.cuda.is_available())
+    return torch.bfloat16 if half else torch.float32
+
+
 def frozen(model: Any, score: ScoreConfig, device: Any) -> Any:
     """The model of a score on its device, in its dtype, never trained."""
-    half = score.dtype == "bfloat16" or (score.dtype == "auto" and torch.cuda.is_available())
-    dtype = torch.bfloat16 if half else torch.float32
-    return model.to(device, dtype).eval().requires_grad_(False)
+    return model.to(device, score_dtype(score)).eval().requires_grad_(False)
 
 
 def load_score(name: str, score: ScoreConfig, config: ModelConfig, tokenizer: Any) -> Any:

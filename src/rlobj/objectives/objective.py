@@ -473,8 +473,9 @@ class Objective(Model):
     @cached_property
     def scores_alone(self) -> bool:
         """Whether a group whose rewards are all equal may have a gradient, from a score."""
-        terms = [p for p in self.penalties if isinstance(p, KL) and p.score in self.scores]
-        return bool(terms) or not (self.shape is None or vanishes(self.shape))
+        kls = [penalty for penalty in self.penalties if isinstance(penalty, KL)]
+        teachers = [kl for kl in kls if kl.score not in (None, "reference")]
+        return bool(teachers) or not (self.shape is None or vanishes(self.shape))
 
     def reader(self, column: str) -> str | None:
         """The part of the objective that reads a TokenBatch column; None = no part reads it."""

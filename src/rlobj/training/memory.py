@@ -15,7 +15,10 @@ from torch import nn
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
+from rlobj.config.scores import ScoreConfig
 from rlobj.models.embedded import build_policy
+from rlobj.models.location import score_folder
+from rlobj.models.policy import score_dtype
 
 GIB = 1 << 30
 
@@ -135,8 +138,10 @@ def estimate(
     if lora is not None:
         frozen = copy[0] / ranks if sharded else copy[0]
         parts = {"frozen weights": (frozen, frozen), "adapters": (low, high)}
-    elif "ref_logprobs" in config.objective.needs.ever:
-        parts["reference model"] = copy
+    for name in sorted(config.objective.read_scores):
+        score = config.scores.get(name, ScoreConfig())
+        if kept := _score_bytes(score, config, size, trained) / (ranks if sharded else 1):
+            parts["reference model" if score.required else f"score {name}"] = (kept, kept)
     if sampling.engine == "transformers" and (sharded or sampling.async_depth):
         parts["sampler's copy"] = copy
     if sampling.engine == "vllm":
@@ -148,6 +153,18 @@ def estimate(
             share += settings.kv_cache_bytes
         parts["vLLM"] = (share, share if settings.sleep_level == 0 else 0.0)
     return Memory(parts, card)
+
+
+def _score_bytes(score: ScoreConfig, config: RunConfig, size: Size, trained: float) -> float:
+    """Bytes that the weights of a score take on all ranks together, or on each without shards."""
+    if score.is_policy:
+        return 4.0 * trained if score.ema or score.every else 0.0
+    if score.server or (score.required and config.model.lora is not None):
+        return 0.0
+    named = None
+    if not score.required:
+        named = Size.named(ModelConfig(name=score_folder("", score)))
+    return float((named or size).total * score_dtype(score).itemsize)
 
 
 def require_memory(

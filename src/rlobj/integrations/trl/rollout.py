@@ -28,7 +28,7 @@ from rlobj.objectives.joining import differ, rounding, total_reward
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.ranks import agree
+from rlobj.ranks import agree, together
 from rlobj.records.metrics import MicroBatchResult
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,8 @@ class Rollouts(_Trainer):
             agree(error, "sampling", self._comm)
         output |= self._own_columns(inputs, logged, output["completion_ids"].device)
         for name, scorer in self._scores.items():
-            output[f"{OWN}{name}_logprob"] = scorer.logprobs(output)
+            with together(self._comm, f"scoring by scores.{name}"):
+                output[f"{OWN}{name}_logprob"] = scorer.logprobs(output)
         rewards, size = found[-1], len(output["completion_ids"])
         rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
         ids = rows + progress.rows if training else rows

@@ -183,7 +183,6 @@ class Learner:
                 updates.append(metrics)
         found = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
         change = self.entropy_change(table, found.pop(PREDICTED, 0.0))
-        self.scores.follow(self.steps + 1)
         return {**found, **change, **self.scores.metrics(table, whole.sequences)}
 
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:

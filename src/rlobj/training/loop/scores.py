@@ -1,9 +1,9 @@
 """The scores of a run: policies that score the tokens of a rollout before a step trains on it.
 
-reference, a model of the hub, a run      frozen weights, spread over ranks as the policy is
-model: policy                             the policy's own weights, under another prompt
-model: policy with ema or every           a `Lagged` copy of what is trained
-server                                    log-probs of a vLLM server
+reference, a model of the hub, a run    frozen weights, spread over ranks as the policy is
+model: policy                           the policy's own weights, under another prompt
+model: policy with ema or every         a `Lagged` copy of what is trained
+server                                  log-probs of a vLLM server
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.ranks import together
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
@@ -224,7 +225,9 @@ class Scores:
         self, name: str, score: Score, sequences: Sequences, table: TokenBatch
     ) -> dict[str, Tensor]:
         if score.server is not None:
-            values = [x for each in score.server.logprobs(sequences) for x in each]
+            values: list[float] = []
+            with together(self._parallel.comm, f"scoring by scores.{name}", survive=True):
+                values = [x for each in score.server.logprobs(sequences) for x in each]
             return {score_column(name): torch.tensor(values).to(table.logprobs)}
         weights: Any = contextlib.nullcontext()
         if score.bare:
@@ -277,10 +280,15 @@ def open_scores(
         RunError: a server does not answer.
     """
     found: dict[str, Score] = {}
-    end = policy.tokenizer.eos_token_id
+    end, ever = policy.tokenizer.eos_token_id, objective.needs.ever
     for name in sorted(objective.read_scores):
         settings = config.scores.get(name, ScoreConfig())
         if settings.server is not None:
+            if f"{name}_entropy" in ever:
+                raise ConfigError(
+                    f"the objective reads {name}_entropy, and a server gives no entropies: use a "
+                    f"local model (scores.{name}.model or scores.{name}.run)"
+                )
             temperature = config.sampling.temperature
             server = ServerScorer(settings.server, name=name, temperature=temperature)
             if parallel.rank == 0:

@@ -25,6 +25,7 @@ def run_step(trainer: Trainer) -> None:
     else:  # no group has responses that differ in reward
         trainer.metrics |= trainer.check_samples(rollout)
     learner.steps += 1
+    learner.scores.follow(learner.steps)
     trainer.record_rollout(rollout)
     trainer.sync()
     trainer.evaluate()
