@@ -268,7 +268,7 @@ def test_a_teacher_that_is_not_what_it_was_is_refused(policy, tmp_path, what, me
     [
         ({}, r"reads the score 'teacher', and nothing says .* scores\.teacher\.run=RUN"),
         ({"teacher": "required"}, r"nothing says where its model is"),
-        ({"teacher": {"run": "nowhere"}}, "nowhere"),
+        ({"teacher": {"run": "nowhere"}}, "nowhere is not a run: there is no such folder"),
         ({"teacher": {"model": "policy", "prompt": "nofile"}}, "which is no file"),
         ({"teacher": {"model": "policy", "prompt": "{{ hint }}"}}, "'hint' is undefined"),
         ({"teacher": {"model": "policy", "prompt": "{{ prompt"}}, "is no template"),

@@ -59,7 +59,7 @@ STOP_FILE = "stopped.json"
 
 REWARD_FILE = "the file of a reward"
 """The name of a change that is no setting: somebody edited that file."""
-FORMAT = 1
+FORMAT = 2
 """Of the files of a run, in sessions.jsonl. A change that makes older runs unreadable adds 1."""
 _STEP = itemgetter("step")
 MOST_LINE = 1 << 24

@@ -17,7 +17,7 @@ from rlobj.base.files import located, parse_json, read_whole, refuse_others, ste
 from rlobj.base.targets import require_file
 from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import is_run, named_checkpoint, newest_checkpoint
+from rlobj.config.run_folder import is_run, named_checkpoint, newest_checkpoint, read_settings
 from rlobj.config.scores import ScoreConfig
 from rlobj.config.starting import refuse_senseless
 from rlobj.data.sources import require_source
@@ -143,6 +143,7 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
         found["model"] = located(score.model, Path.cwd())
     if score.run is not None:
         path = Path(score.run).expanduser().absolute()
+        read_settings(path)  # which says what else it is
         checkpoint = named_checkpoint(path, score.checkpoint)
         found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
         found["digest"] = digest_of(checkpoint)
