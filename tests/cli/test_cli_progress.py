@@ -17,7 +17,7 @@ from rlobj.insight import Finding
 from rlobj.rewards import Graded
 from rlobj_cli.screen.progress import LiveScreen, PlainScreen, open_screen
 
-FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread", "reference": "not needed"}
+FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
 
 
 def half_right() -> BenchmarkSummary:

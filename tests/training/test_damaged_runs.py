@@ -68,7 +68,7 @@ def test_a_run_of_another_version_is_refused_with_its_version(run):
     del session["format"]
     session["versions"]["rlobj"] = "0.0.9"
     (run / "sessions.jsonl").write_text(json.dumps(session) + "\n")
-    expected = r"another version of rlobj \(0\.0\.9, with files of format 0; expected 1\)"
+    expected = r"another version of rlobj \(0\.0\.9, with files of format 0; expected 2\)"
     for read in (rlobj.resume, rlobj.report, rlobj.diagnose, rlobj.inspect, find_model):
         with pytest.raises(ConfigError, match=expected):
             read(run)

@@ -107,7 +107,7 @@ class Screen(Stages, Callback):
         self.ended = time.time()
         device = facts["device"]
         shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread")}
-        self.console.print(facts_grid({k: v for k, v in shown.items() if k != "reference"}))
+        self.console.print(facts_grid(shown))
         self.console.print()
 
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:

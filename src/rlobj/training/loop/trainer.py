@@ -221,7 +221,7 @@ class Trainer:
             "device": f"{device}, {arithmetic}{threads}{ranks}",
             "sampler": config.sampling.engine
             + (f", {counted(depth, 'step')} ahead" if depth else ""),
-            "scores": learner.scores.described() or "none",
+            **({"scores": scores} if (scores := learner.scores.described()) else {}),
             "run": str(nearby(self.run.path)),
         }
 
