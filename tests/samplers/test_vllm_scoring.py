@@ -18,15 +18,18 @@ import pytest
 import torch
 from forked import wait_until
 from served import ONE_PROCESS, READY
+from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import free_port
 from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer
+from rlobj.records import read_tables
 from rlobj.samplers.vllm.auth import KEY_VARIABLE
 from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import score_samples
+from rlobj.training import run_training
 
 POSITIONS = 128
 REAL = [
@@ -151,6 +154,25 @@ def test_the_servers_tokenizer_is_compared_with_the_policys(scorer, alphabet, eo
     assert scorer.url in str(caught.value)
     if eos != "<eos>":
         scorer.check(other, end=2)
+
+
+@real
+def test_a_run_learns_from_a_teacher_behind_a_server(plain, model, monkeypatch, tmp_path):
+    monkeypatch.setenv(KEY_VARIABLE, "plain")
+    own = {"model": {"name": str(save_tiny_policy(tmp_path / "policy", seed=3))}}
+    own |= {"scores": {"teacher": {"server": plain[1]}}, "objective": {"shape": "teacher_gap"}}
+    own |= {"output": {"tables_every": 1}}
+    run_training(
+        tiny_config(tmp_path / "policy", "grpo", training={"steps": 2}, **own), tmp_path / "run"
+    )
+    [update] = read_tables(tmp_path / "run", [2])
+    with torch.no_grad():
+        expected = score_samples(model, update.sequences).logprobs
+    found = update.table.columns["teacher_logprob"]
+    assert float((found - expected).abs().max()) < TOLERANCE
+    refused = {**own, "objective": {"shape": "teacher_entropy"}}
+    with pytest.raises(ConfigError, match="a server gives no entropies"):
+        run_training(tiny_config(tmp_path / "policy", "grpo", **refused), tmp_path / "other")
 
 
 def score_again_and_again(scorer: ServerScorer) -> None:

@@ -289,8 +289,14 @@ def open_scores(
                     f"the objective reads {name}_entropy, and a server gives no entropies: use a "
                     f"local model (scores.{name}.model or scores.{name}.run)"
                 )
-            temperature = config.sampling.temperature
-            server = ServerScorer(settings.server, name=name, temperature=temperature)
+            waits = config.sampling.server
+            server = ServerScorer(
+                settings.server,
+                name=name,
+                temperature=config.sampling.temperature,
+                timeout=waits.timeout,
+                patience=waits.patience,
+            )
             if parallel.rank == 0:
                 server.check(policy.tokenizer, end=settings.end)
             found[name] = Score(settings, server=server, own_end=end)
