@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlobj import BatchError, ConfigError, Objective, TokenBatch, column
+from rlobj import BatchError, ConfigError, Objective, TokenBatch, column, load_preset
+from rlobj.config.presets import preset_names
 
 LENGTHS = [3, 0, 2, 4]
 
@@ -188,8 +189,8 @@ def test_a_number_of_a_score_that_is_not_finite_is_named():
         ("when(teacher_gap > 0, advantage, -advantage)", True),
         ("advantage.prefix_sum()", True),
         ("advantage + 0.5 * clip(teacher_gap, -5, 5)", False),
-        ("clip(advantage, 0.1, 1)", False),
-        ("exp(advantage)", False),
+        ("clip(advantage, 0.1, 1) * teacher_prob", False),
+        ("exp(advantage) * teacher_prob", False),
         ("teacher_gap", False),
     ],
 )
@@ -199,6 +200,12 @@ def test_a_group_of_equal_rewards_has_a_gradient_where_the_shape_is_not_zero(sha
     batch = table().replace(rewards=torch.ones(4))
     [advantages] = objective.plan([batch]).advantages
     assert bool((advantages == 0).all()) is found
+
+
+def test_only_a_score_gives_a_group_of_equal_rewards_its_signal():
+    """Presets that shape advantages in other ways keep dynamic sampling as it is."""
+    found = {name for name in preset_names() if load_preset(name).objective.scores_alone}
+    assert found == {"opd", "exopd", "iw-opd", "tropd", "opsd", "sdar"}
 
 
 @pytest.mark.parametrize(("estimator", "note"), [("k1", "gradient .* is 0"), ("k3", "grow as exp")])

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from runs import ROWS, ROWS_TEMPLATE, make_steps, metrics, ranks, same, weights, write_config
 from safetensors.torch import load_file, save_file
 from tiny import save_tiny_policy, tiny_config
 
 import rlobj
 from rlobj import ConfigError, DataError, RunError
-from rlobj.config.run_folder import checkpoints
+from rlobj.config.run_folder import checkpoints, read_run_config
 from rlobj.models.embedded import build_tokenizer
+from rlobj.models.location import write_manifest
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training
@@ -239,17 +241,22 @@ def change(run: Path, what: str) -> None:
     if what == "retrained":
         file = newest / "manifest.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "more": [0, 0]}))
+    elif what == "exchanged":
+        file = next((newest / "model").glob("*.safetensors"))
+        save_file({n: x + 1 for n, x in load_file(file).items()}, file)
     elif what == "deleted":
         newest.rename(newest.with_name("gone"))
     else:
         file = next((newest / "model").glob("*.safetensors"))
         save_file({n: x * float("nan") for n, x in load_file(file).items()}, file)
+        write_manifest(newest)
 
 
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("retrained", "has changed since this run began"),
+        ("exchanged", "is damaged .*has changed since it was written"),
+        ("retrained", "it has changed since"),
         ("deleted", "has no checkpoint"),
         ("nan", r"scores\.teacher: .* logits are not finite: its weights are damaged"),
     ],
@@ -257,8 +264,11 @@ def change(run: Path, what: str) -> None:
 def test_a_teacher_that_is_not_what_it_was_is_refused(policy, tmp_path, what, message):
     teacher = tmp_path / "teacher"
     run_training(tiny_config(policy, "grpo", training={"steps": 1}), teacher)
+    if what == "nan":
+        change(teacher, what)
     config = config_of(policy, {"teacher": {"run": str(teacher)}}, objective=GAP)
-    change(teacher, what)
+    if what != "nan":
+        change(teacher, what)
     with pytest.raises(ConfigError, match=message):
         run_training(config, tmp_path / "run")
 
@@ -269,12 +279,12 @@ def test_a_teacher_that_is_not_what_it_was_is_refused(policy, tmp_path, what, me
         ({}, r"reads the score 'teacher', and nothing says .* scores\.teacher\.run=RUN"),
         ({"teacher": "required"}, r"nothing says where its model is"),
         ({"teacher": {"run": "nowhere"}}, "nowhere is not a run: there is no such folder"),
-        ({"teacher": {"model": "policy", "prompt": "nofile"}}, "which is no file"),
+        ({"teacher": {"model": "policy", "prompt": "nofile"}}, "which is no file that can be read"),
         ({"teacher": {"model": "policy", "prompt": "{{ hint }}"}}, "'hint' is undefined"),
         ({"teacher": {"model": "policy", "prompt": "{{ prompt"}}, "is no template"),
         (
             {"teacher": {"model": "policy", "prompt": "{{ prompt * 40 }}"}},
-            "has 160 tokens for .* most 125",
+            "has 160 tokens for .* leaves 125",
         ),
     ],
 )
@@ -341,3 +351,46 @@ def test_problems_without_answers_are_enough_for_a_teacher_alone(policy, teacher
     assert line["reward/undecided_share"] == 1
     assert line["train/grad_norm"] > 0
     assert not line["diagnosis/findings"]
+
+
+def test_a_rank_without_responses_scores_with_the_others(policy, teacher, tmp_path):
+    scores = {"teacher": {"run": str(teacher)}, **LAGS["scores"]}
+    objective = {"shape": "teacher_gap + 0.1 * slow_gap + 0.1 * lag_gap", "surrogate": "reinforce"}
+    sampling = {"prompts_per_step": 1, "group_size": 1}
+    training = {"steps": 2, "learning_rate": 5e-3}
+    config = config_of(policy, scores, objective=objective, sampling=sampling, training=training)
+    run_training(config, tmp_path / "one")
+    file = write_config(config, tmp_path / "config.yaml")
+    ranks(["train", "--config", file, "--model", policy, "--out", tmp_path / "two"], 2)
+    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
+    for before, after in zip(one, two, strict=True):
+        assert after["score/teacher/gap"] == pytest.approx(before["score/teacher/gap"], abs=1e-6)
+        assert after["loss/policy"] == pytest.approx(before["loss/policy"], abs=1e-6)
+
+
+def test_a_run_from_another_takes_another_teacher_and_reads_no_file_that_it_names(
+    policy, teacher, tmp_path
+):
+    config = config_of(
+        policy, {"teacher": {"run": str(teacher)}}, objective=GAP, training={"steps": 1}
+    )
+    run_training(config, tmp_path / "first")
+    settings = {"training.steps": 1, "scores.teacher.model": str(policy)}
+    rlobj.train(from_run=tmp_path / "first", settings=settings, out=tmp_path / "second")
+    assert metrics(tmp_path / "second")[-1]["score/teacher/gap"] != 0
+    stranger = tmp_path / "first" / "config.resolved.yaml"
+    own = yaml.safe_load(stranger.read_text())
+    own["scores"]["teacher"]["prompt"] = str(tmp_path / "secret")
+    (tmp_path / "secret").write_text("{{ secret }}")
+    stranger.write_text(yaml.safe_dump(own))
+    with pytest.raises(ConfigError, match="prompt is no template"):
+        rlobj.train(from_run=tmp_path / "first", settings=settings, out=tmp_path / "third")
+
+
+def test_a_kl_in_the_reward_against_a_teacher_can_be_trained_and_recorded(
+    policy, teacher, tmp_path
+):
+    objective = {"reward_kl": {"coefficient": 0.1, "against": "teacher"}}
+    config = config_of(policy, {"teacher": {"run": str(teacher)}}, objective=objective)
+    run_training(config, tmp_path / "run")
+    assert read_run_config(tmp_path / "run").objective == config.objective

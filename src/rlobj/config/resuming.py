@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +34,7 @@ RESUMABLE_SETTINGS = (
     "sampling.vllm",
     "sampling.server",
     "sampling.max_logprob_gap",
+    "scores.*.server",
     "checkpoint",
     "output",
 )
@@ -75,7 +77,7 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
 
 def _within(path: str, *names: str) -> bool:
     """Whether a setting is one of those, or in a section among them."""
-    return f"{path}.".startswith(tuple(f"{name}." for name in names))
+    return any(fnmatch(f"{path}.", f"{name}.*") for name in names)
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

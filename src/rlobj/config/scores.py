@@ -70,15 +70,26 @@ class ScoreConfig(Model):
                 and "the policy itself has a gap of 0: add prompt, ema or every"
             ),
             "end": self.end is not None and self.is_policy and "the policy has its own end token",
+            "dtype": (
+                self.dtype != "auto"
+                and bool(self.is_policy or self.server)
+                and "is for the weights of a frozen model"
+            ),
+            "digest": self.digest and not self.run and "belongs to run: RUN",
         }
         if problems := [(name, str(text)) for name, text in checks.items() if text]:
             raise InvalidFields(problems)
         return self
 
 
+def is_template(prompt: str) -> bool:
+    """Whether a score's prompt is a template, and no file with one."""
+    return "{{" in prompt or "{%" in prompt
+
+
 def _read(value: Any) -> Any:
     """`required` is a score whose model the run names."""
-    if value == REQUIRED or value is None:
+    if value == REQUIRED:
         return {}
     if isinstance(value, Mapping) and value.get("kind") == REQUIRED:  # with settings above it
         return {name: each for name, each in value.items() if name != "kind"}
@@ -95,9 +106,9 @@ ScoreField = Annotated[
 def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """A partial RunConfig whose objective knows the names of the scores and of the columns."""
     found = dict(config)
-    if isinstance(own := config.get("columns"), Mapping):
-        found["columns"] = {name: source for name, source in own.items() if source is not None}
     for section in ("scores", "columns"):
+        if isinstance(own := config.get(section), Mapping):  # null removes one
+            found[section] = {name: each for name, each in own.items() if each is not None}
         names, objective = found.get(section), found.get("objective", {})
         given = isinstance(objective, Mapping) or hasattr(objective, section)
         if not (names and isinstance(names, Mapping) and given):

@@ -18,7 +18,7 @@ from rlobj.base.targets import require_file
 from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, named_checkpoint, newest_checkpoint, read_settings
-from rlobj.config.scores import ScoreConfig
+from rlobj.config.scores import ScoreConfig, is_template
 from rlobj.config.starting import refuse_senseless
 from rlobj.data.sources import require_source
 
@@ -131,28 +131,49 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
         ConfigError: there is no such file, run or checkpoint.
     """
     found: dict[str, Any] = {}
-    if score.prompt is not None and "{{" not in score.prompt:
-        file = Path(score.prompt).expanduser()
-        if not file.is_file():
-            raise ConfigError(
-                f"scores.{name}.prompt is {score.prompt!r}, which is no file; expected a file, or "
-                "a template such as '{{ prompt }} The answer is {{ answer }}.'"
-            )
-        found["prompt"] = read_whole(file, 1 << 20).decode()
+    if score.prompt is not None and not is_template(score.prompt):
+        found["prompt"] = _read_template(name, score.prompt)
     if score.model is not None and not score.is_policy:
         found["model"] = located(score.model, Path.cwd())
     if score.run is not None:
         path = Path(score.run).expanduser().absolute()
         read_settings(path)  # which says what else it is
-        checkpoint = named_checkpoint(path, score.checkpoint)
+        checkpoint = _checkpoint(name, score.model_copy(update={"run": str(path)}))
         found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
-        found["digest"] = digest_of(checkpoint)
+        found["digest"] = _digest(checkpoint)
     return score.model_copy(update=found)
 
 
-def digest_of(checkpoint: Path) -> str:
+def _read_template(name: str, prompt: str) -> str:
+    """The template in a file."""
+    try:
+        text = read_whole(Path(prompt).expanduser(), 1 << 20).decode()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"scores.{name}.prompt is {prompt[:80]!r}, which is no file that can be read: {error}. "
+            "Expected a file, or a template such as '{{ prompt }} The answer is {{ answer }}.'"
+        ) from error
+    if not is_template(text):
+        raise ConfigError(f"scores.{name}.prompt: {prompt} has no {{{{ prompt }}}} in it")
+    return text
+
+
+def _digest(checkpoint: Path) -> str:
     """The digest of a checkpoint's manifest, which lists the digests of its files."""
     return hashlib.sha256(read_whole(checkpoint / "manifest.json")).hexdigest()[:16]
+
+
+def _checkpoint(name: str, score: ScoreConfig) -> Path:
+    """The checkpoint of a score's run; its files are those that its digest stands for."""
+    checkpoint = named_checkpoint(Path(str(score.run)), score.checkpoint)
+    require_sound(checkpoint, "model/")
+    if score.digest not in (None, _digest(checkpoint)):
+        raise ConfigError(
+            f"scores.{name}.run: {checkpoint} is not the checkpoint with the digest "
+            f"{score.digest}: it has changed since. Put the old one back, or start a new run with "
+            f"scores.{name}.digest=null"
+        )
+    return checkpoint
 
 
 def score_folder(name: str, score: ScoreConfig) -> str:
@@ -163,10 +184,4 @@ def score_folder(name: str, score: ScoreConfig) -> str:
     """
     if score.run is None:
         return str(score.model)
-    checkpoint = named_checkpoint(Path(score.run), score.checkpoint)
-    if score.digest not in (None, digest_of(checkpoint)):
-        raise ConfigError(
-            f"scores.{name}.run: {checkpoint} has changed since this run began, so the score would "
-            "be another model. Put the old checkpoint back, or start a new run"
-        )
-    return str(checkpoint / "model")
+    return str(_checkpoint(name, score) / "model")

@@ -334,28 +334,29 @@ def arithmetic(config: ModelConfig) -> torch.dtype | None:
     return torch.bfloat16 if half else None
 
 
-def prompt_limit(config: RunConfig, model: Any) -> int | None:
+def prompt_limit(config: RunConfig, model: Any, *, configured: bool = True) -> int | None:
     """Tokens that a prompt may have: as configured, and at most what the model's context leaves.
 
     Raises:
         ConfigError: it leaves none.
     """
-    configured = config.data.max_prompt_tokens
+    most = config.data.max_prompt_tokens if configured else None
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if context is None:
-        return configured
+        return most
     longest = config.sampling.max_tokens
     if longest >= context:
         raise ConfigError(
             f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
             f"{context} tokens. Set sampling.max_tokens to less than {context}"
         )
-    return min(configured or context, context - longest)
+    return min(most or context, context - longest)
 
 
 def score_dtype(score: ScoreConfig) -> torch.dtype:
-    """The dtype of the weights of a frozen model."""
-    half = score.dtype == "bfloat16" or (score.dtype == "auto" and torch.cuda.is_available())
+    """The dtype of the weights of a frozen model; the reference has the policy's, float32."""
+    usual = torch.cuda.is_available() and not score.required
+    half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
     return torch.bfloat16 if half else torch.float32
 
 
@@ -374,7 +375,14 @@ def load_score(name: str, score: ScoreConfig, config: ModelConfig, tokenizer: An
     source = score_folder(name, score)
     if difference := tokenizer_difference(tokenizer, load_tokenizer(config, source), score.end):
         raise ConfigError(f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}"))
-    return load_model(config, source)
+    model: Any = load_model(config, source)
+    rows, ids = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
+    if rows <= ids:
+        raise ConfigError(
+            f"scores.{name}: the model has {rows} embeddings, and the policy's tokenizer ids up to "
+            f"{ids}. Use a teacher with the policy's tokenizer"
+        )
+    return model
 
 
 def load_model(config: ModelConfig, source: str) -> nn.Module:

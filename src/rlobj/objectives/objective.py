@@ -473,9 +473,13 @@ class Objective(Model):
     @cached_property
     def scores_alone(self) -> bool:
         """Whether a group whose rewards are all equal may have a gradient, from a score."""
-        kls = [penalty for penalty in self.penalties if isinstance(penalty, KL)]
-        teachers = [kl for kl in kls if kl.score not in (None, "reference")]
-        return bool(teachers) or not (self.shape is None or vanishes(self.shape))
+        others = {*self.scores} - {"reference"}
+        if any(isinstance(each, KL) and each.score in others for each in self.penalties):
+            return True
+        names = {*rules.score_columns(others)}
+        terms = [self.shape, *(penalty.coefficient for penalty in self.penalties)]
+        reading = [x for x in terms if x is not None and names & {str(n) for n in x.walk()}]
+        return not all(map(vanishes, reading))
 
     def reader(self, column: str) -> str | None:
         """The part of the objective that reads a TokenBatch column; None = no part reads it."""

@@ -186,6 +186,6 @@ class RewardKL(Model):
 RewardKLField = Annotated[
     RewardKL,
     BeforeValidator(lambda x: x if isinstance(x, dict | RewardKL) else {"coefficient": x}),
-    PlainSerializer(lambda x: x.coefficient if x.against == "reference" else dict(x)),
+    PlainSerializer(lambda x: x.coefficient if x.against == "reference" else x.model_dump()),
     WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, RewardKL.model_json_schema()]}),
 ]

@@ -40,6 +40,7 @@ from rlobj.config.presets import difference, load_preset, merge, read_yaml
 from rlobj.config.resuming import refuse_changes, require_trust
 from rlobj.config.run_config import RunConfig, build_config, learning_rate, settings_of
 from rlobj.config.run_folder import RunFolder, dump_config
+from rlobj.config.scores import is_template
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
@@ -328,11 +329,29 @@ def layers_from(
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
         layer = FromFile(f"{layer}@{step_of(checkpoint)}")
+    _prepare_scores(path, settings, merged(given))
     layers = [(layer, settings), *given]
     if not trust:
         named = merged(layer for layer in given if not isinstance(layer[0], FromFile))
         require_trust(path, merged(layers), named)
     return layers
+
+
+def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Check the scores of another run, and leave out the models of those that get another one.
+
+    Raises:
+        ConfigError: a prompt of the run is no template: a stranger's run may name any file.
+    """
+    above = given.get("scores") or {}
+    for name, score in (settings.get("scores") or {}).items():
+        if score.get("prompt") and not is_template(score["prompt"]):
+            raise ConfigError(
+                f"{run}: scores.{name}.prompt is no template, but {score['prompt']!r}"
+            )
+        if isinstance(above.get(name), Mapping) and above[name].keys() & {"model", "run", "server"}:
+            for key in ("model", "run", "checkpoint", "digest", "server"):
+                score.pop(key, None)
 
 
 def prepared(config: RunConfig) -> RunConfig:
@@ -376,7 +395,8 @@ def check_functions(config: RunConfig) -> None:
         OwnColumns(config).check(load_problems(config.data, "train"))
     if config.rewards.targets:
         with closing(config.rewards.open()) as grader:
-            grader.check(load_problems(config.data, "train"))
+            answers = config.objective.reads_rewards
+            grader.check(load_problems(config.data, "train", answers=answers))
             refuse_unknown_accuracy(config, grader.says_right)
 
 

@@ -27,7 +27,7 @@ from rlobj.objectives.evaluator import Values
 from rlobj.objectives.explanation import rule_columns
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.penalties import EntropyBonus
-from rlobj.objectives.rules import Rule, declared
+from rlobj.objectives.rules import Rule, declared, score_columns
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.reading import checked_files, sound
@@ -69,7 +69,10 @@ def replay(
     """
     path = Path(tables) if isinstance(tables, str | Path) else None
     settings = read_yaml(path / CONFIG_FILE) if path and is_run(path) else {}
-    with declared(settings.get("objective", {}).get("columns", ())):  # which rules may read
+    own = settings.get("objective")
+    own = own if isinstance(own, dict) else {}
+    names = (*own.get("columns", ()), *score_columns(own.get("scores", ())))
+    with declared(names):  # which rules may read
         found = _Replay(read_candidates(objectives, sweep, trust), tokens)
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")

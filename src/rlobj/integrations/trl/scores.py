@@ -39,6 +39,8 @@ class TrlScore:
     def __init__(
         self, name: str, settings: ScoreConfig, tokenizer: Any, temperature: float, device: Any
     ) -> None:
+        if name == "reference":
+            raise ConfigError("scores.reference: in TRL the reference is that of beta")
         if settings.is_policy or settings.prompt:
             raise ConfigError(
                 f"scores.{name}: in TRL a score is a frozen model with the same prompt: model, run "

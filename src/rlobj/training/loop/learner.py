@@ -173,17 +173,19 @@ class Learner:
         if self._scored:  # else an update compares the log-probs of its own forward passes
             gap = self._samples.compare(vars(table), table.sampler_logprobs, self.state)
         updates: list[Metrics] = []
+        logprobs = table.logprobs.detach()
         for phase in self.objective.phases * self.config.training.passes:
             for batch in whole.mini_batches(table):
                 batch = self._refreshed(batch, first=not updates)
                 observed, metrics = self._update(phase, batch)
                 if table.entropy is None and observed is not None:  # it scored the rollout
                     table = table.replace(entropy=observed.entropy)
+                    logprobs = observed.logprobs
                 on_update(len(updates), batch, observed, metrics)
                 updates.append(metrics)
         found = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
         change = self.entropy_change(table, found.pop(PREDICTED, 0.0))
-        return {**found, **change, **self.scores.metrics(table, whole.sequences)}
+        return {**found, **change, **self.scores.metrics(table, logprobs, whole.sequences)}
 
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
         """One optimizer update on one mini-batch; what it observed, and its metrics.
@@ -259,18 +261,16 @@ class Learner:
             own = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
         return {**self.forward.columns(self.scorer, sequences, **_ALL), "proxy_logprobs": own}
 
-    def logprobs(
-        self, sequences: Sequences, scorer: PolicyScorer | None = None, **settings: Any
-    ) -> Tensor:
-        """log π of the response tokens under the present weights, or by another scorer [N]."""
+    def logprobs(self, sequences: Sequences, **settings: Any) -> Tensor:
+        """log π of the response tokens under the present weights, [N]."""
         with torch.no_grad():
-            return self.forward.columns(scorer or self.scorer, sequences, **settings)["logprobs"]
+            return self.forward.columns(self.scorer, sequences, **settings)["logprobs"]
 
     def _finite(self, table: TokenBatch) -> bool:
         """Whether the policy's columns are finite on all ranks."""
         columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
         bad = any(x is not None and not bool(torch.isfinite(x.detach()).all()) for x in columns)
-        return not any_rank(bad, self.comm)
+        return not any_rank(bad or not self.scores.finite(table), self.comm)
 
     def _refreshed(self, batch: MiniBatch, first: bool) -> MiniBatch:
         """The mini-batch with the policy's columns as the rules read them in this update.

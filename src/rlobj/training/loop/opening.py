@@ -170,7 +170,8 @@ class CallerInputs:
 
     def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
         """What grades responses to the problems; to be entered."""
-        if self.reward is None and not any(each.answer for each in problems):
+        named = self.reward is not None or config.rewards.targets
+        if not named and not any(each.answer for each in problems):
             return Ungraded()  # a score is all that the objective reads
         if isinstance(config.rewards, Several):
             return config.rewards.open(self._functions)
@@ -268,7 +269,7 @@ def open_trainer(
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
         with together(comm, "checking the reward"):
-            grader = stack.enter_context(inputs.grader(config, train))
+            grader = stack.enter_context(inputs.grader(config, [*train, *test]))
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, inputs, parallel, stack)

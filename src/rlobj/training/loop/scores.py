@@ -177,28 +177,49 @@ class Scores:
                 )
             ]
             found = self._columns(name, score, sequences, table)
-            self._require_finite(name, found, table, step)
+            if score.frozen is not None or score.server is not None:
+                self._require_finite(name, found, table, step)
             raw = score_column(name)
             fields = {raw: found.pop(raw)} if raw == "ref_logprobs" else {}
             table = table.replace(columns={**table.columns, **found}, **fields)
         return table
+
+    def finite(self, table: TokenBatch) -> bool:
+        """Whether the columns that the policy's own weights gave are finite on this rank."""
+        own = [n for n, x in self.all.items() if x.frozen is None and x.server is None]
+        columns = [table.column(score_column(name), "the step") for name in own]
+        return all(bool(column.isfinite().all()) for column in columns)
 
     def follow(self, step: int) -> None:
         """Move the scores that follow the policy, at the end of a step (from 1)."""
         for lagged in self.lagged.values():
             lagged.follow(step)
 
-    def metrics(self, table: TokenBatch, sequences: Sequences) -> dict[str, float]:
+    def metrics(
+        self, table: TokenBatch, logprobs: Tensor, sequences: Sequences
+    ) -> dict[str, float]:
         """The mean of l_NAME − l of each score over all tokens, in nats; and of teachers, which are
-        other models, what the checks of a diagnosis read."""
+        other models, what the checks of a diagnosis read.
+
+        Args:
+            table: of the step.
+            logprobs: l at the start of the step, [N]; NaN = not scored.
+            sequences: of the table.
+        """
         found: dict[str, float] = {}
+        known = ~logprobs.isnan()
         for name, score in self.all.items():
-            gap = (table.column(score_column(name), "the metrics") - table.logprobs).detach()
-            found[f"score/{name}/gap"] = self._mean(gap, torch.ones_like(gap, dtype=torch.bool))
+            gap = (table.column(score_column(name), "the metrics") - logprobs).detach()
+            gap = gap.masked_fill(~known, 0.0)
+            found[f"score/{name}/gap"] = self._mean(gap, known)
             if score.own_end is not None and not score.settings.required:
                 ends = [bool(len(t)) and t[-1] == score.own_end for _, t in sequences]
                 last = table.positions == table.spread(table.lengths) - 1
-                ended = last & table.spread(torch.tensor(ends, device=gap.device))
+                ended = (
+                    known
+                    & last
+                    & table.spread(torch.tensor(ends, dtype=torch.bool, device=gap.device))
+                )
                 found[f"score/{name}/end_gap"] = self._mean(gap, ended)
                 up = self._mean((gap > 0).to(gap), gap != 0)
                 found[f"score/{name}/one_sided"] = max(up, 1 - up)
@@ -367,32 +388,43 @@ def hints_of(
                 raise ConfigError(f"scores.{name}.prompt is no template: {error}") from error
 
     whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
+    context = prompt_limit(config, policy.model, configured=False)
+    unknown = policy.tokenizer.unk_token_id
 
-    limit = prompt_limit(config, policy.model)
-
-    def fill(name: str, problem: Problem, feedback: str = "") -> Sequence[int]:
+    def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
         problem = whole.get(problem.id, problem)
-        fields = {**problem.extra, "prompt": problem.prompt, "answer": problem.answer}
+        answer = {"answer": problem.answer} if problem.answer else {}
+        fields = {**problem.extra, "prompt": problem.prompt, **answer}
         try:
             text = templates[name].render(fields, feedback=feedback)
-        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        except Exception as error:  # a template may fail in many ways
             raise ConfigError(
                 f"scores.{name}.prompt cannot be filled in for problem {problem.id}: {error}. Its "
                 f"columns are {', '.join(fields)} and feedback"
             ) from error
         ids = policy.encode(replace(problem, prompt=text))
-        if limit is not None and len(ids) > limit:
+        if unknown is not None and unknown in ids:
             raise ConfigError(
-                f"scores.{name}.prompt has {len(ids)} tokens for problem {problem.id}; expected at "
-                f"most {limit}. Shorten it, lower sampling.max_tokens, or raise "
-                "data.max_prompt_tokens"
+                f"scores.{name}.prompt has characters that the policy's tokenizer does not know: "
+                f"{text[:80]!r}"
             )
         return ids
 
+    def hint(name: str, problem: Problem, feedback: str) -> list[int]:
+        ids = fill(name, problem, feedback)
+        if context is None or len(ids) <= context:
+            return ids
+        return fill(name, problem)  # a feedback that is too long is left out
+
     def hints(response: Response) -> dict[str, Sequence[int]]:
-        return {name: fill(name, response.problem, response.grade.feedback) for name in templates}
+        feedback = response.grade.feedback
+        return {name: hint(name, response.problem, feedback) for name in templates}
 
     for name in templates:
         for problem in problems:
-            fill(name, problem)
+            if context is not None and (size := len(fill(name, problem))) > context:
+                raise ConfigError(
+                    f"scores.{name}.prompt has {size} tokens for problem {problem.id}; the model's "
+                    f"context leaves {context}. Shorten it, or lower sampling.max_tokens"
+                )
     return hints if templates else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ class OwnColumns:
         for name, source in self._sources.items():
             for problem in problems if source == "data" else ():
                 value = problem.extra.get(name)
-                if not isinstance(value, int | float) or not math.isfinite(value):
+                if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
                     raise DataError(
                         f"columns.{name}=data: expected a number {name!r} in each row, got "
                         f"{shown(value)} for problem {problem.id!r}, {shown(problem.prompt)}; its "
