@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import threading
@@ -277,11 +276,6 @@ def test_scores_are_read_while_a_run_holds_the_lease(served, model):
     assert sampler.received().version == 65
     with pytest.raises(ConfigError, match="used by another run"):
         sampler_for(served, model, holder="second another")
-    with torch.no_grad():
-        next(model.parameters()).fill_(math.nan)
-    push(sampler, model, 66)
-    with pytest.raises(RunError, match=r"scores\.sage: .*computes NaN"):
-        scorer.logprobs(sequences)
     sampler.close()
 
 

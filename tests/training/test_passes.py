@@ -184,6 +184,7 @@ def test_iterations_of_trl_are_passes():
             num_generations=4,
             num_iterations=iterations,
             objective=rlobj.load_preset(preset).objective,
+            _own={},
             model=SimpleNamespace(config=SimpleNamespace()),
         )
         training = recording.described(trainer, preset, 8, {}).training

@@ -171,7 +171,9 @@ class _Replay:
         for name, rules in self.candidates.rules.items():
             if name in self.refused:
                 continue
-            reads = rule_columns([("rule", rule) for rule in rules.values()], None)
+            reads = rule_columns(
+                [("rule", rule) for rule in rules.values()], None, first.objective.scores
+            )
             try:
                 frame = _Recorded([first.table], reads, SingleProcess(), first.state)
                 for value, rule in rules.items():
