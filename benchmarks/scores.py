@@ -17,9 +17,10 @@ from benchmarks.harness import Table, asked, main
 from benchmarks.trainer import run_rlobj
 from benchmarks.trainer_work import prepare
 
-NONE = "no score"
+NONE, SCORED = "no score", "no score, but a rule that reads l"
 SCORES: dict[str, dict[str, Any]] = {
     NONE: {},
+    SCORED: {},
     "frozen model": {},
     "moving average": {"model": "policy", "ema": 0.99},
     "another prompt": {"model": "policy", "prompt": "{{ prompt }}"},
@@ -35,7 +36,9 @@ def answer(score: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         work = prepare("equal", 64.0, Path(folder))
         settings: dict[str, Any] = {}
-        if score != NONE:
+        if score == SCORED:
+            settings = {"objective.shape": "advantage + 0 * logprob"}
+        elif score != NONE:
             own = SCORES[score] or {"model": work.policy}
             settings = {"scores": {"other": own}, "objective.shape": "advantage + 0.1 * other_gap"}
         found = run_rlobj(work, STEPS, MICRO_BATCH, 0, Path(folder) / "run", settings)
@@ -52,7 +55,8 @@ def measure(quick: bool, rounds: int) -> Table:
     return Table(
         name="scores",
         reading=(
-            "A score makes one forward pass over each rollout. A frozen model also has weights of "
+            "A gap needs the policy's own scoring pass as well, which the second row has alone. A "
+            "score makes one more forward pass over each rollout. A frozen model also has weights of "
             "its own, and a moving average has a copy of those that are trained. The frozen model "
             "is loaded before memory is measured."
         ),
