@@ -56,8 +56,8 @@ def measure(quick: bool, rounds: int) -> Table:
         name="scores",
         reading=(
             "A gap needs the policy's own scoring pass as well, which the second row has alone. A "
-            "score makes one more forward pass over each rollout. A frozen model also has weights of "
-            "its own, and a moving average has a copy of those that are trained. The frozen model "
+            "score makes one more forward pass over each rollout. A frozen model also has its own "
+            "weights, and a moving average has a copy of those that are trained. The frozen model "
             "is loaded before memory is measured."
         ),
         columns={
