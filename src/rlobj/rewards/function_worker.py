@@ -378,7 +378,9 @@ def _seed(number: int) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(number % 2**32)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(number)
+        torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes 0.3 ms
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(number)
 
 
 def main() -> None:
