@@ -146,8 +146,7 @@ class Objective(Model):
             ):
                 yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
         yield from score_name_mistakes(self.scores, self.columns)
-        penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
-        yield from against_mistakes(self.scores, penalties, self.reward_kl.against)
+        yield from against_mistakes(self.scores, self._terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
         if self.reward_kl.coefficient and self.advantage.decoupled:

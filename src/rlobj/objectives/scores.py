@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlobj.base.errors import nearest
-from rlobj.objectives.penalties import KL, Penalty
+from rlobj.objectives.penalties import KL
 from rlobj.objectives.rules import NAMES, Expr, nodes, score_columns
 from rlobj.objectives.tokens import COLUMN_NAMES
 
@@ -35,16 +35,16 @@ def score_name_mistakes(scores: Sequence[str], columns: Sequence[str]) -> Iterat
 
 
 def against_mistakes(
-    scores: Sequence[str], penalties: Mapping[str, Penalty], reward_kl: str
+    scores: Sequence[str], terms: Mapping[str, object], reward_kl: str
 ) -> Iterator[str]:
     """What is wrong with the scores that KL terms read, in words.
 
     Args:
         scores: names of the objective's scores.
-        penalties: by their place in the configuration.
+        terms: the surrogate and the penalties, by their place in the configuration.
         reward_kl: the score that the KL in the reward reads.
     """
-    kls = {place: each for place, each in penalties.items() if isinstance(each, KL)}
+    kls = {place: each for place, each in terms.items() if isinstance(each, KL)}
     for place, kl in kls.items():
         if kl.score not in (None, "reference") and "estimator" not in kl.model_fields_set:
             yield (

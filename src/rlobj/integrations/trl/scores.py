@@ -46,7 +46,7 @@ class TrlScore:
                 f"scores.{name}: in TRL a score is a frozen model with the same prompt: model, run "
                 "or server. rlobj train also has prompt, ema and every"
             )
-        self._name, self._settings = name, resolved_score(name, settings)
+        self._settings = resolved_score(name, settings)
         self._temperature, self._end = temperature, tokenizer.eos_token_id
         self._server = self._scorer = None
         if settings.server is not None:
