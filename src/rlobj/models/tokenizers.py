@@ -39,7 +39,7 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None) -> str | None:
     return None
 
 
-def with_end(response: Sequence[int], ours: int | None, end: int | None) -> list[int]:
+def with_end(response: Sequence[int], ours: int | None, end: int | None) -> Sequence[int]:
     """Return response ids with the teacher's end token in place of the policy's.
 
     Args:
@@ -47,4 +47,4 @@ def with_end(response: Sequence[int], ours: int | None, end: int | None) -> list
         ours: the policy's end token.
         end: the teacher's; None = the response stays as it is.
     """
-    return [end if end is not None and token == ours else token for token in response]
+    return response if end is None else [end if token == ours else token for token in response]

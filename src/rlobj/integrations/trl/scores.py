@@ -72,7 +72,7 @@ class TrlScore:
         flat = torch.cat([torch.as_tensor(each) for each in values]).to(mask.device, torch.float32)
         return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, flat)
 
-    def _scored(self, sequences: Sequence[tuple[list[int], list[int]]]) -> Sequence[Any]:
+    def _scored(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sequence[Any]:
         if self._server is not None:
             return self._server.logprobs(sequences)
         assert self._scorer is not None
