@@ -44,22 +44,19 @@ def estimate(
     layers = [file_layer(config)] if config is not None else []
     layers.append(("--model", {"model": {"name": model}}))
     layers += [("--set", parse_setting(text)) for text in settings or []]
-    if preset is not None or not any(
-        "objective" in layer or "preset" in layer for _, layer in layers
-    ):
-        preset = preset or "grpo"
-    layers = layers_of(preset, layers)
+    named = any({"objective", "preset"} & {*layer} for _, layer in layers)
+    layers = layers_of(preset or (None if named else "grpo"), layers)
     if "data.source" not in origins(layers):
         layers.insert(0, ("any problems", {"data": {"source": "addition"}}))
     built = build_config(layers, trust=True)
     console = Console()
     with working(Console(stderr=True)):
-        from rlobj_cli.screen import estimating
+        from rlobj_cli.screen.estimating import estimated, show
     with working(Console(stderr=True), "reading config.json"):
-        found = estimating.estimated(built, gpus, mean_tokens, used)
+        found = estimated(built, gpus, mean_tokens, used)
     if as_json:
         typer.echo(json.dumps(found.plain(), indent=1))
     else:
-        estimating.show(console, found)
+        show(console, found)
     if not found.memory.fits:
         raise typer.Exit(2)
