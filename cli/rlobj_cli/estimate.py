@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import typer
@@ -20,6 +19,7 @@ def estimate(
     settings: list[str] | None = None,
     mean_tokens: float | None = None,
     used: float = 0.4,
+    trust: bool = False,
     as_json: bool = False,
 ) -> None:
     """Show the memory, hours and disk space that a run needs, before anything is loaded.
@@ -48,14 +48,14 @@ def estimate(
     layers = layers_of(preset or (None if named else "grpo"), layers)
     if "data.source" not in origins(layers):
         layers.insert(0, ("any problems", {"data": {"source": "addition"}}))
-    built = build_config(layers, trust=True)
+    built = build_config(layers, trust=trust)
     console = Console()
     with working(Console(stderr=True)):
-        from rlobj_cli.screen.estimating import estimated, show
+        from rlobj_cli.screen.estimating import chosen, show
     with working(Console(stderr=True), "reading config.json"):
-        found = estimated(built, gpus, mean_tokens, used)
+        found = chosen(built, gpus, mean_tokens, used)
     if as_json:
-        typer.echo(json.dumps(found.plain(), indent=1))
+        typer.echo(found.json())
     else:
         show(console, found)
     if not found.memory.fits:

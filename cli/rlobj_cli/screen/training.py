@@ -55,7 +55,7 @@ from rlobj_cli.screen.console import (
     table,
     working,
 )
-from rlobj_cli.screen.estimating import estimated_here, short, show_estimate
+from rlobj_cli.screen.estimating import here, short, show_tables
 from rlobj_cli.screen.options import as_typed, exit_code, report
 from rlobj_cli.screen.progress import clock, open_screen
 
@@ -193,10 +193,9 @@ def _show_memory(console: Console, config: RunConfig, ranks: int) -> None:
             Text(f"\nmemory: unknown, because {why}. Get it with: hf download {name} config.json"),
         )
         return
-    found = estimated_here(config, size, ranks)
-    show_estimate(console, found)
-    card = found.memory.card
-    require_memory(config, size, found.strategy, ranks, card)
+    found = here(config, ranks, size)
+    show_tables(console, found)
+    require_memory(config, size, found.strategy, ranks, found.memory.card)
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:

@@ -49,6 +49,7 @@ class Work:
         seconds: of a step, by part.
         steps: of the run.
         disk: bytes, by part.
+        used: share of a GPU's peak that training reaches, an assumption.
     """
 
     responses: int
@@ -57,6 +58,7 @@ class Work:
     seconds: Mapping[str, float]
     steps: int
     disk: Mapping[str, float]
+    used: float
 
     @property
     def hours(self) -> float:
@@ -95,16 +97,16 @@ def work(
     backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
     passes = 1 + backward + (training.gradient_checkpointing is True)
     seconds = {
-        "generation": _generation(size, memory, cards, responses, mean, longest(config, size)),
+        "generation": _generation(config, size, memory, cards, responses, mean),
         "scoring": forward * _scorings(config),
         "update": forward * passes * training.passes * len(config.objective.phases),
         "new weights": 4 * size.total / LINK,
     }
     if evaluation.every:
         drawn = evaluation.samples * (evaluation.problems or 500)
-        once = _generation(size, memory, cards, drawn, mean, longest(config, size))
+        once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / evaluation.every
-    return Work(responses, mean, tokens, seconds, training.steps, _disk(config, size, tokens))
+    return Work(responses, mean, tokens, seconds, training.steps, _disk(config, size, tokens), used)
 
 
 def _scorings(config: RunConfig) -> float:
@@ -120,7 +122,7 @@ def _scorings(config: RunConfig) -> float:
 
 
 def _generation(
-    size: Size, memory: Memory, cards: Cards, responses: int, mean: float, most: int
+    config: RunConfig, size: Size, memory: Memory, cards: Cards, responses: int, mean: float
 ) -> float:
     """Seconds to sample responses with vLLM.
 
@@ -128,7 +130,8 @@ def _generation(
     least number of decode steps.
     """
     own = math.ceil(responses / cards.count)
-    room = AT_ONCE if memory.sequences is None else memory.sequences * most / mean
+    most, fitting = config.sampling.max_tokens, memory.sequences
+    room = AT_ONCE if fitting is None else fitting * longest(config, size) / mean
     together = max(1.0, min(own, room, AT_ONCE))
     cache = 4 * size.layers * size.keys * together * mean / 2
     reading = (2 * size.total + cache) / (cards.bandwidth * DECODING)
