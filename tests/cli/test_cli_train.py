@@ -101,7 +101,7 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     lines = output(*words).splitlines()
     [start] = [i for i, line in enumerate(lines) if "memory of a process, MiB" in line]
     assert "(zero3, processes: 2)" in lines[start + 1]
-    shown = {line[:36].strip(): line[36:].split() for line in lines[start:]}
+    shown = {line[:28].strip(): line[28:].split() for line in lines[start:]}
     assert shown["weights"] == ["0.2"] * 4
     assert shown["moments"] == ["0.3"] * 4
     assert shown["sampler's copy"] == ["0.3"] * 4
