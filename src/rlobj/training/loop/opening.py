@@ -328,8 +328,13 @@ def _hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
     training, autocast = config.training, arithmetic(config.model)
     usual = torch.get_num_threads() if torch.cuda.is_available() else 1
     torch.set_num_threads(usual if training.threads == "auto" else training.threads)
-    norm, seed = training.max_grad_norm, config.seed
-    parallel = open_parallel(training.strategy, max_grad_norm=norm, autocast=autocast, seed=seed)
+    parallel = open_parallel(
+        training.strategy,
+        max_grad_norm=training.max_grad_norm,
+        autocast=autocast,
+        seed=config.seed,
+        offload=training.offload == "cpu",
+    )
     return parallel, autocast
 
 
