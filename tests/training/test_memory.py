@@ -99,6 +99,13 @@ def test_bytes_a_parameter_of_the_strategies(strategy, ranks, sampling, update):
     assert sum(each.backward for each in held) == update * EIGHT.total
 
 
+def test_offload_moves_moments_to_the_host():
+    usual = estimate(run(), EIGHT, "zero2", 4, 80 * GIB)
+    moved = estimate(run(training={"offload": "cpu"}), EIGHT, "zero2", 4, 80 * GIB)
+    assert usual.needed.sampling - moved.needed.sampling == 3 * EIGHT.total
+    assert moved.host - usual.host == (1 + 1 + 2 + 1) * EIGHT.total
+
+
 def test_copies_and_vllm_are_counted_where_a_run_has_them():
     kl = {"penalties": [{"kind": "kl", "estimator": "k3", "coefficient": 0.1}]}
     vllm = {"engine": "vllm", "max_tokens": 7168, "vllm": {"sleep_level": 0}}

@@ -36,6 +36,12 @@ USUAL, USEFUL = 16384, 5
 STRATEGY, RECOMPUTE = "training.strategy", "training.gradient_checkpointing"
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
 
+OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
+"""What `training.offload` moves to the host."""
+
+PROCESS = 3 * GIB
+"""Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
+
 PHASES = ("sampling", "scoring", "backward", "optimizer")
 
 
@@ -100,6 +106,8 @@ def estimate(
     own = WORD * trained / (1 if strategy == "ddp" else ranks)
     squares = own if card else min(own, 2.0 * WORD * size.matrix)  # a tensor at a time on a CPU
     parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
+    offload = card and config.training.offload
+    moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
         parts["frozen weights"] = Use.always(WORD * size.total / sharded)
     for name in sorted(config.objective.read_scores):
@@ -116,7 +124,7 @@ def estimate(
         inside = 2.0 * (size.total - size.ends)
         sampling = inside if config.sampling.engine == "transformers" else 0.0
         parts["weights in bfloat16"] = Use(sampling, inside, inside, 0)
-    return _with_sampler(config, size, parts, strategy, card)
+    return _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
 
 
 def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
@@ -190,16 +198,16 @@ def _named(folder: str) -> Size | None:
 
 
 def _with_sampler(
-    config: RunConfig, size: Size, parts: dict[str, Use], strategy: str, card: int | None
+    config: RunConfig, size: Size, parts: dict[str, Use], card: int | None, host: float
 ) -> Memory:
-    """The memory with what samples responses."""
+    """The memory with what samples responses; a sharded policy is sampled from a copy."""
     sampling, engine = config.sampling, config.sampling.engine
     word = 4 if config.model.dtype == "float32" or not card else 2
-    weights, host = float(word * size.total), 3.0 * GIB + WORD * size.total
+    weights = float(word * size.total)
     cached = 2 * size.layers * size.keys * word
     sequence = cached * longest(config, size)
     if engine == "transformers":
-        if strategy in ("zero3", "fsdp2") or sampling.async_depth:
+        if "gathered weights" in parts or sampling.async_depth:
             parts["sampler's copy"] = Use.always(WORD * size.total)
         parts["keys and values"] = Use(max(cached * sampling.batch_tokens, sequence))
     if engine != "vllm":
