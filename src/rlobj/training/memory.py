@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from rlobj.config.scores import ScoreConfig
 from rlobj.models.location import score_folder
 from rlobj.training.activations import WORD, MicroBatch
 from rlobj.training.sizes import GIB, Cards, Size, card_bytes
+
+logger = logging.getLogger(__name__)
 
 MARGIN = 0.08
 """Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
@@ -38,6 +41,9 @@ TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utiliza
 
 OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
 """What `training.offload` moves to the host."""
+
+BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values")
+"""The parts that depend on how long responses are, here the longest."""
 
 PROCESS = 3 * GIB
 """Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
@@ -85,6 +91,12 @@ class Memory:
         """Whether the GPU has as much with a margin, or there is none."""
         room = self.sequences is None or self.sequences > 0
         return self.card is None or (room and max(self.needed) <= (1 - MARGIN) * self.card)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the GPU has less than the parts that do not depend on responses."""
+        sure = Memory({k: each for k, each in self.parts.items() if k not in BY_TOKENS}, self.card)
+        return self.card is not None and max(sure.needed) > self.card
 
 
 def estimate(
@@ -284,9 +296,11 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     needed = f"{fit.memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
     without = "do not fit" if fit.values[RECOMPUTE] else "fit"
     reasons = {
-        STRATEGY: "it fits" if fit.values[STRATEGY] == "ddp" else "ddp does not fit",
+        STRATEGY: "ddp does not fit" if fit.values[STRATEGY] != "ddp" else "it is the simplest",
         RECOMPUTE: f"without it, activations {without}",
-        TOKENS: f"the largest that fits: a backward pass needs {needed}",
+        TOKENS: f"the largest that fits: a backward pass needs {needed}"
+        if fit.memory.fits
+        else f"the smallest, and a backward pass needs {needed}",
         SHARE: "what training leaves",
     }
     for setting, value in fit.values.items():
@@ -344,7 +358,7 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
     tries = [("", again, strategy, cards.count), ("", again, "fsdp2", cards.count)]
     if config.model.lora is None:
         lora = {**again, "model.lora": LoraConfig()}
-        tries.append(("set model.lora.rank=16 ", lora, strategy, cards.count))
+        tries += [("set model.lora.rank=16 ", lora, x, cards.count) for x in (strategy, "fsdp2")]
     tries += [("", again, "fsdp2", cards.count * 2**power) for power in range(1, 7)]
     found: list[tuple[str, Memory]] = []
     for text, changes, chosen, count in tries:
@@ -367,7 +381,7 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
 def require_memory(
     config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None
 ) -> None:
-    """Check that a run can fit the GPU.
+    """Check that a run can fit the GPU. If only long responses do not fit, this is a warning.
 
     Raises:
         ConfigError: it cannot; the message has changes with which it can.
@@ -377,12 +391,15 @@ def require_memory(
         return
     found = ways(config, size, strategy, Cards(ranks, card))
     fitting = [f"{way}: {_gib(each)}" for way, each in found]
-    raise ConfigError(
-        f"the run cannot fit the GPU: a process needs {_gib(memory)}, and the GPU has "
-        f"{card / GIB:.1f} GiB, of which {MARGIN:.0%} stay free. rlobj train --dry-run shows for "
-        "what. It can fit with one of these:\n  "
+    text = (
+        f"a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
+        f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
+        "these:\n  "
         + "\n  ".join(fitting[:3] or ["a smaller model, or LoRA and fsdp2 over more GPUs"])
     )
+    if memory.hopeless:
+        raise ConfigError(f"the run cannot fit the GPU: {text}")
+    logger.warning("the run may need more memory than the GPU has: %s", text)
 
 
 def check_card(config: RunConfig, strategy: str, ranks: int, model: Any = None) -> None:
