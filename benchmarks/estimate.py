@@ -86,6 +86,7 @@ def answer(
     before = peak_mib(reset=True)
     asked = dict(zip(NAMES, values, strict=True), max_position_embeddings=65536)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(str(kind), **asked))
+    size = Size.of(model, None)  # before ranks share it
 
     class Peaks(Callback):
         def phase(self, name: str) -> None:
@@ -116,7 +117,6 @@ def answer(
         )
         if os.environ.get("RANK", "0") == "0":
             config = RunConfig(**read_settings(result.path))
-            size = Size.of(model, config.model.lora)
             memory = estimate(config, size, strategy, ranks, card_bytes())
             found["predicted"] = max(memory.needed.backward, memory.needed.optimizer)
     return found
@@ -140,12 +140,13 @@ def measure(quick: bool, rounds: int) -> Table:
                 break
             found.append({**each[0], "measured": max(rank["measured"] for rank in each)})
         if len(found) == len(sizes):
-            name = {"shape": shape, "rows": rows, "settings": words}
+            name = {"shape": shape, "rows": rows, "settings": words, "tokens": sizes[1]}
             table.append({**name, **compared(*found)})
-    columns = {"shape": ("model", ""), "rows": ("rows", "d"), "settings": ("settings", "")}
+    columns = {"shape": ("model", ""), "settings": ("strategy, settings", "")}
+    columns |= {"tokens": ("tokens", ",d"), "rows": ("rows", "d")}
     columns |= {"predicted": ("predicted MiB", ",.0f"), "measured": ("measured MiB", ",.0f")}
     columns |= {"ratio": ("ratio", ".2f"), "activations": ("of activations", ".2f")}
-    facts = {"tokens": f"{sizes[1]}, and {sizes[0]} for the activations"}
+    facts = {"activations": f"{sizes[1]} tokens against {sizes[0]}"}
     return Table("estimate-gpu" if gpu else "estimate", str(__doc__), columns, table, facts)
 
 

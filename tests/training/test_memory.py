@@ -186,6 +186,7 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
     assert max(done.disk.values()) == 3 * 12 * EIGHT.total
 
 
+@pytest.mark.slow
 def test_a_measured_peak_is_near_the_estimate():
     """A real update of 110 million parameters in a process of its own."""
     question = {"shape": "llama 110M", "strategy": "ddp", "tokens": 256, "rows": 1, "settings": {}}
