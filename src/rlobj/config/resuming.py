@@ -19,6 +19,7 @@ from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 RESUMABLE_SETTINGS = (
     "training.steps",
     "training.strategy",
+    "training.offload",
     "training.micro_batch_tokens",
     "training.packed",
     "training.skip_inactive",

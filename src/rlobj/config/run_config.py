@@ -196,7 +196,10 @@ class TrainingConfig(Model):
     """recompute activations in the backward pass"""
     strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "auto"
     """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
-    fsdp2 on GPUs (auto: ddp)"""
+    fsdp2 (auto: ddp)"""
+    offload: Literal["cpu"] | None = None
+    """cpu: zero2 and zero3 keep AdamW's moments and the weights it updates in host memory, where
+    the update is slower"""
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""

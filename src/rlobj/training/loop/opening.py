@@ -33,6 +33,7 @@ from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import RECIPES, embedded_policy
+from rlobj.models.loading import reading
 from rlobj.models.policy import (
     Policy,
     arithmetic,
@@ -286,7 +287,8 @@ def open_trainer(
             )
             hints = hints_of(config, policy, objective.read_scores, train)
             stream = ProblemStream(train, seed=config.seed)
-            scorer = inputs.scorer(policy.model, config.training.packed)
+            with reading(policy.model):
+                scorer = inputs.scorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
@@ -326,8 +328,13 @@ def _hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
     training, autocast = config.training, arithmetic(config.model)
     usual = torch.get_num_threads() if torch.cuda.is_available() else 1
     torch.set_num_threads(usual if training.threads == "auto" else training.threads)
-    norm, seed = training.max_grad_norm, config.seed
-    parallel = open_parallel(training.strategy, max_grad_norm=norm, autocast=autocast, seed=seed)
+    parallel = open_parallel(
+        training.strategy,
+        max_grad_norm=training.max_grad_norm,
+        autocast=autocast,
+        seed=config.seed,
+        offload=training.offload == "cpu",
+    )
     return parallel, autocast
 
 
@@ -416,7 +423,8 @@ class InitialPolicy:
     def __init__(
         self, config: RunConfig, inputs: CallerInputs, parallel: Parallel, stack: ExitStack
     ) -> None:
-        self._config, self._inputs, self._device = config, inputs, parallel.device
+        self._config, self._inputs = config, inputs
+        self._device, self._shards = parallel.device, parallel.shards
         self._original, self._passed = inputs.passed("model"), None
         if self._original is None:
             self.source = config.model.name or _make_embedded(config, parallel, inputs.callbacks)
@@ -428,16 +436,24 @@ class InitialPolicy:
             passed.model.save_pretrained(self.source)
             passed.tokenizer.save_pretrained(self.source)
 
-    def frozen(self) -> Any:
-        """A copy of the model before training, on the device, that is never trained."""
+    def frozen(self, **placing: Any) -> Any:
+        """A copy of the model before training, on the device, that is never trained.
+
+        Args:
+            **placing: `dtype` and `hollow` of `load_model`.
+        """
         if self._original is None:
-            model: Any = load_model(self._config.model, self.source)
+            config = self._config.model
+            model: Any = load_model(config, self.source, device=self._device, **placing)
         else:
             model = copy.deepcopy(self._original)
         return model.to(self._device).eval().requires_grad_(False)
 
     def trained(self, checkpoint: Path | None) -> Policy:
-        """The policy to train, on the device: with the weights of a checkpoint if there is one."""
+        """The policy to train, on the device: with the weights of a checkpoint if there is one.
+
+        If ranks store shards, the weights may still be in their files.
+        """
         config = self._config
         adapter = weights = None
         if checkpoint is not None and config.model.lora is not None:
@@ -445,7 +461,11 @@ class InitialPolicy:
         elif checkpoint is not None:
             weights = str(checkpoint / "model")
         if self._passed is None:
-            policy = load_policy(config.model, config.data, weights or self.source, adapter)
+            policy = load_policy(
+                *(config.model, config.data, weights or self.source, adapter),
+                device=self._device,
+                hollow=self._shards,
+            )
         else:
             policy = self._passed
             if weights is not None:
@@ -556,7 +576,7 @@ def _sampler(
             "sampler=..."
         )
     if settings.engine == "transformers":
-        apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
+        apart = parallel.shards or settings.async_depth > 0
         return TransformersSampler(
             initial.frozen() if apart else policy.model,
             policy.tokenizer,
