@@ -211,11 +211,11 @@ class ProblemCounts:
         votes: of its responses.
         rewards: of the decided responses.
         lengths: (tokens, right or not) of the responses whose length is known.
-        cut: for each response whose end is known, whether the length limit cut it.
-        boxed: number of responses with a closed, non-empty box.
-        no_answer: number of responses that are wrong because they have no answer.
-        undecided_reasons: number of responses without a verdict, by reason.
-        wrong_causes: number of responses that are wrong although nothing was compared, by cause.
+        cut: whether the length limit cut a response, for those whose end is known.
+        boxed: whether a response has a closed, non-empty box.
+        no_answer: whether a response is wrong because it has no answer.
+        reasons: of the responses without a verdict.
+        causes: of the responses that are wrong although nothing was compared.
     """
 
     counts: tuple[int, int, int]
@@ -223,27 +223,28 @@ class ProblemCounts:
     rewards: tuple[float, ...]
     lengths: tuple[tuple[int, bool | None], ...]
     cut: tuple[bool, ...]
-    boxed: int
-    no_answer: int
-    undecided_reasons: Counter[str]
-    wrong_causes: Counter[str]
+    boxed: tuple[bool, ...]
+    no_answer: tuple[bool, ...]
+    reasons: tuple[str, ...]
+    causes: tuple[str, ...]
 
     @classmethod
     def of(cls, problem: GradedProblem, equal: Equal | None = None) -> ProblemCounts:
         """Count the graded responses of a problem; `equal` as in `summarise`."""
         responses, grades = problem.responses, problem.grades
-        pairs = zip(responses, grades, strict=True)
-        known = [(each.tokens, grade.correct) for each, grade in pairs]
+        known = zip(
+            (each.tokens for each in responses), (each.correct for each in grades), strict=True
+        )
         return cls(
             counts=(len(grades), problem.correct, problem.undecided),
             votes=count_votes(problem, equal),
             rewards=problem.rewards,
             lengths=tuple((count, correct) for count, correct in known if count is not None),
             cut=tuple(each.finish == "length" for each in responses if each.finish is not None),
-            boxed=sum(last_box(each.text) is not None for each in responses),
-            no_answer=sum(grade.no_answer for grade in grades),
-            undecided_reasons=Counter(grade.reason for grade in grades if grade.undecided),
-            wrong_causes=Counter(grade.cause for grade in grades if grade.cause is not None),
+            boxed=tuple(last_box(each.text) is not None for each in responses),
+            no_answer=tuple(grade.no_answer for grade in grades),
+            reasons=tuple(grade.reason for grade in grades if grade.undecided),
+            causes=tuple(grade.cause for grade in grades if grade.cause is not None),
         )
 
 
@@ -267,22 +268,19 @@ def summarise_counts(
 ) -> BenchmarkSummary:
     """Compute the numbers of one benchmark from the counts of its problems."""
     counts = tuple(each.counts for each in problems)
-    responses = sum(count for count, *_ in counts)
-    reasons, causes = Counter[str](), Counter[str]()
-    for each in problems:
-        reasons.update(each.undecided_reasons)
-        causes.update(each.wrong_causes)
+    reasons = Counter(reason for each in problems for reason in each.reasons)
+    causes = Counter(cause for each in problems for cause in each.causes)
     votes = tuple(each.votes for each in problems)
     return BenchmarkSummary(
         benchmark=benchmark,
         problems=len(problems),
-        responses=responses,
+        responses=sum(count for count, *_ in counts),
         samples_per_problem=max((count for count, *_ in counts), default=0),
         counts=counts,
         votes=votes if any(each.right or each.wrong for each in votes) else (),
         truncated=_mean([cut for each in problems for cut in each.cut]),
-        format=_share(sum(each.boxed for each in problems), responses),
-        no_answer=_share(sum(each.no_answer for each in problems), responses),
+        format=_mean([boxed for each in problems for boxed in each.boxed]),
+        no_answer=_mean([missing for each in problems for missing in each.no_answer]),
         undecided_reasons=dict(reasons.most_common()),
         wrong_causes=dict(causes.most_common()),
         lengths=_lengths([length for each in problems for length in each.lengths]),
@@ -334,8 +332,4 @@ def _lengths(tokens: Sequence[tuple[int, bool | None]]) -> Lengths:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return _share(sum(values), len(values))
-
-
-def _share(part: float, whole: int) -> float:
-    return part / whole if whole else math.nan
+    return sum(values) / len(values) if values else math.nan
