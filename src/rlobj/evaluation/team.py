@@ -93,10 +93,8 @@ class Team:
 @functools.cache
 def _joined() -> tuple[Any, int, int]:
     """The store, the number of this process, and the number of processes."""
-    from torch.distributed.rendezvous import rendezvous
-
     try:
-        return next(rendezvous("env://", timeout=JOIN))
+        return next(torch.distributed.rendezvous("env://", timeout=JOIN))  # pyright: ignore
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and this process does not find the others: "
