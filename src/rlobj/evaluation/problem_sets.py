@@ -216,6 +216,16 @@ class ProblemSet:
         return function_grader(self.reward, name, self.config.rewards)
 
     @property
+    def count(self) -> int:
+        """Responses for each problem."""
+        return self.config.evaluation.samples
+
+    @property
+    def total(self) -> int:
+        """Responses for all problems."""
+        return len(self.problems) * self.count
+
+    @property
     def settings(self) -> SamplingSettings:
         """How responses are sampled."""
         return self.config.evaluation_settings()
@@ -233,8 +243,8 @@ class ProblemSet:
         """The protocol's name, with the settings that were changed."""
         if protocol is None:
             return None
-        samples, template = self.config.evaluation.samples, self.config.data.template
-        used = {"samples": samples, **self.settings.model_dump(), "template": template}
+        template = self.config.data.template
+        used = {"samples": self.count, **self.settings.model_dump(), "template": template}
         original = asdict(protocol.for_benchmark(self.name))
         changed = [name for name, value in original.items() if used[name] != value]
         return f"{protocol.name}, but for {' and '.join(changed)}" if changed else protocol.name

@@ -32,7 +32,8 @@ from rlobj.config.run_folder import (
 )
 from rlobj.config.starting import doubts
 from rlobj.data import Problem, ProblemStream
-from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
+from rlobj.evaluation import sample_and_grade
+from rlobj.evaluation.summary import ProblemCounts, summarise_counts
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
@@ -386,7 +387,7 @@ class Trainer:
             return
         self.learner.clock.start("evaluating")
 
-        def own() -> list[GradedProblem]:
+        def own() -> list[ProblemCounts]:
             self._seed("held-out rewards")
             with together(comm, "evaluating", survive=done > 0):
                 part = sample_and_grade(
@@ -398,12 +399,11 @@ class Trainer:
                     count=evaluation.samples,
                     seed=derive_seed(self.config.seed, "evaluation"),
                 )
-                return list(part.problems)
+                return [ProblemCounts.of(each) for each in part.problems]
 
         ranks = comm.gather(self.repeated(own))
         whole = [ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems))]
-        graded = GradedBenchmark("evaluation", tuple(whole))
-        summary = summarise(graded, says_right=self.grader.says_right)
+        summary = summarise_counts("evaluation", whole, self.grader.says_right)
         for callback in self.callbacks:
             callback.evaluated(done, summary)
         self.metrics |= summary.metrics()
