@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import InitVar, dataclass, field
@@ -85,6 +86,7 @@ class Trainer:
         trackers: where metrics go beside metrics.jsonl.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
+        saved_at: `time.monotonic()` when it was written, or when the steps of this session began.
         begun: findings of the last step that the step before did not have; on the first rank.
         journal: the rollouts on disk.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
@@ -109,6 +111,7 @@ class Trainer:
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
+    saved_at: float = field(default_factory=time.monotonic)
     begun: list[Finding] = field(default_factory=list)
 
     def __post_init__(self, make_collector: Callable[..., Collector]) -> None:
@@ -199,6 +202,7 @@ class Trainer:
             self.evaluate()
             self.write_metrics()
         self.learner.clock.restart()
+        self.saved_at = time.monotonic()
 
     def facts(self, name: str, size: str, note: str) -> dict[str, str]:
         """What the run works with, in short texts by name.
@@ -437,8 +441,8 @@ class Trainer:
         """
         done, settings, comm = self.learner.steps, self.config.checkpoint, self.comm
         due = _due(done, settings.every) or done == self.config.training.steps or self._is_best()
-        if not (due or now):
-            if not settings.every and comm.rank == 0:
+        if not (due or now or self._is_late()):
+            if not (settings.every or settings.minutes) and comm.rank == 0:
                 self.journal.forget(before=done)  # no checkpoint will cover them
             return
         if done in (0, self.saved):
@@ -466,7 +470,7 @@ class Trainer:
                     *(self.run, done, self.parallel, self.policy, state, add_rollouts),
                     self.learner.scores.lagged,
                 )
-            self.saved = done
+            self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
                     best = best_checkpoint(self.run.path) if settings.best else None
@@ -479,11 +483,18 @@ class Trainer:
         for callback in self.callbacks:
             callback.saved(path)
 
+    def _is_late(self) -> bool:
+        """Whether `checkpoint.minutes` have passed since the last checkpoint, on the first rank."""
+        minutes = self.config.checkpoint.minutes
+        if minutes is None:
+            return False
+        return self.comm.broadcast(time.monotonic() - self.saved_at >= 60 * minutes)
+
     def _is_best(self) -> bool:
         """Whether this step's evaluation is better than that of every checkpoint; on all ranks."""
         settings = self.config.checkpoint
         value = self.metrics.get(measure_of([self.metrics]).key, math.nan)
-        if math.isnan(value) or not (settings.best and settings.every):
+        if math.isnan(value) or not (settings.best and (settings.every or settings.minutes)):
             return False
         _, measured = held_out(self.run.path)
         return self.comm.broadcast(all(value > other for other in measured.values()))
