@@ -144,7 +144,9 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, Mapping):  # data.columns are names in a file
-                found += named_code({**each, "columns": None} if name == "data" else each)
+                found += named_code(
+                    {**each, "columns": None} if name in ("data", "source") else each
+                )
         if name == "columns" and isinstance(value, Mapping):
             found += [source for source in map(str, value.values()) if ":" in source]
         if name == "extra" and isinstance(

@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.answers.worker_process import WorkerProcess
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
 from rlobj.rewards.function_worker import ColumnValue
@@ -389,6 +389,13 @@ class _GymGrader(FunctionGrader):
         super().__init__(self._score)
         self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
 
+    def check(self, problems: Sequence[Problem]) -> None:
+        try:
+            for problem in problems:
+                self._asked(problem)
+        except RunError as error:
+            raise ConfigError(str(error)) from error
+
     def __enter__(self) -> Self:
         self._worker.start()
         return self
@@ -396,13 +403,17 @@ class _GymGrader(FunctionGrader):
     def __exit__(self, *_: object) -> None:
         self._worker.stop()
 
-    def _score(self, response: str, problem: Problem) -> Graded:
-        asked: Any = problem.extra.get("reasoning_gym")
+    def _asked(self, problem: Problem) -> Any:
+        asked = problem.extra.get("reasoning_gym")
         if asked is None:
             raise RunError(
                 f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
                 "grades no other; use data=reasoning-gym:NAME, or another reward."
             )
+        return asked
+
+    def _score(self, response: str, problem: Problem) -> Graded:
+        asked = self._asked(problem)
         found = _ANSWER.findall(response)
         answer = found[-1].strip() if found else None
         gold = problem.answer or None
