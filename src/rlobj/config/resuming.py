@@ -30,6 +30,9 @@ RESUMABLE_SETTINGS = (
     "training.stop_on",
     "rewards.max_failures",
     "rewards.concurrency",
+    "rewards.server",
+    "rewards.device",
+    "rewards.batch_tokens",
     "sampling.batch_tokens",
     "sampling.vllm",
     "sampling.server",
@@ -200,6 +203,11 @@ def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[s
         url = score.get("server") if isinstance(score, Mapping) else None
         if url and not is_local(urlsplit(str(url)).hostname):
             named[f"scores.{name}.server"] = [url]
+    rewards = settings.get("rewards")
+    several = rewards.get("of") or [rewards] if isinstance(rewards, Mapping) else ()
+    urls = [str(each["server"]) for each in several if each.get("server")]
+    if away := [url for url in urls if not is_local(urlsplit(url).hostname)]:
+        named["rewards.server"] = away
     for setting, urls in named.items():
         if urls and setting not in flattened(given):
             raise ConfigError(

@@ -84,7 +84,8 @@ def require_inputs(config: RunConfig) -> None:
         DataError: as `require_source`.
     """
     refuse_senseless(config)
-    for name in (config.model.name, *(score.model for score in config.scores.values())):
+    scores = [score.model for score in config.scores.values()]
+    for name in (config.model.name, *scores, *config.rewards.models):
         if name not in (None, "policy"):
             require_model(name)
     for source in (*source_names(config.data.source), *source_names(config.data.test)):

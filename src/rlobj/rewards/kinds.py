@@ -275,22 +275,27 @@ class Reward(Primitive):
         """The functions that it names."""
         return [each.target for each in getattr(self, "of", [self]) if hasattr(each, "target")]
 
-    def with_targets(self, change: Callable[[str], str]) -> Self:
-        """A copy with other targets of custom functions.
+    @property
+    def models(self) -> list[str]:
+        """The reward models that it names."""
+        return [each.model for each in getattr(self, "of", [self]) if hasattr(each, "model")]
 
-        Args:
-            change: old target -> new target.
-        """
-        target = getattr(self, "target", None)
-        return self if target is None else self.model_copy(update={"target": change(target)})
+    @property
+    def needs_answers(self) -> bool:
+        """Whether problems without an answer cannot be graded."""
+        return len(self.models) < len(getattr(self, "of", [self]))
 
     def seen_from(self, home: Path) -> Self:
         """A copy with the absolute paths of files with functions, which are seen from `home`."""
-        return self.with_targets(functools.partial(located_target, home=home))
+        target = getattr(self, "target", None)
+        update = {} if target is None else {"target": located_target(target, home)}
+        return self.model_copy(update=update)
 
     def recorded(self) -> dict[str, Any]:
         """The settings that can change a grade."""
-        hidden: dict[str, Any] = dict.fromkeys(("workers", "concurrency", "max_failures"), True)
+        hidden: dict[str, Any] = dict.fromkeys(
+            ("workers", "concurrency", "max_failures", "server", "device", "batch_tokens"), True
+        )
         several = {"name": True, "weight": True, "of": {"__all__": hidden}}
         return self.model_dump(mode="json", exclude={**hidden, **several})
 

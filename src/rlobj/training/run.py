@@ -398,9 +398,9 @@ def check_functions(config: RunConfig) -> None:
         from rlobj.training.rollouts.columns import OwnColumns
 
         OwnColumns(config).check(load_problems(config.data, "train"))
-    if config.rewards.targets:
+    if config.rewards.targets or config.rewards.models:
         with closing(config.rewards.open()) as grader:
-            answers = config.objective.reads_rewards
+            answers = config.objective.reads_rewards and config.rewards.needs_answers
             grader.check(load_problems(config.data, "train", answers=answers))
             refuse_unknown_accuracy(config, grader.says_right)
 

@@ -173,7 +173,7 @@ class CallerInputs:
 
     def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
         """What grades responses to the problems; to be entered."""
-        named = self.reward is not None or config.rewards.targets
+        named = self.reward is not None or config.rewards.targets or config.rewards.models
         if not named and not any(each.answer for each in problems):
             return Ungraded()  # a score is all that the objective reads
         if isinstance(config.rewards, Several):
@@ -372,7 +372,8 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
     """
     data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
     rows = None if rows is None else list(rows)
-    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards)
+    answers = config.rewards.needs_answers
+    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards and answers)
     if not config.evaluation.every:
         return train, [], ""
     if rows is not None and held_out is None:
@@ -380,7 +381,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         if held_out is None and data.test is None:
             return train, [], " (no test problems were given)"
     try:
-        test = load_problems(data, "test", held_out)
+        test = load_problems(data, "test", held_out, answers=answers)
     except DataError as error:
         if held_out is not None or data.test is not None or data.test_fraction:
             raise
