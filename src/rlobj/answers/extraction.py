@@ -224,16 +224,8 @@ def _same(one: str, other: str) -> bool:
     return check_equivalence(one, other)[0] is True and check_equivalence(other, one)[0] is True
 
 
-_TAG = r"think(?:ing)?|reasoning|thoughts?|\|begin_of_thought\||\|end_of_thought\|"
-_OPENED = re.compile(rf"(?:<\s*(?!\|end)(?:{_TAG})\s*>|◁think▷|\[THINK\])", re.IGNORECASE)
-_CLOSED = re.compile(
-    r"(?:<\s*/\s*(?:think(?:ing)?|reasoning|thoughts?)\s*>|<\|end_of_thought\|>|◁/think▷"
-    r"|\[/THINK\])",
-    re.IGNORECASE,
-)
-_END_OF_TURN = re.compile(
-    r"<\|(?:im_end|endoftext|eot_id|eom_id|end|end_of_text|end_of_turn)\|>|</s>|<eos>|<end_of_turn>"
-    r"|<｜end▁of▁sentence｜>"
+_OPENED, _CLOSED, _END_OF_TURN = (
+    re.compile(LISTS["markers"][name]) for name in ("opened", "closed", "end_of_turn")
 )
 _KEYS = ("answer", "####", "<answer>")
 """Every phrase starts with one of these, in small letters."""
