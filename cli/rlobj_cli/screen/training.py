@@ -233,7 +233,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         measure, known = held_out(result.path)
         text = f"Best {measure.name} of a checkpoint: {number(known[best])}\n  {best}"
         console.print(Text(text), soft_wrap=True)
-    task = config.data.source in PROFILES  # which has many problems, held-out ones among them
+    task = str(config.data.source) in PROFILES  # which has many problems, held-out ones among them
     evaluated = any(each.key in line for line in result.history for each in MEASURES)
     on, samples = "" if task or evaluated else " --on FILE", 4 if task else 32
     found = diagnose(result.path, trust=True).findings if result.steps else ()

@@ -232,11 +232,15 @@ class CheckpointConfig(Model):
 
     every: int = Field(default=50, ge=0)
     """steps between checkpoints; 0 = only the last"""
+    minutes: float | None = Field(default=None, gt=0)
+    """a checkpoint also at the end of the first step that ends so many minutes after the last
+    one; null = none"""
     keep: int = Field(default=2, ge=1)
     """number of newest checkpoints to keep"""
     best: bool = True
     """also save the policy when its held-out accuracy, or reward where nothing says what is right,
-    is the highest so far, and keep this checkpoint beside the newest; not with every = 0"""
+    is the highest so far, and keep this checkpoint beside the newest; not if only the last step is
+    saved"""
 
 
 class OutputConfig(Model):

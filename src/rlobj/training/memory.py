@@ -135,7 +135,9 @@ def estimate(
     if batch.half:
         inside = 2.0 * (size.total - size.ends)
         sampling = inside if config.sampling.engine == "transformers" else 0.0
-        parts["weights in bfloat16"] = Use(sampling, inside, inside, 0)
+        layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
+        update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
+        parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
     return _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
 
 
@@ -147,7 +149,6 @@ def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> 
     return MicroBatch(
         size,
         tokens=min(max(budget if isinstance(budget, int) else USUAL, length), step),
-        length=length,
         half=dtype == "bfloat16" or (dtype == "auto" and card is not None),
         lora=config.model.lora is not None,
         recompute=training.gradient_checkpointing is True,
