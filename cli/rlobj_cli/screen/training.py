@@ -36,8 +36,8 @@ from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
-from rlobj.training.memory import GIB, Size, card_bytes, estimate, require_memory
-from rlobj.training.parallel.environment import resolve_strategy
+from rlobj.training.choosing import choose_settings, explained, held_out_share, settled
+from rlobj.training.memory import GIB, Cards, Size, card_bytes, estimate, require_memory
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import Resumed, check_functions, go_on
 from rlobj_cli.screen.console import (
@@ -170,20 +170,29 @@ def show_dry_run(
     """
     show_header(console, config, layers)
     known = {path: name for path, name in origins(layers).items() if path != "preset"}
+    ranks = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    card, size = card_bytes(), Size.named(config.model, local=True)
+    cards = None if card is None else Cards(ranks, card)
+    choices = choose_settings(config, size, cards, os.environ)
+    if Path(config.data.source or "").exists():  # a hub data set may be large
+        choices += held_out_share(config)
+    config = settled(config, choices)
+    known |= {each.setting: "auto" for each in choices if each.reason}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
     say(console, Text(f"\n# layers: {order}", style="dim"))
     show_yaml(console, annotated_yaml(dump_config(config), known))
     console.print()
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
-    _show_memory(console, config, processes or int(os.environ.get("WORLD_SIZE", "1")))
+    if reasons := explained(choices):
+        console.print(facts_grid({"chosen": reasons}))
+    _show_memory(console, config, size, ranks)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {doubt}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
 
 
-def _show_memory(console: Console, config: RunConfig, ranks: int) -> None:
+def _show_memory(console: Console, config: RunConfig, size: Size | None, ranks: int) -> None:
     """Print the memory that a process needs on its GPU."""
-    size = Size.named(config.model, local=True)
     if size is None:
         name = config.model.name
         why = f"the config.json of {name} is not on this machine, or transformers cannot read it"
@@ -192,7 +201,7 @@ def _show_memory(console: Console, config: RunConfig, ranks: int) -> None:
             Text(f"\nmemory: unknown, because {why}. Get it with: hf download {name} config.json"),
         )
         return
-    strategy, card = resolve_strategy(config.training.strategy, os.environ), card_bytes()
+    strategy, card = config.training.strategy, card_bytes()
     memory = estimate(config, size, strategy, ranks, card)
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
     title = f"memory of a process, {name} ({strategy}, processes: {ranks})"

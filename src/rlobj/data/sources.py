@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
@@ -240,9 +240,10 @@ class DataConfig(Model):
     test_template: str | None = None
     """text around a test question. Default: the template of the `test` source if it is a task, a
     named data set or a benchmark, else `template`"""
-    test_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    test_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = "auto"
     """share of `source` that is held out for testing if `test` is not set. A hash of the question
-    selects it, so that it does not depend on the order of the rows"""
+    selects it, so that it does not depend on the order of the rows (auto: 5%, at most 256 problems,
+    if a run that is evaluated has a model of its own and `source` no test part; else 0)"""
     max_prompt_tokens: int | None = Field(default=None, ge=1)
     """leave out problems with longer prompts; never more than the model's context minus
     `sampling.max_tokens`, the default"""
@@ -307,7 +308,7 @@ def load_problems(
     held_out = None
     if split == "test" and config.test is not None:
         source, part = config.test, "test"
-    elif config.test is None and config.test_fraction > 0:
+    elif config.test is None and config.test_fraction not in ("auto", 0):
         held_out = split == "test"
     elif split == "test":
         part, fallback = "test", False
@@ -323,7 +324,7 @@ def load_problems(
     else:
         problems = _problems(source, part, config, reader, duplicates, fallback=fallback)
     for problem in problems:
-        if held_out is None or (_share(problem.prompt) < config.test_fraction) == held_out:
+        if held_out is None or in_share(problem, config.test_fraction) == held_out:
             unique.add(problem)
         if len(unique.problems) == config.limit:
             break
@@ -352,9 +353,9 @@ def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
         yield f"row {number}", dict(row)
 
 
-def _share(prompt: str) -> float:
-    """A number in [0, 1) that depends on the question only."""
-    return int(digest(prompt)[:12], 16) / 16**12
+def in_share(problem: Problem, share: Any) -> bool:
+    """Whether a problem is in a held-out share; a hash of its question decides."""
+    return int(digest(problem.prompt)[:12], 16) / 16**12 < share
 
 
 def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:

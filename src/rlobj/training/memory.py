@@ -145,7 +145,7 @@ def estimate(
     if sampling.engine == "transformers" and (sharded or sampling.async_depth):
         parts["sampler's copy"] = copy
     if sampling.engine == "vllm":
-        settings = sampling.vllm
+        settings: Any = sampling.vllm.fitted()
         share: float = size.total * (4 if config.model.dtype == "float32" else 2)
         if settings.kv_cache_bytes == "auto":
             share = max(share, settings.gpu_memory_utilization * (card or 0))
@@ -193,28 +193,42 @@ def require_memory(
     )
 
 
-def check_card(config: RunConfig, strategy: str, ranks: int, model: Any = None) -> None:
-    """`require_memory` for the GPU of this process, if it has one.
-
-    Args:
-        config: the run.
-        strategy: a strategy other than "auto".
-        ranks: number of processes.
-        model: the model, if it is in memory already.
-    """
-    if (card := card_bytes()) is not None:
-        size = Size.named(config.model) if model is None else Size.of(model, config.model.lora)
-        if size is not None:
-            require_memory(config, size, strategy, ranks, card)
+def own_card() -> tuple[str, int] | None:
+    """The name and the bytes of this process's GPU; None = there is none."""
+    if not torch.cuda.is_available():
+        return None
+    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    card = torch.cuda.get_device_properties(index)
+    return card.name, card.total_memory
 
 
 def card_bytes() -> int | None:
     """The memory of this process's GPU; None = there is none."""
-    if not torch.cuda.is_available():
-        return None
-    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-    return torch.cuda.get_device_properties(index).total_memory
+    card = own_card()
+    return None if card is None else card[1]
 
 
 def _gib(memory: Memory) -> str:
     return f"{max(memory.needed) / GIB:.1f} GiB"
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Equal GPUs: how many, and the bytes of each."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value for a setting that was `auto`, and why."""
+
+    setting: str
+    value: Any
+    reason: str
+
+
+def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
+    """Stub."""
+    return []

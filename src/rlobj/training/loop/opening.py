@@ -11,6 +11,7 @@ import copy
 import functools
 import logging
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
+from rlobj.data.problems import known_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import RECIPES, embedded_policy
 from rlobj.models.policy import (
@@ -51,12 +53,14 @@ from rlobj.rewards.kinds import Ungraded
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint
+from rlobj.training.choosing import choose_together, explained, held_out_share, settled
 from rlobj.training.loop.clock import Callback, Clock
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.memory import check_card
-from rlobj.training.parallel import Parallel, open_parallel
+from rlobj.training.memory import Choice
+from rlobj.training.parallel import Parallel, open_parallel, open_processes
+from rlobj.training.parallel.environment import launched
 from rlobj.training.rollouts.collector import Collector, Response
 from rlobj.training.rollouts.columns import OwnColumns
 from rlobj.training.rollouts.sharding import Judge
@@ -257,13 +261,13 @@ def open_trainer(
         RunError: something cannot be opened.
     """
     with ExitStack() as stack:
-        parallel, autocast = _hardware(config)
-        stack.callback(parallel.close)
-        comm = parallel.comm
-        with together(comm, "estimating the memory"):
-            check_card(config, parallel.strategy, parallel.size, inputs.passed("model"))
+        stored = read_settings(Path(out)) if resume else None
+        config, choices, parallel = _hardware(config, inputs, stored, stack)
+        comm, autocast = parallel.comm, arithmetic(config.model)
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
+            choices += held_out_share(config, rows=inputs.passed("data") is not None)
+            config = settled(config, choices)
             train, test, note = _problems(config, inputs)
             OwnColumns(config).check(train)
             if config.model.name is None and inputs.passed("model") is None:
@@ -307,10 +311,9 @@ def open_trainer(
             trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
             trainer.trackers = trackers
         stack.callback(trackers.close)
-        facts = {
-            f"from step {learner.steps + 1}": f"{path} {before} → {now}"
-            for path, (before, now) in changes.items()
-        }
+        facts = {"chosen": reasons} if (reasons := explained(choices)) else {}
+        for path, (before, now) in changes.items():
+            facts[f"from step {learner.steps + 1}"] = f"{path} {before} → {now}"
         name = config.model.name or "embedded"
         if inputs.passed("model") is not None:
             name = policy.source or "given"
@@ -318,17 +321,30 @@ def open_trainer(
         yield trainer
 
 
-def _hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
-    """The processes that share the run, and the arithmetic of forward passes (None = float32).
+def _hardware(
+    config: RunConfig, inputs: CallerInputs, stored: dict[str, Any] | None, stack: ExitStack
+) -> tuple[RunConfig, list[Choice], Parallel]:
+    """The configuration without `auto`, what was chosen for it, and the processes of the run.
 
     Sets the number of torch's threads; on a CPU the default is one, which is the fastest.
     """
-    training, autocast = config.training, arithmetic(config.model)
     usual = torch.get_num_threads() if torch.cuda.is_available() else 1
-    torch.set_num_threads(usual if training.threads == "auto" else training.threads)
-    norm, seed = training.max_grad_norm, config.seed
-    parallel = open_parallel(training.strategy, max_grad_norm=norm, autocast=autocast, seed=seed)
-    return parallel, autocast
+    threads = config.training.threads
+    torch.set_num_threads(usual if threads == "auto" else threads)
+    given = dict(os.environ)  # open processes have other variables
+    accelerator = open_processes(stack, grouped=True) if launched(given) else None
+    comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
+    choices = choose_together(config, comm, given, inputs.passed("model"), stored)
+    config = settled(config, choices)
+    parallel = open_parallel(
+        config.training.strategy,
+        max_grad_norm=config.training.max_grad_norm,
+        autocast=arithmetic(config.model),
+        seed=config.seed,
+        accelerator=accelerator,
+    )
+    stack.callback(parallel.close)
+    return config, choices, parallel
 
 
 def _open_folder(
@@ -373,7 +389,10 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         logger.warning("no held-out evaluation: %s", error)
         note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
-    return train, test[: config.evaluation.problems], ""
+    test = test[: config.evaluation.problems]
+    if known := known_problems(train, test):
+        logger.warning(f"{data.test or data.source}: {known}")
+    return train, test, ""
 
 
 def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
