@@ -82,7 +82,6 @@ COMMANDS = {
     "train --preset grpo --sampler transfomers": "Did you mean 'transformers'?",
     "train --preset grpo --sampler vllm --async-depth 1": "cannot sample during training",
     "train --preset grpo --strategy ddpp": "Did you mean 'ddp'?",
-    "train --preset grpo --strategy fsdp2 --out run": "needs a GPU, and torch finds none",
     "train --preset grpo --processes 0": "greater than or equal to 1",
     "train --preset grpo --seed x": "should be a valid integer",
     "train --preset grpo --reward no.py:score --dry-run": "there is no file 'no.py'",

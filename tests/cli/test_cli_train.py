@@ -295,11 +295,11 @@ def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None
 
 
 def test_a_refused_strategy_shows_no_header(tmp_path, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    words = ["train", "--preset", "stapo", "--strategy", "fsdp2", "--out", str(tmp_path / "run")]
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
+    words = ["train", "--preset", "stapo", "--strategy", "zero2", "--out", str(tmp_path / "run")]
     result = runner.invoke(app, words)
     assert result.exit_code == 2
-    assert "needs a GPU" in result.output
+    assert "needs deepspeed" in result.output
     assert "rlobj train  stapo" not in result.output
 
 

@@ -13,9 +13,30 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig, compose
 from rlobj.models.embedded import build_policy
 from rlobj.models.policy import with_adapters
-from rlobj.training.memory import GIB, Size, estimate, require_memory
+from rlobj.training.memory import (
+    Choice,
+    choose,
+    estimate,
+    is_open,
+    require_memory,
+    ways,
+    with_settings,
+)
+from rlobj.training.sizes import GIB, Cards, Size
 
-EIGHT = Size(total=8_190_735_360, adapters=2_727_936)
+EIGHT = Size(
+    total=8_190_735_360,
+    adapters=2_727_936,
+    layers=36,
+    hidden=4096,
+    queries=4096,
+    keys=1024,
+    heads=32,
+    inner=12288,
+    vocab=151936,
+    normed=True,
+    context=32768,
+)
 """Qwen3-8B."""
 
 
@@ -29,14 +50,13 @@ def test_ddp_holds_the_bytes_that_torch_measures():
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.tensor([[1, 2]])).logits.sum().backward()
     optimizer.step()
-    tensors = [each for p in model.parameters() for each in (p, p.grad)]
-    tensors += [each for state in optimizer.state.values() for each in state.values()]
-    measured = sum(each.nbytes for each in tensors if each is not None)
-    size = Size.of(model, None)
-    freed = sum(p.nbytes for p in model.parameters())
-    sampling, update = estimate(compose("grpo"), size, "ddp", 1).needed
-    assert (measured - freed) * 0.99 < sampling <= measured - freed
-    assert measured < update < 1.03 * measured
+    states = [each for state in optimizer.state.values() for each in state.values()]
+    found = estimate(compose("grpo"), Size.of(model, None), "ddp", 1).parts
+    of = {"weights": [*model.parameters()], "gradients": [p.grad for p in model.parameters()]}
+    for name, tensors in {**of, "moments": states}.items():
+        measured = sum(each.nbytes for each in tensors if each is not None)
+        assert 0.99 * measured < found[name].optimizer <= measured, name
+    assert found["gradients"].scoring == 0
 
 
 def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
@@ -59,45 +79,91 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
 @pytest.mark.parametrize(
     ("strategy", "ranks", "sampling", "update"),
     [
-        ("ddp", 1, 12, 16.3),
-        ("ddp", 8, 16, 16.3),
+        ("ddp", 1, 12, 16),
+        ("ddp", 8, 16, 16),
         ("zero1", 4, 7, 11),
         ("zero2", 4, 7, 8),
-        ("zero3", 4, 9, 12.75),
-        ("fsdp2", 10, 6, 7.5),
+        ("zero3", 4, 4, 5),
+        ("fsdp2", 8, 1.5, 2),
     ],
 )
-def test_bytes_of_the_strategies(strategy, ranks, sampling, update):
-    """zero3 and fsdp2 include the sampler's copy, 4 bytes a parameter."""
-    found = estimate(run(), Size(1000, 0), strategy, ranks).needed
-    assert found == pytest.approx((1000 * sampling, 1000 * update))
+def test_bytes_a_parameter_of_the_strategies(strategy, ranks, sampling, update):
+    """Weights, ZeRO's copy of them, gradients and moments of Qwen3-8B."""
+    parts = estimate(run(), EIGHT, strategy, ranks).parts
+    own = ("weights", "weights that ZeRO updates", "gradients", "moments")
+    held = [parts[name] for name in own if name in parts]
+    assert sum(each.sampling for each in held) == sampling * EIGHT.total
+    assert sum(each.backward for each in held) == update * EIGHT.total
 
 
 def test_copies_and_vllm_are_counted_where_a_run_has_them():
     kl = {"penalties": [{"kind": "kl", "estimator": "k3", "coefficient": 0.1}]}
-    vllm = {"engine": "vllm", "vllm": {"sleep_level": 0}}
-    both = estimate(run(objective=kl, sampling=vllm), EIGHT, "ddp", 1, 80 * GIB)
-    assert both.parts["reference model"] == (4 * EIGHT.total,) * 2
-    assert both.parts["vLLM"] == (40 * GIB,) * 2
-    asleep = {"engine": "vllm", "vllm": {"kv_cache_bytes": GIB}}
+    vllm = {"engine": "vllm", "max_tokens": 7168, "vllm": {"sleep_level": 0}}
+    awake = estimate(run(objective=kl, sampling=vllm), EIGHT, "ddp", 1, 80 * GIB)
+    assert awake.parts["reference model"] == (4 * EIGHT.total,) * 4
+    assert awake.parts["vLLM"] == (40 * GIB,) * 4
+    cache = 40 * GIB - 2 * EIGHT.total - 2 * GIB
+    assert awake.sequences == cache // (8192 * 36 * 2 * 1024 * 2) == 20
+    asleep = {"engine": "vllm", "vllm": {"kv_cache_bytes": GIB, "sleep_level": 1}}
     small = run(objective=kl, sampling=asleep, model={"lora": {"rank": 2}})
-    found = estimate(small, EIGHT, "zero3", 2, 80 * GIB).parts
-    assert found["vLLM"] == (2 * EIGHT.total + GIB, 0)
-    assert found["frozen weights"] == (2 * EIGHT.total,) * 2
-    assert found["adapters"] == (20 * EIGHT.adapters, 35 * EIGHT.adapters)
-    assert "reference model" not in found
+    found = estimate(small, EIGHT, "zero3", 2, 80 * GIB)
+    assert found.parts["vLLM"] == (2 * EIGHT.total + GIB, 0, 0, 0)
+    assert found.parts["frozen weights"] == (2 * EIGHT.total,) * 4
+    assert found.parts["moments"].sampling == 8 * EIGHT.adapters
+    assert "reference model" not in found.parts
+    level_2 = with_settings(small, {"sampling.vllm.sleep_level": 2})
+    saved = found.host - estimate(level_2, EIGHT, "zero3", 2, 80 * GIB).host
+    assert saved == 2 * EIGHT.total
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("8x80", (8, 80)), ("80", (1, 80)), ("2 x 141GB", (2, 141)), ("4x23.5 GiB", (4, 23.5))],
+)
+def test_cards_are_read_from_a_text(text, expected):
+    assert Cards.parse(text) == Cards(expected[0], int(expected[1] * GIB))
+
+
+@pytest.mark.parametrize("text", ["", "eight", "8x", "0x80", "8x0", "8x80x2", "-80"])
+def test_a_text_that_names_no_cards_is_refused(text):
+    with pytest.raises(ConfigError, match=r"expected the number of GPUs .* such as 8x80"):
+        Cards.parse(text)
+
+
+def test_choices_fit_and_leave_what_was_given():
+    eight = Cards(8, 80 * GIB)
+    config = run(sampling={"max_tokens": 15360}, training={"micro_batch_tokens": 20000})
+    found = choose(config, EIGHT, eight)
+    values = {each.setting: each.value for each in found}
+    assert values["training.strategy"] == "fsdp2"
+    assert values["training.gradient_checkpointing"] is True
+    assert values["sampling.vllm.sleep_level"] == 2
+    assert not is_open(config, "training.micro_batch_tokens")
+    assert "training.micro_batch_tokens" not in values
+    assert all(isinstance(each, Choice) and each.reason for each in found)
+    chosen = with_settings(config, values)
+    assert estimate(chosen, EIGHT, "fsdp2", 8, 80 * GIB).fits
+    assert choose(chosen, EIGHT, eight) == []
+
+
+def test_a_small_model_needs_no_sharding_and_no_recomputation():
+    small = Size(100_000_000, 0, 12, 768, 768, 768, 12, 2048, 32000, context=4096)
+    found = choose(run(sampling={"max_tokens": 512}), small, Cards(2, 80 * GIB))
+    values = {each.setting: each.value for each in found}
+    assert values["training.strategy"] == "ddp"
+    assert values["training.gradient_checkpointing"] is False
 
 
 def test_a_run_that_cannot_fit_is_told_what_can():
     vllm = run(sampling={"engine": "vllm"})
+    found = ways(vllm, EIGHT, "ddp", Cards(8, 80 * GIB))
     with pytest.raises(ConfigError) as error:
-        require_memory(vllm, EIGHT, "ddp", 1, 80 * GIB)
-    text = str(error.value)
-    assert "a process needs 131.5 GiB without activations, and the GPU has 80.0 GiB" in text
-    assert "  set model.lora.rank=16: 71.0 GiB" in text
-    assert "set training.strategy=zero3, processes=4: 78.1 GiB" in text
-    require_memory(vllm, EIGHT, "zero3", 4, 80 * GIB)
-    with pytest.raises(ConfigError, match="a smaller model, or LoRA and zero3"):
+        require_memory(vllm, EIGHT, "ddp", 8, 80 * GIB)
+    assert found
+    assert all(memory.fits and f"\n  {way}: " in str(error.value) for way, memory in found)
+    assert "set training.strategy=fsdp2" in found[0][0]
+    assert "set model.lora.rank=16" in str(error.value)
+    with pytest.raises(ConfigError, match="a smaller model, or LoRA and fsdp2"):
         require_memory(vllm, EIGHT, "ddp", 1, 2 * GIB)
 
 

@@ -37,9 +37,10 @@ from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
 from rlobj.training.choosing import choose_settings, explained, held_out_share, settled
-from rlobj.training.memory import GIB, Cards, Size, card_bytes, estimate, require_memory
+from rlobj.training.memory import PHASES, estimate, require_memory
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import Resumed, check_functions, go_on
+from rlobj.training.sizes import GIB, Cards, Size, card_bytes
 from rlobj_cli.screen.console import (
     beginning,
     calm_libraries,
@@ -205,13 +206,13 @@ def _show_memory(console: Console, config: RunConfig, size: Size | None, ranks: 
     memory = estimate(config, size, strategy, ranks, card)
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
     title = f"memory of a process, {name} ({strategy}, processes: {ranks})"
-    shown = table(title, right=("sampling", "update"))
+    shown = table(title, right=PHASES)
     for name, part in memory.parts.items():
         shown.add_row(name, *(f"{each / unit:.2f}" for each in part))
     shown.add_section()
-    shown.add_row("together, without activations", *(f"{x / unit:.2f}" for x in memory.needed))
+    shown.add_row("together", *(f"{x / unit:.2f}" for x in memory.needed))
     if card is not None:
-        shown.add_row("the GPU has", *[f"{card / unit:.2f}"] * 2)
+        shown.add_row("the GPU has", *[f"{card / unit:.2f}"] * 4)
     console.print()
     console.print(shown)
     require_memory(config, size, strategy, ranks, card)

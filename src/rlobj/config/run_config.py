@@ -197,7 +197,7 @@ class TrainingConfig(Model):
     """recompute activations in the backward pass (auto: if they do not fit the GPU otherwise)"""
     strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "auto"
     """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
-    fsdp2 on GPUs (auto: that of `accelerate launch`, or one that fits the GPU; ddp on a CPU)"""
+    fsdp2 (auto: that of `accelerate launch`, or one that fits the GPU; ddp on a CPU)"""
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""

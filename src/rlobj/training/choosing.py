@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from operator import attrgetter
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, RlobjError
@@ -20,8 +18,9 @@ from rlobj.data.sources import in_share
 from rlobj.models.location import require_weights
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.connection import check_vllm
-from rlobj.training.memory import GIB, Cards, Choice, Size, choose, own_card, require_memory
+from rlobj.training.memory import Choice, choose, read_setting, require_memory, with_settings
 from rlobj.training.parallel.launched import read_launch
+from rlobj.training.sizes import GIB, Cards, Size, own_card
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ def choose_settings(
 
     def take(choices: Iterable[Choice]) -> RunConfig:
         for each in choices:
-            if attrgetter(each.setting)(settled(config, made)) == "auto":
+            if read_setting(settled(config, made), each.setting) == "auto":
                 made.append(each)
         return settled(config, made)
 
@@ -120,13 +119,7 @@ def choose_settings(
 
 def settled(config: RunConfig, choices: Sequence[Choice]) -> RunConfig:
     """The configuration with the values of the choices."""
-    return reduce(lambda of, each: _replaced(of, each.setting, each.value), choices, config)
-
-
-def _replaced(section: Any, path: str, value: Any) -> Any:
-    name, _, rest = path.partition(".")
-    inner = _replaced(getattr(section, name), rest, value) if rest else value
-    return section.model_copy(update={name: inner})
+    return with_settings(config, {each.setting: each.value for each in choices})
 
 
 def explained(choices: Iterable[Choice]) -> str:

@@ -48,16 +48,11 @@ def open_parallel(
         accelerator: of processes that are open already, which `close` leaves open.
 
     Raises:
-        ConfigError: the strategy is not possible on this machine, DeepSpeed is too old, or
-            environment variables for several processes are missing.
+        ConfigError: DeepSpeed is too old, or environment variables for several processes are
+            missing.
         MissingExtra: a zero strategy is requested, and DeepSpeed is not installed.
     """
     chosen = resolve_strategy(strategy, os.environ)
-    if chosen == "fsdp2" and not torch.cuda.is_available():
-        raise ConfigError(
-            "training.strategy is 'fsdp2', which needs a GPU, and torch finds none on this "
-            "machine. On CPUs use one of ddp, zero1, zero2, zero3."
-        )
     if chosen in _ZERO:
         from accelerate.utils import compare_versions
 
