@@ -35,6 +35,7 @@ from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
 from rlobj.data.problems import known_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import RECIPES, embedded_policy
+from rlobj.models.loading import reading
 from rlobj.models.policy import (
     Policy,
     arithmetic,
@@ -290,7 +291,8 @@ def open_trainer(
             )
             hints = hints_of(config, policy, objective.read_scores, train)
             stream = ProblemStream(train, seed=config.seed)
-            scorer = inputs.scorer(policy.model, config.training.packed)
+            with reading(policy.model):
+                scorer = inputs.scorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
@@ -435,7 +437,8 @@ class InitialPolicy:
     def __init__(
         self, config: RunConfig, inputs: CallerInputs, parallel: Parallel, stack: ExitStack
     ) -> None:
-        self._config, self._inputs, self._device = config, inputs, parallel.device
+        self._config, self._inputs = config, inputs
+        self._device, self._shards = parallel.device, parallel.shards
         self._original, self._passed = inputs.passed("model"), None
         if self._original is None:
             self.source = config.model.name or _make_embedded(config, parallel, inputs.callbacks)
@@ -447,16 +450,24 @@ class InitialPolicy:
             passed.model.save_pretrained(self.source)
             passed.tokenizer.save_pretrained(self.source)
 
-    def frozen(self) -> Any:
-        """A copy of the model before training, on the device, that is never trained."""
+    def frozen(self, **placing: Any) -> Any:
+        """A copy of the model before training, on the device, that is never trained.
+
+        Args:
+            **placing: `dtype` and `hollow` of `load_model`.
+        """
         if self._original is None:
-            model: Any = load_model(self._config.model, self.source)
+            config = self._config.model
+            model: Any = load_model(config, self.source, device=self._device, **placing)
         else:
             model = copy.deepcopy(self._original)
         return model.to(self._device).eval().requires_grad_(False)
 
     def trained(self, checkpoint: Path | None) -> Policy:
-        """The policy to train, on the device: with the weights of a checkpoint if there is one."""
+        """The policy to train, on the device: with the weights of a checkpoint if there is one.
+
+        If ranks store shards, the weights may still be in their files.
+        """
         config = self._config
         adapter = weights = None
         if checkpoint is not None and config.model.lora is not None:
@@ -464,7 +475,11 @@ class InitialPolicy:
         elif checkpoint is not None:
             weights = str(checkpoint / "model")
         if self._passed is None:
-            policy = load_policy(config.model, config.data, weights or self.source, adapter)
+            policy = load_policy(
+                *(config.model, config.data, weights or self.source, adapter),
+                device=self._device,
+                hollow=self._shards,
+            )
         else:
             policy = self._passed
             if weights is not None:
@@ -575,7 +590,7 @@ def _sampler(
             "sampler=..."
         )
     if settings.engine == "transformers":
-        apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
+        apart = parallel.shards or settings.async_depth > 0
         return TransformersSampler(
             initial.frozen() if apart else policy.model,
             policy.tokenizer,

@@ -7,11 +7,13 @@ import logging
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rlobj.models.loading import filled
 from rlobj.scoring import PolicyScorer
 from rlobj.training.parallel.strategies import (
     MOMENTS,
@@ -48,15 +50,17 @@ class Zero(Parallel):
         self, accelerator: Any, stage: int, *, max_grad_norm: float, autocast: torch.dtype | None
     ) -> None:
         super().__init__(accelerator, f"zero{stage}", max_grad_norm=max_grad_norm)
-        self._stage = stage
+        self._stage, self.shards = stage, stage == 3
         self._autocast = autocast
         self._apply = True
 
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
-        deepspeed = _deepspeed(self.device)
+        deepspeed, root = _deepspeed(self.device), Columns(scorer)
         self.on_close(functools.partial(setattr, nn.functional, "linear", nn.functional.linear))
+        if self.shards:
+            deepspeed.zero.Init(module=_Filled(root), config_dict_or_path=self._config())
         self._module, zero, _, _ = deepspeed.initialize(
-            model=Columns(scorer), optimizer=optimizer, config=self._config()
+            model=root, optimizer=optimizer, config=self._config()
         )
         self.on_close(self._module.destroy)
         if self._stage < 3:
@@ -127,7 +131,7 @@ class Zero(Parallel):
 
     def frozen(self, scorer: PolicyScorer) -> Scorer:
         if self._stage < 3 or self.size == 1:
-            return scorer
+            return super().frozen(scorer)
         return sharded_scorer(scorer, self.device, self.size)
 
     def stored(self, parameter: nn.Parameter) -> Tensor:
@@ -173,6 +177,17 @@ class Zero(Parallel):
                 safe_set_local_optimizer_state(parameter, self._part(value), name)
         for flat in self._flat:
             self._optimizer.state[flat]["step"].copy_(moments["step"])
+
+
+class _Filled(nn.Module):
+    """Gives DeepSpeed the parameters of a module: each is read before DeepSpeed divides it."""
+
+    def __init__(self, root: nn.Module) -> None:
+        super().__init__()
+        self._roots = [root]  # in a list: it is no submodule
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return filled(self._roots[0].parameters(recurse))
 
 
 def _deepspeed(device: torch.device) -> Any:
