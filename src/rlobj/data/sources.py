@@ -324,7 +324,7 @@ def load_problems(
     else:
         problems = _problems(source, part, config, reader, duplicates, fallback=fallback)
     for problem in problems:
-        if held_out is None or in_share(problem, config.test_fraction) == held_out:
+        if held_out is None or (place_of(problem) < config.test_fraction) == held_out:
             unique.add(problem)
         if len(unique.problems) == config.limit:
             break
@@ -353,9 +353,9 @@ def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
         yield f"row {number}", dict(row)
 
 
-def in_share(problem: Problem, share: Any) -> bool:
-    """Whether a problem is in a held-out share; a hash of its question decides."""
-    return int(digest(problem.prompt)[:12], 16) / 16**12 < share
+def place_of(problem: Problem) -> Any:
+    """A number in [0, 1) that depends on the question only."""
+    return int(digest(problem.prompt)[:12], 16) / 16**12
 
 
 def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:

@@ -14,7 +14,7 @@ from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.config.layers import flattened
 from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.data import load_problems
-from rlobj.data.sources import in_share
+from rlobj.data.sources import place_of
 from rlobj.models.location import require_weights
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.connection import check_vllm
@@ -149,13 +149,15 @@ def _engine(config: RunConfig, cards: Cards | None) -> Choice:
         try:
             return Choice("sampling.engine", "vllm", f"vLLM {check_vllm()[1]} is installed")
         except RlobjError as error:
-            why = str(error)
+            why = str(error).rstrip(".")
     sampling, ranks = config.sampling, cards.count if cards else 1
     responses = math.ceil(sampling.prompts_per_step * sampling.group_size / ranks)
     batches = math.ceil(responses / max(sampling.batch_tokens // sampling.max_tokens, 1))
     passes = batches * sampling.max_tokens
-    slow = f"a step is up to {passes:,} forward passes in a row, {passes * _PASS / 3600:.1f} hours"
-    return Choice("sampling.engine", "transformers", f"{why}; {slow} at {1000 * _PASS:.0f} ms each")
+    if (hours := passes * _PASS / 3600) >= 0.1:
+        each = f"{hours:.1f} hours at {1000 * _PASS:.0f} ms each"
+        why = f"{why}. A step is up to {passes:,} forward passes in a row, {each}"
+    return Choice("sampling.engine", "transformers", why)
 
 
 def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
@@ -180,8 +182,10 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
     except DataError as error:
         why = str(error).partition(". ")[0]
     problems = load_problems(data, "train", answers=config.objective.reads_rewards)
-    share = math.floor(1e6 * min(_SHARE, _HELD_OUT / len(problems))) / 1e6
-    if not (count := sum(in_share(problem, share) for problem in problems)):
+    places = sorted(map(place_of, problems))
+    most = min(int(_SHARE * len(places)), _HELD_OUT)
+    share = math.floor(1e6 * places[most]) / 1e6
+    if not (count := sum(place < share for place in places)):
         return none
     reason = (
         f"{count} of {len(problems)} problems are held out, as {why}. To evaluate on a benchmark: "
