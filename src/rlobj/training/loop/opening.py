@@ -11,7 +11,6 @@ import copy
 import functools
 import logging
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,8 +19,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-import torch
 
 from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.base.files import refuse_links
@@ -54,14 +51,12 @@ from rlobj.rewards.kinds import Ungraded
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint
-from rlobj.training.choosing import choose_together, explained, held_out_share, settled
+from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
 from rlobj.training.loop.clock import Callback, Clock
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.memory import Choice
-from rlobj.training.parallel import Parallel, open_parallel, open_processes
-from rlobj.training.parallel.environment import launched
+from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.collector import Collector, Response
 from rlobj.training.rollouts.columns import OwnColumns
 from rlobj.training.rollouts.sharding import Judge
@@ -263,7 +258,7 @@ def open_trainer(
     """
     with ExitStack() as stack:
         stored = read_settings(Path(out)) if resume else None
-        config, choices, parallel = _hardware(config, inputs, stored, stack)
+        config, choices, parallel = open_hardware(config, inputs.passed("model"), stored, stack)
         comm, autocast = parallel.comm, arithmetic(config.model)
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
@@ -321,32 +316,6 @@ def open_trainer(
             name = policy.source or "given"
         trainer.start(trainer.facts(name, size, note) | facts)
         yield trainer
-
-
-def _hardware(
-    config: RunConfig, inputs: CallerInputs, stored: dict[str, Any] | None, stack: ExitStack
-) -> tuple[RunConfig, list[Choice], Parallel]:
-    """The configuration without `auto`, what was chosen for it, and the processes of the run.
-
-    Sets the number of torch's threads; on a CPU the default is one, which is the fastest.
-    """
-    usual = torch.get_num_threads() if torch.cuda.is_available() else 1
-    threads = config.training.threads
-    torch.set_num_threads(usual if threads == "auto" else threads)
-    given = dict(os.environ)  # open processes have other variables
-    accelerator = open_processes(stack, grouped=True) if launched(given) else None
-    comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
-    choices = choose_together(config, comm, given, inputs.passed("model"), stored)
-    config = settled(config, choices)
-    parallel = open_parallel(
-        config.training.strategy,
-        max_grad_norm=config.training.max_grad_norm,
-        autocast=arithmetic(config.model),
-        seed=config.seed,
-        accelerator=accelerator,
-    )
-    stack.callback(parallel.close)
-    return config, choices, parallel
 
 
 def _open_folder(
