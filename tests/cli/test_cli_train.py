@@ -99,15 +99,16 @@ def test_a_task_is_short_for_the_source_of_the_data() -> None:
 def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     words = ("--preset", "grpo", "--strategy", "zero3", "--processes", "2", "--dry-run")
     lines = output(*words).splitlines()
-    title = "memory of a process, MiB (zero3, processes: 2)"
-    [start] = [i for i, line in enumerate(lines) if title in line]
-    parts = [line.split() for line in lines[start + 2 : start + 6] if line.strip()]
-    assert parts[0] == ["weights,", "gradients,", "moments", "0.80", "1.40"]
-    assert parts[1] == ["sampler's", "copy", "0.32", "0.32"]
-    monkeypatch.setattr("rlobj_cli.screen.training.card_bytes", lambda: 2**19)
+    [start] = [i for i, line in enumerate(lines) if "memory of a process, MiB" in line]
+    assert "(zero3, processes: 2)" in lines[start + 1]
+    shown = {line[:28].strip(): line[28:].split() for line in lines[start:]}
+    assert shown["weights"] == ["0.2"] * 4
+    assert shown["moments"] == ["0.3"] * 4
+    assert shown["sampler's copy"] == ["0.3"] * 4
+    monkeypatch.setattr("rlobj_cli.screen.estimating.card_bytes", lambda: 2**20)
     refused = output(*words, code=2)
-    assert "the GPU has" in refused.partition("Wrong input")[0]
-    assert "--processes 16: 0.0 GiB" in refused.partition("cannot fit the GPU")[2]
+    assert "the GPU, less 8% for CUDA and NCCL" in refused.partition("Wrong input")[0]
+    assert "a smaller model, or LoRA and fsdp2" in refused.partition("cannot fit the GPU")[2]
 
 
 def test_annotations_do_not_change_the_values() -> None:

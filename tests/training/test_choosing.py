@@ -18,6 +18,7 @@ from rlobj.config.run_config import RunConfig, compose
 from rlobj.config.run_folder import read_settings
 from rlobj.data import DataConfig, Problem, load_problems
 from rlobj.data.problems import known_problems
+from rlobj.ranks import ProcessGroup
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.choosing import (
     choose_settings,
@@ -76,7 +77,15 @@ def test_a_value_that_is_given_is_kept(vllm):
 @pytest.mark.parametrize("config", [named(), compose("stapo")], ids=["a model", "embedded"])
 def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
     cards = None if config.model.name else Cards(8, 80 * GIB)
-    assert list(chosen(config, cards).values()) == ["transformers", "ddp", False, 16384, 0.5, 1]
+    assert list(chosen(config, cards).values()) == [
+        "transformers",
+        "ddp",
+        None,
+        False,
+        16384,
+        0.5,
+        1,
+    ]
 
 
 def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
@@ -107,7 +116,11 @@ FSDP = {**LAUNCH, "ACCELERATE_USE_FSDP": "true"}
         ({**LAUNCH, "ACCELERATE_MIXED_PRECISION": "bf16"}, {"model.dtype": "bfloat16"}),
         ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, {"training.strategy": "zero3"}),
         ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}, {"training.strategy": "ddp"}),
-        (DEEPSPEED, {"training.strategy": "zero2"}),
+        (DEEPSPEED, {"training.strategy": "zero2", "training.offload": None}),
+        (
+            {**DEEPSPEED, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"},
+            {"training.offload": "cpu"},
+        ),
         (FSDP, {"training.strategy": "fsdp2", "training.gradient_checkpointing": False}),
         (
             {**FSDP, "FSDP_ACTIVATION_CHECKPOINTING": "true"},
@@ -135,7 +148,8 @@ def test_a_deepspeed_file_is_read_and_the_rest_is_named_in_one_line(tmp_path, ca
     }
     zero = {"stage": 1, "overlap_comm": True, "reduce_bucket_size": "auto"}
     file.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
-    found = chosen(named(), environment=environment)
+    made = choose_together(named(), ProcessGroup(), environment)
+    found = {each.setting: each.value for each in made}
     assert (found["training.strategy"], found["model.dtype"]) == ("zero1", "bfloat16")
     [line] = caplog.messages
     assert "does not use gradient_accumulation_steps=4, zero_optimization.overlap_comm=T" in line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import torch
 from forked import call_in_ranks
 from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
+from rlobj import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig
-from rlobj.models.loading import is_hollow, reading
-from rlobj.models.policy import load_model, with_adapters
+from rlobj.config.scores import ScoreConfig
+from rlobj.models.loading import filled, is_hollow, reading
+from rlobj.models.policy import frozen, load_model, with_adapters
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import build_parallel, open_processes
 
@@ -104,3 +105,79 @@ def test_ranks_read_their_shards_bit_for_bit(tmp_path, size):
     for kind in KINDS:
         save(tmp_path, kind)
     call_in_ranks(rank_main, size, tmp_path)
+
+
+def state(model: Any) -> dict[str, torch.Tensor]:
+    """Weights and buffers by name, tied ones twice."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {**dict(named), **dict(model.named_buffers())}
+
+
+def change(folder: Path, **tensors: torch.Tensor | None) -> None:
+    """Put all weights in one file, with some changed or left out."""
+    kept = {n: x for file in folder.glob("*.safetensors") for n, x in load_file(file).items()}
+    for file in folder.glob("model*"):
+        file.unlink()
+    kept |= {name.replace("__", "."): x for name, x in tensors.items()}
+    whole = {name: x for name, x in kept.items() if x is not None}
+    save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_model_that_is_read_in_parts_is_the_one_that_transformers_loads(tmp_path):
+    folder = save(tmp_path, "tied")
+    torch.manual_seed(5)
+    model, drawn = load_model(ModelConfig(), str(folder), hollow=True), torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    whole = load_model(ModelConfig(), str(folder))
+    assert sum(x.untyped_storage().nbytes() for x in model.parameters()) < 1000
+    assert [*filled(model.parameters())] == [*model.parameters()]
+    found, expected = state(model), state(whole)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], x) for name, x in expected.items())
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.config.to_dict() == whole.config.to_dict()
+    assert model.generation_config.to_dict() == whole.generation_config.to_dict()
+    assert model.training is whole.training
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, None),
+        ({"lm_head__weight": torch.ones(49, 37)}, "lm_head.weight .* differ"),
+        ({"model__norm__weight": None}, "no model.norm.weight"),
+        ({"model__norm__weight": torch.ones(37, dtype=torch.int8)}, "model.norm.weight is I8"),
+    ],
+)
+def test_other_tensors_than_the_model_has_are_loaded_by_transformers(
+    tmp_path, caplog, changed, why
+):
+    folder = save(tmp_path, "tied")
+    if why is None:  # many files have both of two tied weights
+        changed = {
+            "lm_head__weight": state(load_model(ModelConfig(), str(folder)))["lm_head.weight"]
+        }
+    change(folder, **changed)
+    model, whole = (load_model(ModelConfig(), str(folder), hollow=x) for x in (True, False))
+    assert any(map(is_hollow, model.parameters())) is (why is None)
+    assert bool(re.search(f"loaded whole by each process: .*{why}", caplog.text)) is bool(why)
+    for _ in filled(model.parameters()):
+        pass
+    assert all(torch.equal(state(model)[name], x) for name, x in state(whole).items())
+
+
+def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):
+    folder = save(tmp_path, "tied")
+    change(folder, model__norm__weight=torch.full((37,), torch.nan))
+    model = load_model(ModelConfig(), str(folder), hollow=True)
+    with reading(model), pytest.raises(ConfigError, match="weights are damaged"):
+        PolicyScorer(model)
+
+
+def test_a_frozen_model_in_bfloat16_keeps_the_frequencies_of_its_positions(tmp_path):
+    model = load_model(ModelConfig(), str(save(tmp_path, "tied")))
+    before = model.model.rotary_emb.inv_freq.clone()
+    frozen(model, ScoreConfig(model="x", dtype="bfloat16"), "cpu")
+    assert {x.dtype for x in model.parameters()} == {torch.bfloat16}
+    assert torch.equal(model.model.rotary_emb.inv_freq, before)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.harness import ask
 from transformers import Qwen3Config
 
 import rlobj
@@ -13,6 +14,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig, compose
 from rlobj.models.embedded import build_policy
 from rlobj.models.policy import with_adapters
+from rlobj.training.activations import MicroBatch
 from rlobj.training.memory import (
     Choice,
     choose,
@@ -23,6 +25,7 @@ from rlobj.training.memory import (
     with_settings,
 )
 from rlobj.training.sizes import GIB, Cards, Size
+from rlobj.training.workload import work
 
 EIGHT = Size(
     total=8_190_735_360,
@@ -117,17 +120,70 @@ def test_copies_and_vllm_are_counted_where_a_run_has_them():
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("8x80", (8, 80)), ("80", (1, 80)), ("2 x 141GB", (2, 141)), ("4x23.5 GiB", (4, 23.5))],
+    ("text", "count", "memory", "kind"),
+    [
+        ("8x80", 8, 80, "H100"),
+        ("80", 1, 80, "H100"),
+        ("2 x 141GB", 2, 141, "H200"),
+        ("4x23.5 GiB", 4, 23.5, "4090"),
+        ("8xA100", 8, 80, "A100"),
+        ("l40s", 1, 48, "L40S"),
+    ],
 )
-def test_cards_are_read_from_a_text(text, expected):
-    assert Cards.parse(text) == Cards(expected[0], int(expected[1] * GIB))
+def test_cards_are_read_from_a_text(text, count, memory, kind):
+    assert Cards.parse(text) == Cards(count, int(memory * GIB), kind)
 
 
 @pytest.mark.parametrize("text", ["", "eight", "8x", "0x80", "8x0", "8x80x2", "-80"])
 def test_a_text_that_names_no_cards_is_refused(text):
     with pytest.raises(ConfigError, match=r"expected the number of GPUs .* such as 8x80"):
         Cards.parse(text)
+
+
+def test_activations_of_qwen3_8b_by_hand():
+    """Bytes of a token, as the docstring of `MicroBatch.layer` lists them."""
+    float32 = 6 * 4 * 4096 + (3 + 1) * 4 * 4096 + (3 + 1) * 4 * 1024 + 4 * 4 * 12288 + 4 * 32
+    copies = 4 * 4 * 4096 + 5 * 2 * 4096  # of the norms, and what the five linear layers read
+    heads = (4 + 2 + 2 + 2) * 4096 + (4 + 2 + 2 + 2) * 1024 + 4 * 32
+    assert MicroBatch(EIGHT, 100, 100).layer() == 100 * float32
+    half = MicroBatch(EIGHT, 100, 100, half=True)
+    assert half.layer() == 100 * (copies + heads + 4 * 2 * 12288)
+    again = MicroBatch(EIGHT, 100, 100, half=True, recompute=True)
+    assert again.kept() == 100 * (36 + 3) * 4 * 4096
+    assert half.kept() == 36 * half.layer() + 100 * 3 * 4 * 4096
+    assert half.tile() == 1.5 * 100 * 4 * 151936  # less than 512 MiB
+    assert MicroBatch(EIGHT, 16384, 16384, half=True).tile() == 1.5 * 512 * 2**20
+    masked = MicroBatch(EIGHT, 100, 50, half=True).layer() - half.layer()
+    assert masked == 100 * (2 * 50 + 2 * 2 * (4096 - 1024))
+
+
+def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
+    config = run(
+        sampling={"prompts_per_step": 16, "group_size": 4, "max_tokens": 2048, "engine": "vllm"},
+        training={"steps": 100, "gradient_checkpointing": True},
+        checkpoint={"every": 50, "keep": 2, "best": False},
+        data={"source": "x.jsonl", "max_prompt_tokens": 256},
+        evaluation={"every": 0},
+    )
+    cards = Cards(8, 80 * GIB)
+    memory = estimate(config, EIGHT, "fsdp2", 8, cards.bytes)
+    done = work(config, EIGHT, memory, cards, used=0.4)
+    tokens = 64 * (1024 + 256)
+    assert (done.responses, done.mean, done.tokens) == (64, 1024, tokens)
+    computing = EIGHT.total - 151936 * 4096
+    forward = tokens * (2 * computing + 2 * 36 * 4096 * 1280) / (8 * 989e12 * 0.4)
+    assert done.seconds["update"] == pytest.approx(4 * forward)
+    reading = 2 * EIGHT.total + 8 * 36 * 2 * 1024 * 2 * 512
+    assert done.seconds["generation"] == pytest.approx(2048 * reading / (3.35e12 * 0.5))
+    assert done.hours == pytest.approx(100 * sum(done.seconds.values()) / 3600)
+    assert max(done.disk.values()) == 3 * 12 * EIGHT.total
+
+
+def test_a_measured_peak_is_near_the_estimate():
+    """A real update of 110 million parameters in a process of its own."""
+    question = {"shape": "llama 110M", "strategy": "ddp", "tokens": 256, "rows": 1, "settings": {}}
+    [found] = ask("benchmarks.estimate", question)
+    assert found["predicted"] == pytest.approx(found["measured"], rel=0.15)
 
 
 def test_choices_fit_and_leave_what_was_given():

@@ -20,7 +20,8 @@ from rlobj.training.parallel import open_processes
 from rlobj.training.parallel.strategies import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
-TORCH, ZERO = ("ddp", "fsdp2"), ("zero1", "zero2", "zero3")
+TORCH = ("ddp", "fsdp2")
+ZERO = ("zero1", "zero2", "zero3", "zero2 in host memory", "zero3 in host memory")
 ALL = [
     *(pytest.param(name, marks=pytest.mark.slow) for name in TORCH),
     *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.deepspeed]) for name in ZERO),

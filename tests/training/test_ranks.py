@@ -133,8 +133,8 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     cut = ["--set", "training.steps=2"]
     ranks(["train", "--config", file, "--out", run, "--strategy", "zero2", *cut])
     rlobj.resume(run, settings={"training.strategy": "ddp", "training.steps": 4})
-    for last, strategy, count in ((5, "zero3", 2), (STEPS, "fsdp2", 3)):
-        rest = ["--set", f"training.steps={last}"]
+    for last, strategy, offload, count in ((5, "zero3", "cpu", 2), (STEPS, "fsdp2", "null", 3)):
+        rest = ["--set", f"training.steps={last}", "--set", f"training.offload={offload}"]
         ranks(["train", "--resume", run, "--strategy", strategy, *rest], count)
     assert distance(weights(alone), weights(run)) < 2e-6
     assert read_state(newest_checkpoint(run)).strategy == "fsdp2"

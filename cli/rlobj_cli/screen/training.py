@@ -36,11 +36,11 @@ from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
-from rlobj.training.choosing import choose_settings, explained, held_out_share, settled
-from rlobj.training.memory import PHASES, estimate, require_memory
+from rlobj.training.choosing import choose_settings, held_out_share, settled
+from rlobj.training.memory import require_memory
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import Resumed, check_functions, go_on
-from rlobj.training.sizes import GIB, Cards, Size, card_bytes
+from rlobj.training.sizes import Cards, Size, card_bytes
 from rlobj_cli.screen.console import (
     beginning,
     calm_libraries,
@@ -56,6 +56,7 @@ from rlobj_cli.screen.console import (
     table,
     working,
 )
+from rlobj_cli.screen.estimating import here, short, show_choices, show_tables
 from rlobj_cli.screen.options import as_typed, exit_code, report
 from rlobj_cli.screen.progress import clock, open_screen
 
@@ -175,7 +176,7 @@ def show_dry_run(
     card, size = card_bytes(), Size.named(config.model, local=True)
     cards = None if card is None else Cards(ranks, card)
     choices = choose_settings(config, size, cards, os.environ)
-    if Path(config.data.source or "").exists():  # a hub data set may be large
+    if Path(str(config.data.source)).exists():  # a hub data set may be large
         choices += held_out_share(config)
     config = settled(config, choices)
     known |= {each.setting: "auto" for each in choices if each.reason}
@@ -184,8 +185,7 @@ def show_dry_run(
     show_yaml(console, annotated_yaml(dump_config(config), known))
     console.print()
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
-    if reasons := explained(choices):
-        console.print(facts_grid({"chosen": reasons}))
+    show_choices(console, choices)
     _show_memory(console, config, size, ranks)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {doubt}", style="yellow"))
@@ -202,20 +202,9 @@ def _show_memory(console: Console, config: RunConfig, size: Size | None, ranks: 
             Text(f"\nmemory: unknown, because {why}. Get it with: hf download {name} config.json"),
         )
         return
-    strategy, card = config.training.strategy, card_bytes()
-    memory = estimate(config, size, strategy, ranks, card)
-    unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
-    title = f"memory of a process, {name} ({strategy}, processes: {ranks})"
-    shown = table(title, right=PHASES)
-    for name, part in memory.parts.items():
-        shown.add_row(name, *(f"{each / unit:.2f}" for each in part))
-    shown.add_section()
-    shown.add_row("together", *(f"{x / unit:.2f}" for x in memory.needed))
-    if card is not None:
-        shown.add_row("the GPU has", *[f"{card / unit:.2f}"] * 4)
-    console.print()
-    console.print(shown)
-    require_memory(config, size, strategy, ranks, card)
+    found = here(config, ranks, size)
+    show_tables(console, found)
+    require_memory(config, size, found.strategy, ranks, found.memory.card)
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
@@ -253,7 +242,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         measure, known = held_out(result.path)
         text = f"Best {measure.name} of a checkpoint: {number(known[best])}\n  {best}"
         console.print(Text(text), soft_wrap=True)
-    task = config.data.source in PROFILES  # which has many problems, held-out ones among them
+    task = str(config.data.source) in PROFILES  # which has many problems, held-out ones among them
     evaluated = any(each.key in line for line in result.history for each in MEASURES)
     on, samples = "" if task or evaluated else " --on FILE", 4 if task else 32
     found = diagnose(result.path, trust=True).findings if result.steps else ()
@@ -307,7 +296,12 @@ def start(
         if config.origin is not None and "--from" in str(words):  # all take the same checkpoint
             words = [*without(words, "--from"), "--from", config.origin]
         raise typer.Exit(launch(words, processes))
-    header = lambda: show_header(console, config, layers)  # noqa: E731
+
+    def header() -> None:
+        show_header(console, config, layers)
+        if line := short(config, int(os.environ.get("WORLD_SIZE", "1"))):
+            console.print(facts_grid({"estimate": line}))
+
     with _shown(console, config, folder, 0, header) as screens:
         result = run_training(config, folder, CallerInputs(callbacks=screens))
     _show_end(console, config, result)

@@ -88,13 +88,15 @@ class MicroBatch:
         """Bytes of the largest tensors of the backward pass, beside what is kept.
 
         In the scorer: a tile, the gradient of the head's matrix and that of the hidden states. In
-        a layer: gradients inside its MLP, and with recomputation what it keeps.
+        a layer: gradients inside its MLP, and with recomputation what it keeps. At the embedding:
+        its gradient, when nothing is kept any more. A tied matrix waits for that of the embedding.
         """
         size, wide = self.size, self.tokens * WORD * self.size.hidden
         head = 0 if self.lora else WORD * size.matrix
+        waiting = head * size.tied
         inside = self.tokens * 2 * self.word * size.inner + 2 * wide
-        layer = inside + (self.layer() if self.recompute else 0) + (head if size.tied else 0)
-        return max(head + self.tile() + 2 * wide, layer)
+        layer = inside + (self.layer() if self.recompute else 0)
+        return max(head + self.tile() + 2 * wide, waiting + layer, waiting + head - self.kept())
 
     def forward(self) -> float:
         """Bytes of the largest tensors of a forward pass without gradient."""

@@ -70,6 +70,7 @@ def open_hardware(
         max_grad_norm=config.training.max_grad_norm,
         autocast=arithmetic(config.model),
         seed=config.seed,
+        offload=config.training.offload == "cpu",
         accelerator=accelerator,
     )
     stack.callback(parallel.close)
@@ -99,6 +100,8 @@ def choose_together(
     with together(comm, "choosing the settings"):
         cards = _smallest(comm.gather(own_card()))
         if comm.rank == 0:
+            if unused := read_launch(environment).unused:
+                logger.warning("accelerate launch: rlobj does not use %s", ", ".join(unused))
             if stored is None:
                 for name in (config.model.name, *(x.model for x in config.scores.values())):
                     require_weights(name)
@@ -170,14 +173,8 @@ def explained(choices: Iterable[Choice]) -> str:
 
 
 def _launched(environment: Mapping[str, str]) -> list[Choice]:
-    """What `accelerate launch` was asked for; one line of the log has what it is not."""
-    found = read_launch(environment)
-    if found.unused:
-        logger.warning("accelerate launch: rlobj does not use %s", ", ".join(found.unused))
-    return [
-        Choice(name, value, f"accelerate launch {option}")
-        for name, (value, option) in found.settings.items()
-    ]
+    found = read_launch(environment).settings.items()
+    return [Choice(name, x, f"accelerate launch {option}") for name, (x, option) in found]
 
 
 def _engine(config: RunConfig, cards: Cards | None) -> Choice:
@@ -227,11 +224,12 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
     places = sorted(map(place_of, problems))
     most = min(int(_SHARE * len(places)), _HELD_OUT)
     share = math.floor(1e6 * places[most]) / 1e6
-    if not (count := sum(place < share for place in places)):
+    held_out = [problem for problem in problems if place_of(problem) < share]
+    if {x.source for x in held_out} != {x.source for x in problems}:  # of each of several sources
         return none
     reason = (
-        f"{count} of {len(problems)} problems are held out, as {why}. To evaluate on a benchmark: "
-        "data.test=math500; on nothing: evaluation.every=0"
+        f"{len(held_out)} of {len(problems)} problems are held out, as {why}. To evaluate on a "
+        "benchmark: data.test=math500; on nothing: evaluation.every=0"
     )
     return [Choice("data.test_fraction", share, reason)]
 

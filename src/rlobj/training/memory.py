@@ -29,9 +29,9 @@ ZERO_BUCKET = 50_000_000
 VLLM_WORK = 2 * GIB
 """What vLLM needs beside weights and cache: activations and captured graphs."""
 
-USEFUL = 5
-"""The micro-batches that `choose` tries without recomputation: from 65536 to 4096 tokens. Smaller
-ones leave a GPU idle."""
+USUAL, USEFUL = 16384, 5
+"""The micro-batch of "auto" before `choose`. How many `choose` tries without recomputation: from
+65536 to 4096 tokens, since smaller ones leave a GPU idle."""
 
 STRATEGY, RECOMPUTE = "training.strategy", "training.gradient_checkpointing"
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
@@ -114,23 +114,20 @@ def estimate(
     parts["temporary tensors"] = Use(0, max(batch.forward() - tile, 0), work - tile, 0)
     if batch.half:
         inside = 2.0 * (size.total - size.ends)
-        sampling = inside if _engine(config, card) == "transformers" else 0.0
+        sampling = inside if config.sampling.engine == "transformers" else 0.0
         parts["weights in bfloat16"] = Use(sampling, inside, inside, 0)
     return _with_sampler(config, size, parts, strategy, card)
 
 
 def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
-    """The largest micro-batch of a run; a sequence that is longer has its own."""
-    training, sampling = config.training, config.sampling
-    budget = training.micro_batch_tokens
-    budget = budget if isinstance(budget, int) else 16384
-    length = longest(config, size)
+    """The largest micro-batch of a run: a sequence that is longer has its own."""
+    training, sampling, dtype = config.training, config.sampling, config.model.dtype
+    budget, length = training.micro_batch_tokens, longest(config, size)
     step = -(-sampling.prompts_per_step * sampling.group_size // ranks) * length
-    dtype = config.model.dtype
     return MicroBatch(
         size,
-        tokens=min(max(budget, length), step),
-        length=min(length, max(budget // 2, 1)) if budget >= 2 * length else length,
+        tokens=min(max(budget if isinstance(budget, int) else USUAL, length), step),
+        length=length,
         half=dtype == "bfloat16" or (dtype == "auto" and card is not None),
         lora=config.model.lora is not None,
         recompute=training.gradient_checkpointing is True,
@@ -180,25 +177,23 @@ def _score_bytes(
         return 4.0 * trained if score.ema or score.every else 0.0
     if score.server or (score.required and config.model.lora is not None):
         return 0.0
-    named = None
-    if not score.required:
-        named = Size.named(ModelConfig(name=score_folder("", score)))
+    named = None if score.required else _named(score_folder("", score))
     usual = card is not None and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
     return (named or size).total * (2.0 if half else 4.0)
 
 
-def _engine(config: RunConfig, card: int | None) -> str:
-    """The engine; "auto" is vLLM on a GPU."""
-    engine: str = config.sampling.engine
-    return ("vllm" if card else "transformers") if engine == "auto" else engine
+@functools.cache
+def _named(folder: str) -> Size | None:
+    """The size of a frozen model, read once."""
+    return Size.named(ModelConfig(name=folder))
 
 
 def _with_sampler(
     config: RunConfig, size: Size, parts: dict[str, Use], strategy: str, card: int | None
 ) -> Memory:
     """The memory with what samples responses."""
-    sampling, engine = config.sampling, _engine(config, card)
+    sampling, engine = config.sampling, config.sampling.engine
     word = 4 if config.model.dtype == "float32" or not card else 2
     weights, host = float(word * size.total), 3.0 * GIB + WORD * size.total
     cached = 2 * size.layers * size.keys * word
@@ -211,14 +206,12 @@ def _with_sampler(
         return Memory(parts, card, host=host)
     settings = sampling.vllm
     share, cache = settings.gpu_memory_utilization, settings.kv_cache_bytes
-    if isinstance(cache, int):
-        taken = weights + cache
-    else:
-        taken = max(weights, (share if isinstance(share, float) else 0.5) * (card or 0))
-        cache = max(0.0, taken - weights - VLLM_WORK)
-    parts["vLLM"] = Use(taken) if settings.sleep_level != 0 else Use.always(taken)
+    whole = (share if isinstance(share, float) else 0.5) * (card or 0)
+    taken = weights + cache if isinstance(cache, int) else max(weights, whole)
+    room = cache if isinstance(cache, int) else max(0.0, taken - weights - VLLM_WORK)
+    parts["vLLM"] = Use.always(taken) if settings.sleep_level == 0 else Use(taken)
     host += weights if settings.sleep_level == 1 else 0.0
-    return Memory(parts, card, int(cache / sequence) if sequence else None, host)
+    return Memory(parts, card, int(room / max(sequence, 1)), host)
 
 
 class Choice(NamedTuple):
@@ -235,10 +228,8 @@ def read_setting(config: RunConfig, setting: str) -> Any:
 
 
 def is_open(config: RunConfig, setting: str) -> bool:
-    """Whether a setting is left to `choose`: it is "auto", or was not given."""
-    section, _, name = setting.rpartition(".")
-    given = read_setting(config, section).model_fields_set
-    return name not in given or read_setting(config, setting) == "auto"
+    """Whether a setting is left to `choose`."""
+    return bool(read_setting(config, setting) == "auto")
 
 
 def with_settings(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -261,7 +252,7 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     micro-batch is the largest power of two that fits. vLLM gets what training leaves.
 
     Args:
-        config: the run. A setting is open if it is "auto" or was not given.
+        config: the run. A setting is open if it is "auto".
         size: of its model.
         cards: the GPUs.
 
@@ -279,16 +270,14 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     take("sampling.engine", "vllm", "the fastest sampler on a GPU")
     if config.sampling.engine == "vllm":
         take("sampling.vllm.sleep_level", 2, "every update sends vLLM new weights")
-    strategies = ["ddp", "fsdp2"] if cards.count > 1 else ["ddp"]
-    fit = _fitting(config, size, cards, strategies)
+    fit = _fitting(config, size, cards, ["ddp", "fsdp2"] if cards.count > 1 else ["ddp"])
     needed = f"{fit.memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
+    without = "do not fit" if fit.values[RECOMPUTE] else "fit"
     reasons = {
-        "training.strategy": "it fits" if fit.values[STRATEGY] == "ddp" else "ddp does not fit",
-        "training.gradient_checkpointing": "activations do not fit without"
-        if fit.values[RECOMPUTE]
-        else "activations fit without",
-        "training.micro_batch_tokens": f"the largest that fits: {needed}",
-        "sampling.vllm.gpu_memory_utilization": "what training leaves",
+        STRATEGY: "it fits" if fit.values[STRATEGY] == "ddp" else "ddp does not fit",
+        RECOMPUTE: f"without it, activations {without}",
+        TOKENS: f"the largest that fits: a backward pass needs {needed}",
+        SHARE: "what training leaves",
     }
     for setting, value in fit.values.items():
         take(setting, value, reasons[setting])
@@ -300,35 +289,27 @@ class _Fit(NamedTuple):
     memory: Memory
 
 
-def _fitting(
-    config: RunConfig, size: Size, cards: Cards, strategies: Sequence[str], keep: bool = True
-) -> _Fit:
-    """The first settings that fit; if none does, the last that were tried.
-
-    Args:
-        config: the run.
-        size: of its model.
-        cards: the GPUs.
-        strategies: to try, if the run has none.
-        keep: settings that were given stay as they are.
-    """
+def _fitting(config: RunConfig, size: Size, cards: Cards, strategies: Sequence[str]) -> _Fit:
+    """The first values of the open settings that fit; if none does, the last that were tried."""
 
     def tried(setting: str, values: Sequence[Any]) -> Sequence[Any]:
-        given = read_setting(config, setting)
-        return values if given == "auto" or not keep or is_open(config, setting) else [given]
+        return values if is_open(config, setting) else [read_setting(config, setting)]
 
     powers = [1 << power for power in range(16, 9, -1)]
-    for strategy in tried(STRATEGY, strategies):
-        for again in tried(RECOMPUTE, [False, True]):
-            for tokens in tried(TOKENS, powers if again else powers[:USEFUL]):
-                values = {STRATEGY: strategy, RECOMPUTE: again, TOKENS: tokens}
-                changed = with_settings(config, values)
-                if _engine(config, cards.bytes) == "vllm":
-                    [values[SHARE]] = tried(SHARE, [_share(changed, size, strategy, cards)])
-                    changed = with_settings(changed, values)
-                memory = estimate(changed, size, strategy, cards.count, cards.bytes)
-                if memory.fits:
-                    return _Fit(values, memory)
+    tries = [
+        {STRATEGY: strategy, RECOMPUTE: again, TOKENS: tokens}
+        for strategy in tried(STRATEGY, strategies)
+        for again in tried(RECOMPUTE, [False, True])
+        for tokens in tried(TOKENS, powers if again else powers[:USEFUL])
+    ]
+    for values in tries:
+        changed, strategy = with_settings(config, values), values[STRATEGY]
+        if config.sampling.engine == "vllm":
+            [values[SHARE]] = tried(SHARE, [_share(changed, size, strategy, cards)])
+            changed = with_settings(changed, values)
+        memory = estimate(changed, size, strategy, cards.count, cards.bytes)
+        if memory.fits:
+            break
     return _Fit(values, memory)
 
 
@@ -349,29 +330,27 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
         strategy: a strategy other than "auto".
         cards: the GPUs.
     """
-    lora = {"model.lora": LoraConfig()}
-    tries: list[tuple[str, dict[str, Any], str, int]] = [("", {}, strategy, cards.count)]
-    if cards.count > 1:
-        tries.append(("", {}, "fsdp2", cards.count))
-    tries.append(("set model.lora.rank=16 ", lora, strategy, cards.count))
-    tries += [("", {}, "fsdp2", cards.count * more) for more in (2, 4, 8, 16, 32, 64)]
+    again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
+    tries = [("", again, strategy, cards.count), ("", again, "fsdp2", cards.count)]
+    if config.model.lora is None:
+        lora = {**again, "model.lora": LoraConfig()}
+        tries.append(("set model.lora.rank=16 ", lora, strategy, cards.count))
+    tries += [("", again, "fsdp2", cards.count * 2**power) for power in range(1, 7)]
     found: list[tuple[str, Memory]] = []
     for text, changes, chosen, count in tries:
-        changed = with_settings(config, {**changes, STRATEGY: "auto"})
-        fit = _fitting(changed, size, Cards(count, cards.bytes), [chosen], keep=False)
-        if not fit.memory.fits:
-            continue
-        old = {**dict.fromkeys(fit.values), STRATEGY: strategy}
-        old |= {name: read_setting(config, name) for name in fit.values if name != STRATEGY}
+        more = Cards(count, cards.bytes)
+        values, memory = _fitting(with_settings(config, changes), size, more, [chosen])
+        old = {STRATEGY: strategy}
         lines = [
             f"set {name}={str(value).lower()}"
-            for name, value in fit.values.items()
-            if value != old[name]
+            for name, value in values.items()
+            if value != old.get(name, read_setting(config, name))
         ]
-        more = f", with {count} GPUs" if count > cards.count else ""
-        found.append((text + " ".join(lines) + more, fit.memory))
-        if more:
-            break
+        if memory.fits and (count > 1 or chosen == strategy):
+            wider = f", processes={count}" if count > cards.count else ""
+            found.append((text + " ".join(lines) + wider, memory))
+            if wider:
+                break
     return found
 
 

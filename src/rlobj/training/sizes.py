@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from dataclasses import dataclass
@@ -118,6 +117,16 @@ class Size:
         return cls.of(model, config.lora)
 
 
+KINDS = {
+    "H100": (80, 989e12, 3.35e12),
+    "A100": (80, 312e12, 2.04e12),
+    "H200": (141, 989e12, 4.8e12),
+    "L40S": (48, 362e12, 0.864e12),
+    "4090": (24, 165e12, 1.008e12),
+}
+"""Memory in GiB, operations a second in bfloat16 and bytes a second, from NVIDIA's data sheets."""
+
+
 @dataclass(frozen=True)
 class Cards:
     """The GPUs of a run, one a process.
@@ -125,31 +134,46 @@ class Cards:
     Attributes:
         count: number of GPUs.
         bytes: memory of each; of cards that differ, of the smallest.
+        kind: a name of `KINDS`, for the speed.
     """
 
     count: int
     bytes: int
+    kind: str = "H100"
+
+    @property
+    def flops(self) -> float:
+        """Operations a second in bfloat16, at the most."""
+        return KINDS[self.kind][1]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second that a GPU reads from its memory, at the most."""
+        return KINDS[self.kind][2]
 
     @classmethod
     def parse(cls, text: str) -> Cards:
-        """Read a number of GPUs and the memory of each, in GiB.
+        """Read a number of GPUs, and their name or the memory of each in GiB.
 
         Raises:
             ConfigError: the text is something else.
 
         Example:
             >>> Cards.parse("8x80")
-            Cards(count=8, bytes=85899345920)
+            Cards(count=8, bytes=85899345920, kind='H100')
         """
-        form = r"(?:(\d+)\s*[x*×])?\s*(\d+(?:\.\d+)?)\s*(?:G|GB|GiB)?"
+        form = rf"(?:(\d+)\s*[x*×]\s*)?(?:({'|'.join(KINDS)})|(\d+(?:\.\d+)?)\s*(?:G|GB|GiB)?)"
         found = re.fullmatch(form, text.strip(), re.IGNORECASE)
-        count, size = (found[1] or "1", found[2]) if found else ("0", "0")
-        if not int(count) or not float(size):
+        count, name, size = found.groups() if found else ("0", None, "0")
+        name = name and name.upper()
+        memory = float(KINDS[name][0] if name else size)
+        if not int(count or 1) or not memory:
             raise ConfigError(
-                f"gpus is {text!r}; expected the number of GPUs and the memory of each in GB, "
-                "such as 8x80, or 80 for one GPU"
+                f"gpus is {text!r}; expected the number of GPUs and the memory of each in GB, such "
+                f"as 8x80, or 80 for one; or a name, such as 8xH100: {', '.join(KINDS)}"
             )
-        return cls(int(count), math.floor(float(size) * GIB))
+        nearest = min(KINDS, key=lambda kind: abs(KINDS[kind][0] - memory))
+        return cls(int(count or 1), int(memory * GIB), name or nearest)
 
 
 def own_card() -> tuple[str, int] | None:

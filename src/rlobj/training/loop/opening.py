@@ -28,8 +28,9 @@ from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
-from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
-from rlobj.data.problems import known_problems
+from rlobj.data import Problem, format_prompt, load_problems
+from rlobj.data.problems import known_problems, stream_of
+from rlobj.data.sources import Source
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import RECIPES, embedded_policy
 from rlobj.models.loading import reading
@@ -155,6 +156,7 @@ class CallerInputs:
             name
             for name, settings in self.layers()
             if not isinstance(getattr(self, name), str | Path)
+            and not (name == "data" and _are_sources(self.data))
             and (name != "reward" or PYTHON_OBJECT in str(settings))
         ]
 
@@ -170,7 +172,7 @@ class CallerInputs:
 
     def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
         """What grades responses to the problems; to be entered."""
-        named = self.reward is not None or config.rewards.targets
+        named = self.reward is not None or config.rewards.targets or config.rewards.models
         if not named and not any(each.answer for each in problems):
             return Ungraded()  # a score is all that the objective reads
         if isinstance(config.rewards, Several):
@@ -184,11 +186,22 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
     """The settings that name an argument, with a text in place of a Python object."""
     if name == "reward":
         return {"rewards": _reward(value)}
+    if name == "data" and _are_sources(value):
+        return nested(_SETTINGS[name], list(value))
     text = str(value)
     if not isinstance(value, str | Path):
         kind = type(value).__name__ if name == "model" else "rows"
         text = "object" if name == "sampler" else f"{PYTHON_OBJECT}: {kind}>"
     return nested(_SETTINGS[name], text)
+
+
+def _are_sources(data: Any) -> bool:
+    """Whether data are several sources, and no rows: these have a question."""
+    return isinstance(data, list | tuple) and any(
+        isinstance(each, str | Path)
+        or (isinstance(each, Mapping) and "source" in each and each.keys() <= set(Source.keys()))
+        for each in data
+    )
 
 
 def _reward(reward: Any) -> Any:
@@ -285,7 +298,7 @@ def open_trainer(
                 *(config, objective, policy, parallel, initial.frozen, inputs.scorer)
             )
             hints = hints_of(config, policy, objective.read_scores, train)
-            stream = ProblemStream(train, seed=config.seed)
+            stream = stream_of(train, config.data.weights, config.seed)
             with reading(policy.model):
                 scorer = inputs.scorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
@@ -345,7 +358,8 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
     """
     data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
     rows = None if rows is None else list(rows)
-    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards)
+    answers = config.rewards.needs_answers
+    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards and answers)
     if not config.evaluation.every:
         return train, [], ""
     if rows is not None and held_out is None:
@@ -353,7 +367,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         if held_out is None and data.test is None:
             return train, [], " (no test problems were given)"
     try:
-        test = load_problems(data, "test", held_out)
+        test = load_problems(data, "test", held_out, answers=answers)
     except DataError as error:
         if held_out is not None or data.test is not None or data.test_fraction:
             raise
@@ -520,7 +534,7 @@ def _short_enough(
 
 def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | None:
     """What finds the spurious tokens of responses that were graded right, if the task can say."""
-    task = TASKS.get(config.data.source or "")
+    task = TASKS.get(str(config.data.source))
     if task is None or task.judge is None or inputs.passed("data") is not None:
         return None
     find, texts = task.judge, TokenTexts(tokenizer)

@@ -12,14 +12,15 @@ from rlobj.config.layers import flattened
 
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+_OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
 _OTHERS = (
+    _OFFLOAD,
     *("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING"),
     *("ACCELERATE_DYNAMO_BACKEND", "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_CPU_AFFINITY"),
-    *("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "ACCELERATE_USE_PARALLELISM_CONFIG"),
-    *("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "FSDP_OFFLOAD_PARAMS"),
-    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
+    *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE"),
+    *("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"),
 )
-"""Variables that no setting follows."""
+"""Variables that no setting follows, the first one without ZeRO 2 or 3."""
 _NOTHING = ("", "0", "1", "no", "none", "false", "auto")
 """Values that ask for nothing."""
 
@@ -58,6 +59,9 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
         stage = "2" if stage == "auto" else str(stage)
         strategy = "ddp" if stage == "0" else f"zero{stage}"
         found["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")
+        for name in (_OFFLOAD, "zero_optimization.offload_optimizer.device"):
+            if given.get(name) == "cpu" and stage in ("2", "3"):
+                found["training.offload"] = (given.pop(name), "--offload_optimizer_device cpu")
     elif _on(environment, "ACCELERATE_USE_FSDP"):
         found["training.strategy"] = ("fsdp2", "--use_fsdp")
         if _on(environment, "FSDP_ACTIVATION_CHECKPOINTING"):

@@ -44,14 +44,22 @@ class Zero(Parallel):
         max_grad_norm: the gradient is clipped to this norm.
         autocast: dtype of forward passes; None = float32. DeepSpeed needs it, because on a GPU it
             disables a `torch.autocast` around its engine.
+        offload: moments and the weights that are updated are in the memory of the CPU, which
+            computes the step; stages 2 and 3.
     """
 
     def __init__(
-        self, accelerator: Any, stage: int, *, max_grad_norm: float, autocast: torch.dtype | None
+        self,
+        accelerator: Any,
+        stage: int,
+        *,
+        max_grad_norm: float,
+        autocast: torch.dtype | None,
+        offload: bool = False,
     ) -> None:
         super().__init__(accelerator, f"zero{stage}", max_grad_norm=max_grad_norm)
         self._stage, self.shards = stage, stage == 3
-        self._autocast = autocast
+        self._autocast, self._offload = autocast, offload
         self._apply = True
 
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
@@ -90,7 +98,9 @@ class Zero(Parallel):
             "gradient_clipping": self.max_grad_norm,
             "steps_per_print": None,
             "torch_autocast": autocast,
+            "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's would be compiled
             "zero_optimization": {
+                "offload_optimizer": {"device": "cpu" if self._offload else "none"},
                 "stage": self._stage,
                 "reduce_bucket_size": BUCKET_ELEMENTS,
                 "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
@@ -102,12 +112,19 @@ class Zero(Parallel):
         self._module.backward(loss * self.size)
 
     def step(self, apply: bool) -> float:
-        shards = [g for part in self._module.optimizer.averaged_gradients.values() for g in part]
+        shards = [flat.grad for flat in self._flat if flat.grad is not None]
+        if not self._offload:
+            parts = self._module.optimizer.averaged_gradients.values()
+            shards = [gradient for part in parts for gradient in part]
         squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in shards]
         total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
         norm = float(self.comm.sum(total.to(self.device)).sqrt())
         self._apply = apply and math.isfinite(norm)
+        kept = [(flat, flat.grad) for flat in self._flat]
         self._module.step()
+        if self._offload:  # DeepSpeed writes the next gradient into the same memory
+            for flat, gradient in kept:
+                flat.grad = gradient
         skipped = self._apply and not self._module.was_step_applied()
         return math.inf if skipped else norm  # DeepSpeed's float32 norm may overflow
 
