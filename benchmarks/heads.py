@@ -221,7 +221,9 @@ def sizes(quick: bool) -> list[dict[str, float]]:
     if DEVICE == "cuda":
         points = [(8192, 2048, 1.0), (32_768, 4096, 1.0), (32_768, 4096, 4.0)]
         names = ("rows", "width", "peaked", "vocabulary")
-        every = [dict(zip(names, (*each, 151_936), strict=True)) for each in points]
+        every: list[dict[str, float]] = [
+            dict(zip(names, (*each, 151_936), strict=True)) for each in points
+        ]
         return every[:1] if quick else every
     counts, vocabularies = ([512], [32_000]) if quick else ([512, 2048], [32_000, 151_936])
     return [

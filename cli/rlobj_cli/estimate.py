@@ -18,7 +18,7 @@ def estimate(
     config: Path | None = None,
     settings: list[str] | None = None,
     mean_tokens: float | None = None,
-    used: float = 0.4,
+    used: float = 0.3,
     trust: bool = False,
     as_json: bool = False,
 ) -> None:

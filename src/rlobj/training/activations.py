@@ -24,7 +24,6 @@ class MicroBatch:
     Attributes:
         size: of the model.
         tokens: with padding.
-        length: tokens of its rows.
         half: linear layers compute in bfloat16, under autocast, on a GPU.
         lora: only adapters are trained.
         recompute: layers keep only their input.
@@ -32,7 +31,6 @@ class MicroBatch:
 
     size: Size
     tokens: int
-    length: int
     half: bool = False
     lora: bool = False
     recompute: bool = False
@@ -50,33 +48,25 @@ class MicroBatch:
             norms       input, and normalised if their weights are trained: 4H each
                         what linear layers read: 4H each; in bfloat16 5 copies, 2H each
             queries     with a norm: its input 4Q, and normalised bQ; rotated bQ
-            keys        as queries, with K; values bK; repeated to Q if rows are masked
-            attention   its output bQ, and a number a head; with a mask, a row of it
+            keys        as queries, with K; values bK
+            attention   its output bQ, and a number a head
             MLP         gate, its activation, up, and their product: 4·bI
         """
         size, b, wide = self.size, self.word, WORD * self.size.hidden
         norms = 2 * wide * (1 if self.lora else 2)
         norms += 5 * b * size.hidden if self.half else 2 * wide
         by_norm = size.normed * (WORD + b * (not self.lora))
-        repeated = size.queries if self.masked else size.keys
-        keys = by_norm * size.keys + 2 * b * repeated
+        keys = (by_norm + 2 * b) * size.keys
         queries = (by_norm + b) * size.queries
         output = b * size.queries * (2 if self.half and self.lora else 1) + 4 * size.heads
-        mask = b * self.length if self.masked else 0
-        return self.tokens * (norms + queries + keys + output + mask + 4 * b * size.inner)
-
-    @property
-    def masked(self) -> bool:
-        """Whether there are several rows, which differ in length, so that attention has a mask."""
-        return self.tokens >= 2 * self.length
+        return self.tokens * (norms + queries + keys + output + 4 * b * size.inner)
 
     def kept(self) -> float:
         """Bytes that autograd keeps of all layers, the last norm and the scorer's input."""
         size = self.size
         wide = self.tokens * WORD * size.hidden
         layers = size.layers * (wide if self.recompute else self.layer())
-        mask = self.tokens * self.length if self.masked else 0
-        return layers + wide * (2 if self.lora else 3) + mask
+        return layers + wide * (2 if self.lora else 3)
 
     def tile(self) -> float:
         """Bytes of a tile of logits, with its gradient in half precision."""

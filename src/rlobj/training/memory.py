@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from rlobj.config.scores import ScoreConfig
 from rlobj.models.location import score_folder
 from rlobj.training.activations import WORD, MicroBatch
 from rlobj.training.sizes import GIB, Cards, Size
+
+logger = logging.getLogger(__name__)
 
 MARGIN = 0.08
 """Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
@@ -35,6 +38,15 @@ USUAL, USEFUL = 16384, 5
 
 STRATEGY, RECOMPUTE = "training.strategy", "training.gradient_checkpointing"
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
+
+OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
+"""What `training.offload` moves to the host."""
+
+BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values")
+"""The parts that depend on how long responses are, here the longest."""
+
+PROCESS = 3 * GIB
+"""Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
 
 PHASES = ("sampling", "scoring", "backward", "optimizer")
 
@@ -80,6 +92,12 @@ class Memory:
         room = self.sequences is None or self.sequences > 0
         return self.card is None or (room and max(self.needed) <= (1 - MARGIN) * self.card)
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether the GPU has less than the parts that do not depend on responses."""
+        sure = Memory({k: each for k, each in self.parts.items() if k not in BY_TOKENS}, self.card)
+        return self.card is not None and max(sure.needed) > self.card
+
 
 def estimate(
     config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None = None
@@ -100,6 +118,8 @@ def estimate(
     own = WORD * trained / (1 if strategy == "ddp" else ranks)
     squares = own if card else min(own, 2.0 * WORD * size.matrix)  # a tensor at a time on a CPU
     parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
+    offload = card and config.training.offload
+    moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
         parts["frozen weights"] = Use.always(WORD * size.total / sharded)
     for name in sorted(config.objective.read_scores):
@@ -115,8 +135,10 @@ def estimate(
     if batch.half:
         inside = 2.0 * (size.total - size.ends)
         sampling = inside if config.sampling.engine == "transformers" else 0.0
-        parts["weights in bfloat16"] = Use(sampling, inside, inside, 0)
-    return _with_sampler(config, size, parts, strategy, card)
+        layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
+        update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
+        parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
+    return _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
 
 
 def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
@@ -127,7 +149,6 @@ def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> 
     return MicroBatch(
         size,
         tokens=min(max(budget if isinstance(budget, int) else USUAL, length), step),
-        length=length,
         half=dtype == "bfloat16" or (dtype == "auto" and card is not None),
         lora=config.model.lora is not None,
         recompute=training.gradient_checkpointing is True,
@@ -190,16 +211,16 @@ def _named(folder: str) -> Size | None:
 
 
 def _with_sampler(
-    config: RunConfig, size: Size, parts: dict[str, Use], strategy: str, card: int | None
+    config: RunConfig, size: Size, parts: dict[str, Use], card: int | None, host: float
 ) -> Memory:
-    """The memory with what samples responses."""
+    """The memory with what samples responses; a sharded policy is sampled from a copy."""
     sampling, engine = config.sampling, config.sampling.engine
     word = 4 if config.model.dtype == "float32" or not card else 2
-    weights, host = float(word * size.total), 3.0 * GIB + WORD * size.total
+    weights = float(word * size.total)
     cached = 2 * size.layers * size.keys * word
     sequence = cached * longest(config, size)
     if engine == "transformers":
-        if strategy in ("zero3", "fsdp2") or sampling.async_depth:
+        if "gathered weights" in parts or sampling.async_depth:
             parts["sampler's copy"] = Use.always(WORD * size.total)
         parts["keys and values"] = Use(max(cached * sampling.batch_tokens, sequence))
     if engine != "vllm":
@@ -274,9 +295,11 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     needed = f"{fit.memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
     without = "do not fit" if fit.values[RECOMPUTE] else "fit"
     reasons = {
-        STRATEGY: "it fits" if fit.values[STRATEGY] == "ddp" else "ddp does not fit",
+        STRATEGY: "ddp does not fit" if fit.values[STRATEGY] != "ddp" else "it is the simplest",
         RECOMPUTE: f"without it, activations {without}",
-        TOKENS: f"the largest that fits: a backward pass needs {needed}",
+        TOKENS: f"the largest that fits: a backward pass needs {needed}"
+        if fit.memory.fits
+        else f"the smallest, and a backward pass needs {needed}",
         SHARE: "what training leaves",
     }
     for setting, value in fit.values.items():
@@ -334,7 +357,7 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
     tries = [("", again, strategy, cards.count), ("", again, "fsdp2", cards.count)]
     if config.model.lora is None:
         lora = {**again, "model.lora": LoraConfig()}
-        tries.append(("set model.lora.rank=16 ", lora, strategy, cards.count))
+        tries += [("set model.lora.rank=16 ", lora, x, cards.count) for x in (strategy, "fsdp2")]
     tries += [("", again, "fsdp2", cards.count * 2**power) for power in range(1, 7)]
     found: list[tuple[str, Memory]] = []
     for text, changes, chosen, count in tries:
@@ -357,7 +380,7 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
 def require_memory(
     config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None
 ) -> None:
-    """Check that a run can fit the GPU.
+    """Check that a run can fit the GPU. If only long responses do not fit, this is a warning.
 
     Raises:
         ConfigError: it cannot; the message has changes with which it can.
@@ -367,12 +390,15 @@ def require_memory(
         return
     found = ways(config, size, strategy, Cards(ranks, card))
     fitting = [f"{way}: {_gib(each)}" for way, each in found]
-    raise ConfigError(
-        f"the run cannot fit the GPU: a process needs {_gib(memory)}, and the GPU has "
-        f"{card / GIB:.1f} GiB, of which {MARGIN:.0%} stay free. rlobj train --dry-run shows for "
-        "what. It can fit with one of these:\n  "
+    text = (
+        f"a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
+        f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
+        "these:\n  "
         + "\n  ".join(fitting[:3] or ["a smaller model, or LoRA and fsdp2 over more GPUs"])
     )
+    if memory.hopeless:
+        raise ConfigError(f"the run cannot fit the GPU: {text}")
+    logger.warning("the run may need more memory than the GPU has: %s", text)
 
 
 def _gib(memory: Memory) -> str:
