@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import torch
-
 from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.base.files import refuse_links
 from rlobj.base.targets import PYTHON_OBJECT, import_target
@@ -29,7 +27,7 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import Problem, format_prompt, load_problems
-from rlobj.data.problems import stream_of
+from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import RECIPES
@@ -48,13 +46,13 @@ from rlobj.rewards.kinds import Ungraded
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint
+from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
 from rlobj.training.loop.clock import Callback, Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.memory import check_card
-from rlobj.training.parallel import Parallel, open_parallel
+from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.collector import Collector, Response
 from rlobj.training.rollouts.columns import OwnColumns
 from rlobj.training.rollouts.sharding import Judge
@@ -267,13 +265,13 @@ def open_trainer(
         RunError: something cannot be opened.
     """
     with ExitStack() as stack:
-        parallel, autocast = _hardware(config)
-        stack.callback(parallel.close)
-        comm = parallel.comm
-        with together(comm, "estimating the memory"):
-            check_card(config, parallel.strategy, parallel.size, inputs.passed("model"))
+        stored = read_settings(Path(out)) if resume else None
+        config, choices, parallel = open_hardware(config, inputs.passed("model"), stored, stack)
+        comm, autocast = parallel.comm, arithmetic(config.model)
         run = _open_folder(config, out, resume, comm, stack)
         with together(comm, "loading the problems"):
+            choices += held_out_share(config, rows=inputs.passed("data") is not None)
+            config = settled(config, choices)
             train, test, note = _problems(config, inputs)
             OwnColumns(config).check(train)
             if config.model.name is None and inputs.passed("model") is None:
@@ -318,33 +316,14 @@ def open_trainer(
             trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
             trainer.trackers = trackers
         stack.callback(trackers.close)
-        facts = {
-            f"from step {learner.steps + 1}": f"{path} {before} → {now}"
-            for path, (before, now) in changes.items()
-        }
+        facts = {"chosen": reasons} if (reasons := explained(choices)) else {}
+        for path, (before, now) in changes.items():
+            facts[f"from step {learner.steps + 1}"] = f"{path} {before} → {now}"
         name = config.model.name or "embedded"
         if inputs.passed("model") is not None:
             name = policy.source or "given"
         trainer.start(trainer.facts(name, size, note) | facts)
         yield trainer
-
-
-def _hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
-    """The processes that share the run, and the arithmetic of forward passes (None = float32).
-
-    Sets the number of torch's threads; on a CPU the default is one, which is the fastest.
-    """
-    training, autocast = config.training, arithmetic(config.model)
-    usual = torch.get_num_threads() if torch.cuda.is_available() else 1
-    torch.set_num_threads(usual if training.threads == "auto" else training.threads)
-    parallel = open_parallel(
-        training.strategy,
-        max_grad_norm=training.max_grad_norm,
-        autocast=autocast,
-        seed=config.seed,
-        offload=training.offload == "cpu",
-    )
-    return parallel, autocast
 
 
 def _open_folder(
@@ -390,7 +369,10 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         logger.warning("no held-out evaluation: %s", error)
         note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
-    return train, test[: config.evaluation.problems], ""
+    test = test[: config.evaluation.problems]
+    if known := known_problems(train, test):
+        logger.warning(f"{data.test or data.source}: {known}")
+    return train, test, ""
 
 
 def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
