@@ -190,6 +190,21 @@ def test_a_killed_rank_or_sigterm_ends_the_run_and_resuming_is_exact(policy, tog
     assert metrics(run) == metrics(together)
 
 
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
+def test_a_run_in_shards_is_killed_and_resumed_exactly(policy, tmp_path, strategy):
+    file, log = write_config(config_of(policy), tmp_path / "run.yaml"), tmp_path / "log"
+    words = ["train", "--config", file, "--strategy", strategy, "--set", "training.steps=4"]
+    ranks([*words, "--out", tmp_path / "whole"])
+    process = program([*words, "--out", tmp_path / "killed", "--processes", "2"], log)
+    wait_for_step(tmp_path / "killed", 3, process, log)
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    finish(process, log, code=1)
+    ranks(["train", "--resume", tmp_path / "killed"])
+    assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
+
+
 class FailsOnTheSecondRank(Surrogate):
     """S = l, and a mistake in the user's code on rank 1."""
 
@@ -219,22 +234,28 @@ def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
 
 
 @pytest.mark.deepspeed
-def test_ranks_of_another_launcher_agree_on_the_folder(policy, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "strategy"),
+    [(("--use_deepspeed", "--zero_stage=3"), "zero3"), (("--use_fsdp",), "fsdp2")],
+)
+def test_ranks_of_accelerate_agree_on_the_folder_and_its_strategy(
+    policy, tmp_path, options, strategy
+):
     """One prompt a step: the second rank never has anything to do.
 
     tests/training/test_parallel.py starts torchrun, whose variables most tests of this file set.
     """
     file = write_config(config_of(policy), tmp_path / "run.yaml")
-    started = ["accelerate.commands.launch", "--use_deepspeed", "--zero_stage=3"]
+    started = ["accelerate.commands.launch", *options]
     started += ["--num_processes=2", f"--main_process_port={free_port()}", "-m", "rlobj_cli"]
-    started += ["train", "--config", str(file), "--strategy", "zero3"]
+    started += ["train", "--config", str(file)]
     less = ["sampling.prompts_per_step=1", "training.updates_per_step=1", "training.steps=2"]
     done = forked.run(["-m", *started, *(f"--set={each}" for each in less)], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = (tmp_path / "runs").iterdir()
     assert [line["step"] for line in metrics(run)] == [0, 1, 2]
     state = read_state(newest_checkpoint(run))
-    assert (state.processes, state.strategy) == (2, "zero3")
+    assert (state.processes, state.strategy) == (2, strategy)
 
 
 NAMED = """

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
+from rlobj.training.choosing import choose_settings, settled
 from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways, with_settings
 from rlobj.training.memory import estimate as estimate_memory
 from rlobj.training.parallel.environment import resolve_strategy
@@ -103,9 +104,11 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
 
 
 def here(config: RunConfig, ranks: int, size: Size) -> Estimated:
-    """The estimate of a run with its settings, on the GPUs or the CPU of this machine."""
+    """The estimate of a run as it would begin on the GPUs or the CPU of this machine."""
     card = card_bytes()
-    return estimated(config, size, ranks, None if card is None else Cards(ranks, card))
+    cards = None if card is None else Cards(ranks, card)
+    config = settled(config, choose_settings(config, size, cards, os.environ))
+    return estimated(config, size, ranks, cards)
 
 
 def short(config: RunConfig, ranks: int) -> str:
@@ -126,16 +129,21 @@ def show(console: Console, found: Estimated) -> None:
     title = f"  {name}, {found.size.total / 1e9:.2f} billion parameters, on {on}"
     console.print(Text.assemble(("rlobj estimate", "bold"), title), soft_wrap=True)
     show_tables(console, found)
-    if found.choices:
-        shown = table("setting that was chosen", "because")
-        for each in found.choices:
-            shown.add_row(f"{each.setting}={plain_value(each.value)}", each.reason)
-        console.print(shown)
+    show_choices(console, found.choices)
     if not found.memory.fits:
         fitting = [f"{way}: {max(each.needed) / GIB:.0f} GiB" for way, each in found.ways]
         say(console, Text("It does not fit. It fits with one of these:", style="red"))
         for line in fitting or ["a smaller model, or more or larger GPUs"]:
             console.print(Text("  " + as_typed(line, "train")), soft_wrap=True)
+
+
+def show_choices(console: Console, choices: Sequence[Choice]) -> None:
+    """Print the settings that were chosen for a reason."""
+    shown = table("setting that was chosen", "because")
+    for each in (each for each in choices if each.reason):
+        shown.add_row(f"{each.setting}={plain_value(each.value)}", each.reason)
+    if shown.row_count:
+        console.print(shown)
 
 
 def show_tables(console: Console, found: Estimated) -> None:

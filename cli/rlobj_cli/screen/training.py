@@ -36,10 +36,11 @@ from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
+from rlobj.training.choosing import choose_settings, held_out_share, settled
 from rlobj.training.memory import require_memory
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import Resumed, check_functions, go_on
-from rlobj.training.sizes import Size
+from rlobj.training.sizes import Cards, Size, card_bytes
 from rlobj_cli.screen.console import (
     beginning,
     calm_libraries,
@@ -55,7 +56,7 @@ from rlobj_cli.screen.console import (
     table,
     working,
 )
-from rlobj_cli.screen.estimating import here, short, show_tables
+from rlobj_cli.screen.estimating import here, short, show_choices, show_tables
 from rlobj_cli.screen.options import as_typed, exit_code, report
 from rlobj_cli.screen.progress import clock, open_screen
 
@@ -171,20 +172,28 @@ def show_dry_run(
     """
     show_header(console, config, layers)
     known = {path: name for path, name in origins(layers).items() if path != "preset"}
+    ranks = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    card, size = card_bytes(), Size.named(config.model, local=True)
+    cards = None if card is None else Cards(ranks, card)
+    choices = choose_settings(config, size, cards, os.environ)
+    if Path(str(config.data.source)).exists():  # a hub data set may be large
+        choices += held_out_share(config)
+    config = settled(config, choices)
+    known |= {each.setting: "auto" for each in choices if each.reason}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
     say(console, Text(f"\n# layers: {order}", style="dim"))
     show_yaml(console, annotated_yaml(dump_config(config), known))
     console.print()
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
-    _show_memory(console, config, processes or int(os.environ.get("WORLD_SIZE", "1")))
+    show_choices(console, choices)
+    _show_memory(console, config, size, ranks)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {doubt}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
 
 
-def _show_memory(console: Console, config: RunConfig, ranks: int) -> None:
+def _show_memory(console: Console, config: RunConfig, size: Size | None, ranks: int) -> None:
     """Print the memory that a process needs on its GPU."""
-    size = Size.named(config.model, local=True)
     if size is None:
         name = config.model.name
         why = f"the config.json of {name} is not on this machine, or transformers cannot read it"

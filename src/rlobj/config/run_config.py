@@ -28,7 +28,7 @@ from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import Distribution, SamplingSettings
-from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
+from rlobj.samplers.vllm.settings import UNFITTED, ServerSettings, VllmSettings
 
 
 class DynamicSampling(Model):
@@ -119,9 +119,9 @@ class SamplingConfig(SamplingSettings):
 
     max_tokens: int = Field(default=1024, ge=1)
     """largest number of tokens in a response"""
-    engine: Literal["transformers", "vllm", "vllm-server", "object"] = "transformers"
+    engine: Literal["auto", "transformers", "vllm", "vllm-server", "object"] = "auto"
     """transformers, vLLM in the training process, a server of `rlobj serve`, or a Sampler object
-    that Python code passed"""
+    that Python code passed (auto: vllm if there are a GPU and vLLM, else transformers)"""
     prompts_per_step: int = Field(default=32, ge=1)
     """prompts per step, over all ranks"""
     group_size: int = Field(default=8, ge=1)
@@ -181,8 +181,9 @@ class TrainingConfig(Model):
     """torch's fused AdamW, which is faster on a GPU; equal up to rounding"""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """gradients are clipped to this norm; 1e9 = not clipped"""
-    micro_batch_tokens: int = Field(default=16384, ge=1)
-    """padded tokens per forward pass; changes memory, not results"""
+    micro_batch_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """padded tokens per forward pass; changes memory, not results (auto: as many as fit the GPU;
+    16384 on a CPU)"""
     packed: bool | Literal["auto"] = "auto"
     """pack responses into rows without padding (auto = with flash attention)"""
     selection: Literal["current", "old"] = "current"
@@ -192,14 +193,14 @@ class TrainingConfig(Model):
     """skip tokens and responses without a gradient; changes time, not results"""
     balance: bool = True
     """balance tokens between processes; changes time, not results"""
-    gradient_checkpointing: bool = False
-    """recompute activations in the backward pass"""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """recompute activations in the backward pass (auto: if they do not fit the GPU otherwise)"""
     strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "auto"
     """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
-    fsdp2 (auto: ddp)"""
-    offload: Literal["cpu"] | None = None
+    fsdp2 (auto: that of `accelerate launch`, or one that fits the GPU; ddp on a CPU)"""
+    offload: Literal["auto", "cpu"] | None = "auto"
     """cpu: zero2 and zero3 keep AdamW's moments and the weights it updates in host memory, where
-    the update is slower"""
+    the update is slower (auto: null, unless `accelerate launch` says so)"""
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""
@@ -214,6 +215,16 @@ class TrainingConfig(Model):
     def updates(self) -> int:
         """Optimizer updates per rollout, of each phase of the objective."""
         return self.updates_per_step * self.passes
+
+
+PLAIN: dict[str, Any] = {
+    "training.strategy": "ddp",
+    "training.offload": None,
+    "training.gradient_checkpointing": False,
+    "training.micro_batch_tokens": 16384,
+    **{f"sampling.vllm.{name}": value for name, value in UNFITTED.items()},
+}
+"""What `auto` stands for where nothing is to be fitted: on a CPU, or for the embedded policy."""
 
 
 class EvaluationConfig(Distribution):

@@ -84,6 +84,18 @@ class UniqueProblems:
         self.problems.append(problem)
 
 
+def known_problems(train: Sequence[Problem], test: Sequence[Problem]) -> str | None:
+    """Say how many held-out problems are training problems, up to blanks; None = no problem is."""
+    known = {" ".join(problem.prompt.split()) for problem in train}
+    found = [each.prompt for each in test if " ".join(each.prompt.split()) in known]
+    if not found:
+        return None
+    return (
+        f"{len(found)} of {len(test)} held-out problems are also training problems, such as "
+        f"{found[0][:60]!r}, so that accuracy is not that on new problems. Set data.test to others"
+    )
+
+
 class ProblemStream:
     """Draws problems forever: each epoch has every problem once, shuffled by (seed, epoch).
 

@@ -320,9 +320,10 @@ class DataConfig(Model):
     test_template: Template | None = None
     """text around a test question. Default: the template of the `test` source if it is a task, a
     named data set or a benchmark, else `template`"""
-    test_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    test_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = "auto"
     """share of `source` that is held out for testing if `test` is not set. A hash of the question
-    selects it, so that it does not depend on the order of the rows"""
+    selects it, so that it does not depend on the order of the rows (auto: 5%, at most 256 problems,
+    if a run that is evaluated has a model of its own and `source` no test part; else 0)"""
     max_prompt_tokens: int | None = Field(default=None, ge=1)
     """leave out problems with longer prompts; never more than the model's context minus
     `sampling.max_tokens`, the default"""
@@ -385,7 +386,7 @@ def load_problems(
     held_out = None
     if split == "test" and config.test is not None:
         source, part = config.test, "test"
-    elif config.test is None and config.test_fraction > 0:
+    elif config.test is None and config.test_fraction not in ("auto", 0):
         held_out = split == "test"
     elif split == "test":
         part, fallback = "test", False
@@ -401,7 +402,7 @@ def load_problems(
     else:
         problems = _problems(source, part, config, reader, duplicates, fallback=fallback)
     for problem in problems:
-        if held_out is None or (_share(problem.prompt) < config.test_fraction) == held_out:
+        if held_out is None or (place_of(problem) < config.test_fraction) == held_out:
             unique.add(problem)
         if len(unique.problems) == config.limit:
             break
@@ -424,7 +425,7 @@ def _mixed(
     config: DataConfig, sources: Sequence[Source], split: Literal["train", "test"], answers: bool
 ) -> list[Problem]:
     """The problems of several sources."""
-    if split == "test" and not config.test_fraction:
+    if split == "test" and config.test_fraction in ("auto", 0):
         raise DataError(
             "several sources have no test split together. Set data.test=FILE, or hold out a share "
             "of each: data.test_fraction=0.05"
@@ -459,9 +460,9 @@ def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
         yield f"row {number}", dict(row)
 
 
-def _share(prompt: str) -> float:
+def place_of(problem: Problem) -> Any:
     """A number in [0, 1) that depends on the question only."""
-    return int(digest(prompt)[:12], 16) / 16**12
+    return int(digest(problem.prompt)[:12], 16) / 16**12
 
 
 def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:

@@ -25,7 +25,7 @@ from rlobj.config.layers import (
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
-from rlobj.models.location import require_model, require_sound
+from rlobj.models.location import require_model, require_sound, require_weights
 from rlobj.samplers import Sampler
 
 SMALL = 10_000_000
@@ -87,6 +87,7 @@ def find_model(
     if run:
         return _of_run(name, path, checkpoint)
     require_model(name)
+    require_weights(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
 
 
@@ -158,7 +159,7 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
     Raises:
         ConfigError: no such model, a server that holds another one, or vLLM for a model object.
     """
-    in_process = tokenizer is not None or config.sampling.engine == "transformers"
+    in_process = tokenizer is not None or config.sampling.engine in ("auto", "transformers")
     engine = (_in_process if in_process else _with_vllm)(config, model, tokenizer)
     try:
         yield engine
@@ -170,7 +171,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
     from rlobj.models.policy import arithmetic, chat_of, load_policy
     from rlobj.samplers import TransformersSampler
 
-    if config.sampling.engine != "transformers":
+    if config.sampling.engine not in ("auto", "transformers"):
         raise ConfigError(
             f"sampler is {config.sampling.engine}, and a model object is sampled with "
             "transformers: leave sampler out, or save the model to a folder and pass the folder"

@@ -125,6 +125,23 @@ def require_model(name: str) -> None:
     raise ConfigError(f"there is no run or model folder '{name}'.{advice}")
 
 
+def require_weights(name: str | None) -> None:
+    """Check that a folder has the model's weights, and not its config.json alone.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    path = Path(name or "").expanduser()
+    if not (path / "config.json").is_file() or any(
+        next(path.glob(pattern), None) for pattern in ("*.safetensors", "*.bin")
+    ):
+        return
+    raise ConfigError(
+        f"{name} has a config.json and no weights: expected *.safetensors or *.bin beside it. "
+        "Without weights, a model can only be estimated; name a folder that has them, or a hub id"
+    )
+
+
 def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
     """The score as a new run records it: the text of its template, and its checkpoint's step.
 

@@ -13,7 +13,7 @@ from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.models.location import score_folder
 from rlobj.training.activations import WORD, MicroBatch
-from rlobj.training.sizes import GIB, Cards, Size, card_bytes
+from rlobj.training.sizes import GIB, Cards, Size
 
 logger = logging.getLogger(__name__)
 
@@ -251,10 +251,8 @@ def read_setting(config: RunConfig, setting: str) -> Any:
 
 
 def is_open(config: RunConfig, setting: str) -> bool:
-    """Whether a setting is left to `choose`: it is "auto", or was not given."""
-    section, _, name = setting.rpartition(".")
-    given = read_setting(config, section).model_fields_set
-    return name not in given or read_setting(config, setting) == "auto"
+    """Whether a setting is left to `choose`."""
+    return bool(read_setting(config, setting) == "auto")
 
 
 def with_settings(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -277,7 +275,7 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     micro-batch is the largest power of two that fits. vLLM gets what training leaves.
 
     Args:
-        config: the run. A setting is open if it is "auto" or was not given.
+        config: the run. A setting is open if it is "auto".
         size: of its model.
         cards: the GPUs.
 
@@ -404,21 +402,6 @@ def require_memory(
     if memory.hopeless:
         raise ConfigError(f"the run cannot fit the GPU: {text}")
     logger.warning("the run may need more memory than the GPU has: %s", text)
-
-
-def check_card(config: RunConfig, strategy: str, ranks: int, model: Any = None) -> None:
-    """`require_memory` for the GPU of this process, if it has one.
-
-    Args:
-        config: the run.
-        strategy: a strategy other than "auto".
-        ranks: number of processes.
-        model: the model, if it is in memory already.
-    """
-    if (card := card_bytes()) is not None:
-        size = Size.named(config.model) if model is None else Size.of(model, config.model.lora)
-        if size is not None:
-            require_memory(config, size, strategy, ranks, card)
 
 
 def _gib(memory: Memory) -> str:

@@ -157,8 +157,8 @@ class VllmSampler(VllmBase):
         self.tokenizer = tokenizer
         self.version = 0
         self._eos = list(eos)
-        self._cpu = vllm_on_cpu()
-        self._sleep_level = 0 if self._cpu else settings.sleep_level
+        self._cpu, settings = vllm_on_cpu(), settings.fitted()
+        self._sleep_level: Any = 0 if self._cpu else settings.sleep_level
         self._asleep = False
         arguments = self._arguments(settings, dtype)
         self._made_group = not dist.is_initialized()

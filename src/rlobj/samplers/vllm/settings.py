@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -38,11 +38,16 @@ def check_extra(arguments: Iterable[str], others: Iterable[str]) -> None:
         raise ConfigError(f"rlobj sets {', '.join(taken)} itself. Remove it from the arguments.")
 
 
+UNFITTED: dict[str, Any] = {"gpu_memory_utilization": 0.5, "sleep_level": 1}
+"""What `auto` stands for where no training shares the GPU, or nobody knows what it needs."""
+
+
 class VllmSettings(Model):
     """vLLM in the training process (`--sampler vllm`)."""
 
-    gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
-    """share of GPU memory for vLLM; the trainer uses the rest"""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
+    """share of GPU memory for vLLM; the trainer uses the rest (auto: what training leaves; 0.5 in
+    evaluations)"""
     kv_cache_bytes: int | Literal["auto"] = "auto"
     """bytes of key-value cache (auto: 256 MiB on a CPU; the rest of vLLM's share on a GPU)"""
     max_model_len: int | Literal["auto"] = "auto"
@@ -50,11 +55,16 @@ class VllmSettings(Model):
     the cache)"""
     enforce_eager: bool | Literal["auto"] = "auto"
     """do not compile and do not capture graphs (auto: true on a CPU)"""
-    sleep_level: Literal[0, 1, 2] = 1
+    sleep_level: Literal["auto", 0, 1, 2] = "auto"
     """GPU memory that is freed between rollouts: 0 none, 1 all (weights move to CPU memory), 2 all
-    (weights are deleted); no effect on a CPU"""
+    (weights are deleted, as each sync brings all of them); no effect on a CPU (auto: 2)"""
     extra: dict[str, Any] = Field(default_factory=dict)
     """other arguments of vllm.LLM, by name"""
+
+    def fitted(self) -> VllmSettings:
+        """These settings, with a value in place of each `auto` that a run has not replaced."""
+        open_ = {name: value for name, value in UNFITTED.items() if getattr(self, name) == "auto"}
+        return self.model_copy(update=open_)
 
     @field_validator("extra")
     @classmethod

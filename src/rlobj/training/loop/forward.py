@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import largest
 from rlobj.scoring import PolicyScorer, micro_batches
@@ -134,7 +134,9 @@ class ForwardPasses:
         join: bool,
     ) -> None:
         self.counts = TokenCounts()
-        self._budget, self._join = config.training.micro_batch_tokens, join
+        budget = config.training.micro_batch_tokens
+        self._budget = PLAIN["training.micro_batch_tokens"] if budget == "auto" else budget
+        self._join = join
         self._usual = {"temperature": config.sampling.temperature}
         self._parallel, self._autocast = parallel, autocast
         self._collate, self._packed = scorer.collate, scorer.packed

@@ -17,6 +17,7 @@ import torch
 from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.base.files import free_port
 from rlobj.samplers.types import seed_generators
+from rlobj.training.parallel.launched import read_launch
 from rlobj.training.parallel.strategies import FullySharded, Parallel, Replicated
 
 TIMEOUT = timedelta(minutes=60)
@@ -36,6 +37,7 @@ def open_parallel(
     autocast: torch.dtype | None,
     seed: int,
     offload: bool = False,
+    accelerator: Any = None,
 ) -> Parallel:
     """Connect to the other processes of the run.
 
@@ -45,6 +47,7 @@ def open_parallel(
         autocast: dtype of the caller's forward passes under `torch.autocast`; None = float32.
         seed: seed of the global generators, the same on every rank.
         offload: moments, and the weights that are updated, are in the memory of the CPU.
+        accelerator: of processes that are open already, which `close` leaves open.
 
     Raises:
         ConfigError: the strategy has no offload, DeepSpeed is too old, or environment variables for
@@ -69,9 +72,8 @@ def open_parallel(
                 f"batches incorrectly. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
             )
     with contextlib.ExitStack() as stack:
-        launched = _size(os.environ) > 1 or "LOCAL_RANK" in os.environ
-        grouped = launched or chosen != "ddp"
-        accelerator = open_processes(stack, grouped)
+        if accelerator is None:
+            accelerator = open_processes(stack, launched(os.environ) or chosen != "ddp")
         seed_generators(seed)
         parallel = build_parallel(chosen, accelerator, max_grad_norm, autocast, offload)
         parallel.on_close(stack.pop_all().close)
@@ -106,20 +108,19 @@ def build_parallel(
 
 
 def resolve_strategy(strategy: str, environment: Mapping[str, str]) -> str:
-    """Return the strategy; "auto" is ddp, which is plain training in one process.
+    """Return the strategy; "auto" is that of `accelerate launch`, or ddp.
 
     Raises:
-        ConfigError: "auto", and `accelerate launch` was told to use DeepSpeed or FSDP.
+        ConfigError: `accelerate launch` names a DeepSpeed file that cannot be read.
     """
     if strategy != "auto":
         return strategy
-    for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"):
-        if environment.get(name, "").lower() in ("1", "true", "yes"):
-            raise ConfigError(
-                f"accelerate launch has set {name}, and training.strategy is 'auto': rlobj sets up "
-                "the strategy itself. Name it, such as zero2 or fsdp2: set training.strategy=zero2"
-            )
-    return "ddp"
+    return str(read_launch(environment).settings.get("training.strategy", ("ddp",))[0])
+
+
+def launched(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher has started this process, alone or with others."""
+    return _size(environment) > 1 or "LOCAL_RANK" in environment
 
 
 def _size(environment: Mapping[str, str]) -> int:

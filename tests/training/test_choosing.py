@@ -1,0 +1,291 @@
+"""Settings that are `auto`: what a new run chooses, says, writes and keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runs import metrics
+from tiny import tiny_config
+
+import rlobj
+from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.config.layers import flattened
+from rlobj.config.run_config import RunConfig, compose
+from rlobj.config.run_folder import read_settings
+from rlobj.data import DataConfig, Problem, load_problems
+from rlobj.data.problems import known_problems
+from rlobj.ranks import ProcessGroup
+from rlobj.training import Callback, CallerInputs, run_training
+from rlobj.training.choosing import (
+    choose_settings,
+    choose_together,
+    explained,
+    held_out_share,
+    settled,
+)
+from rlobj.training.memory import estimate
+from rlobj.training.sizes import Cards, Size
+
+GIB = 1 << 30
+EIGHT = Size(
+    *(8_190_735_360, 2_727_936, 36, 4096, 4096, 1024, 32, 12288, 151936),
+    normed=True,
+    context=32768,
+)
+"""Qwen3-8B."""
+SETTINGS = ("sampling.engine", "training.strategy", "training.gradient_checkpointing",
+            "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization",
+            "sampling.vllm.sleep_level")  # fmt: skip
+
+
+def named(**sections: Any) -> RunConfig:
+    model = {"model": {"name": "an/8B", **sections.pop("model", {})}}
+    return compose("stapo", [("here", {**model, "data": {"source": "x.jsonl"}, **sections})])
+
+
+def chosen(config: RunConfig, cards: Cards | None = None, **more: Any) -> dict[str, Any]:
+    made = choose_settings(config, EIGHT, cards, more.pop("environment", {}), **more)
+    return {each.setting: each.value for each in made}
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    monkeypatch.setattr("rlobj.training.choosing.check_vllm", lambda: ("vllm", "0.30.0"))
+
+
+def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
+    cards = Cards(8, 80 * GIB)
+    made = choose_settings(named(), EIGHT, cards, {})
+    config = settled(named(), made)
+    assert config.sampling.engine == "vllm"
+    assert config.sampling.vllm.sleep_level == 2
+    assert config.training.gradient_checkpointing is True
+    assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
+    assert all(f"{name}=" in explained(made) for name in SETTINGS)
+
+
+def test_a_value_that_is_given_is_kept(vllm):
+    training = {"strategy": "zero3", "micro_batch_tokens": 2048, "gradient_checkpointing": False}
+    own = {"engine": "vllm", "vllm": {"gpu_memory_utilization": 0.3, "sleep_level": 1}}
+    assert chosen(named(training=training, sampling=own), Cards(8, 80 * GIB)) == {}
+
+
+@pytest.mark.parametrize("config", [named(), compose("stapo")], ids=["a model", "embedded"])
+def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
+    cards = None if config.model.name else Cards(8, 80 * GIB)
+    assert list(chosen(config, cards).values()) == [
+        "transformers",
+        "ddp",
+        None,
+        False,
+        16384,
+        0.5,
+        1,
+    ]
+
+
+def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
+    def missing():
+        raise MissingExtra("vllm", "vllm", "sampling with vLLM")
+
+    cards = Cards(8, 80 * GIB)
+    monkeypatch.setattr("rlobj.training.choosing.check_vllm", missing)
+    text = explained(choose_settings(named(), EIGHT, cards, {}))
+    assert "sampling.engine=transformers: sampling with vLLM needs" in text
+    assert "pip install 'rlobj[vllm]'" in text
+    # 256 x 8 responses of 15,360 tokens over 8 processes, 8 at a time, 25 ms a token
+    assert "up to 491,520 forward passes in a row, 3.4 hours at 25 ms each" in text
+    ahead = named(sampling={"async_depth": 1}, objective={"mismatch": {"kind": "truncate"}})
+    assert "sampling.engine=vllm-server" in explained(choose_settings(ahead, EIGHT, cards, {}))
+
+
+LAUNCH = {"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "2"}
+DEEPSPEED = {**LAUNCH, "ACCELERATE_USE_DEEPSPEED": "true"}
+FSDP = {**LAUNCH, "ACCELERATE_USE_FSDP": "true"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"WORLD_SIZE": "2"}, {"model.dtype": "auto", "training.strategy": "ddp"}),
+        (LAUNCH, {"model.dtype": "float32", "training.strategy": "ddp"}),
+        ({**LAUNCH, "ACCELERATE_MIXED_PRECISION": "bf16"}, {"model.dtype": "bfloat16"}),
+        ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, {"training.strategy": "zero3"}),
+        ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}, {"training.strategy": "ddp"}),
+        (DEEPSPEED, {"training.strategy": "zero2", "training.offload": None}),
+        (
+            {**DEEPSPEED, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"},
+            {"training.offload": "cpu"},
+        ),
+        (FSDP, {"training.strategy": "fsdp2", "training.gradient_checkpointing": False}),
+        (
+            {**FSDP, "FSDP_ACTIVATION_CHECKPOINTING": "true"},
+            {"training.gradient_checkpointing": True},
+        ),
+    ],
+)
+def test_options_of_accelerate_launch_are_settings(environment, expected):
+    config = settled(named(), choose_settings(named(), None, None, environment))
+    own = named(training={"strategy": "zero1"}, model={"dtype": "bfloat16"})
+    kept = settled(own, choose_settings(own, None, None, environment))
+    for name, value in expected.items():
+        section, _, field = name.partition(".")
+        assert getattr(getattr(config, section), field) == value
+    assert (kept.training.strategy, kept.model.dtype) == ("zero1", "bfloat16")
+
+
+def test_a_deepspeed_file_is_read_and_the_rest_is_named_in_one_line(tmp_path, caplog):
+    file = tmp_path / "ds.json"
+    environment = {
+        **DEEPSPEED,
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file),
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
+        "ACCELERATE_DYNAMO_BACKEND": "no",
+    }
+    zero = {"stage": 1, "overlap_comm": True, "reduce_bucket_size": "auto"}
+    file.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+    made = choose_together(named(), ProcessGroup(), environment)
+    found = {each.setting: each.value for each in made}
+    assert (found["training.strategy"], found["model.dtype"]) == ("zero1", "bfloat16")
+    [line] = caplog.messages
+    assert "does not use gradient_accumulation_steps=4, zero_optimization.overlap_comm=T" in line
+    file.write_text("{")
+    with pytest.raises(ConfigError, match=r"file .*ds\.json, which cannot be read"):
+        chosen(named(), environment=environment)
+
+
+def test_mixed_precision_that_rlobj_lacks_is_refused_unless_the_dtype_is_given():
+    environment = {**LAUNCH, "ACCELERATE_MIXED_PRECISION": "fp16"}
+    with pytest.raises(ConfigError, match=r"precision float16|precision fp16, and rlobj trains in"):
+        chosen(named(), environment=environment)
+    assert "model.dtype" not in chosen(named(model={"dtype": "float32"}), environment=environment)
+
+
+class Group:
+    """The processes of a run, each with a GPU; this is the first."""
+
+    rank = 0
+
+    def __init__(self, *sizes: float) -> None:
+        self.size = len(sizes)
+        self._cards = [(f"GPU {size:g}", int(size * GIB)) for size in sizes]
+
+    def gather(self, value: Any) -> list[Any]:
+        return self._cards
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def sum(self, tensor: Any) -> Any:
+        return tensor
+
+
+def test_cards_that_differ_are_named_and_the_smallest_counts(monkeypatch, caplog, vllm):
+    monkeypatch.setattr(Size, "named", lambda config: EIGHT)
+    for sizes, told in (((80, 80, 78, 80) * 2, False), ((80,) * 7 + (72,), True)):
+        caplog.clear()
+        made = {x.setting: x.value for x in choose_together(named(), Group(*sizes), {})}  # type: ignore[arg-type]
+        assert made == chosen(named(), Cards(8, min(sizes) * GIB))
+        assert ("different GPUs, GPU 80 (80.0 GiB) and GPU 72 (72.0 GiB)" in caplog.text) == told
+    with pytest.raises(ConfigError, match=r"the GPU has 24\.0 GiB"):
+        choose_together(named(), Group(80, 24), {})  # type: ignore[arg-type]
+
+
+def write_problems(folder: Path, count: int, name: str = "problems.jsonl") -> Path:
+    rows = [
+        {"prompt": f"{i % 10},{i // 10}=", "answer": str(max(i % 10, i // 10))}
+        for i in range(count)
+    ]
+    file = folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize(("count", "low", "high"), [(10_000, 250, 256), (400, 19, 20), (19, 0, 0)])
+def test_a_source_without_a_test_part_is_split(tmp_path, count, low, high):
+    file = tmp_path / "p.jsonl"
+    file.write_text(
+        "".join(json.dumps({"prompt": f"{i}?", "answer": "1"}) + "\n" for i in range(count))
+    )
+    config = named(data={"source": str(file), "template": "{prompt}"})
+    made = held_out_share(config)
+    data = settled(config, made).data
+    held_out = load_problems(data, "test") if data.test_fraction else []
+    assert low <= len(held_out) <= high
+    assert len(held_out) + len(load_problems(data, "train")) == count
+    assert (
+        not held_out
+        or f"{len(held_out)} of {count} problems are held out, as {file} is one file"
+        in explained(made)
+    )
+
+
+def test_no_problem_is_held_out_where_others_are_or_nothing_is_evaluated(tmp_path):
+    file = write_problems(tmp_path, 100)
+    (tmp_path / "both").mkdir()
+    for part in ("train", "test"):
+        write_problems(tmp_path / "both", 100, f"{part}.jsonl")
+    source = {"source": str(file)}
+    for sections in (
+        {"data": {**source, "test": "math500"}},
+        {"data": {"source": str(tmp_path / "both")}},
+        {"data": source, "evaluation": {"every": 0}},
+        {"data": source, "model": {"name": "embedded"}},
+    ):
+        [choice] = held_out_share(named(**sections))
+        assert (choice.value, choice.reason) == (0.0, "")
+    assert held_out_share(named(data={**source, "test_fraction": 0.0})) == []
+    assert DataConfig().test_fraction == "auto"
+
+
+def test_held_out_problems_that_are_trained_on_are_counted():
+    train = [Problem(str(i), f"What is\n{i} + 1?", "") for i in range(5)]
+    test = [Problem(str(i), f" What  is {i} + 1?", "") for i in range(3, 7)]
+    assert known_problems(train, test[2:]) is None
+    assert str(known_problems(train, test)).startswith("2 of 4 held-out problems are also training")
+
+
+def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
+    heard: dict[str, str] = {}
+
+    class Listener(Callback):
+        def started(self, facts):
+            heard.update(facts)
+
+    data = {"source": str(write_problems(tmp_path, 100)), "template": "{prompt}"}
+    config = tiny_config(
+        policy, data=data, evaluation={"every": 1, "samples": 1}, training={"steps": 1}
+    )
+    run = tmp_path / "run"
+    run_training(config, run, CallerInputs(callbacks=[Listener()]))
+    assert "sampling.engine=transformers: there is no GPU" in heard["chosen"]
+    assert "5 of 100 problems are held out" in heard["chosen"]
+    assert "95 to train on, 5 held out" in heard["problems"]
+    stored, flat = read_settings(run), flattened(read_settings(run))
+    assert "auto" not in [flat[name] for name in (*SETTINGS, "data.test_fraction")]
+    stored["training"]["micro_batch_tokens"] = 4096  # as a larger GPU has chosen
+    (run / "config.resolved.yaml").write_text(yaml.safe_dump(stored))
+    rlobj.resume(run, settings={"training.steps": 2})
+    again = read_settings(run)
+    assert again["training"] == {**stored["training"], "steps": 2}
+    assert again["data"] == stored["data"]
+    assert [line["step"] for line in metrics(run)] == [0, 1, 2]
+
+
+def test_a_model_of_which_only_the_config_is_there_is_refused_before_the_problems(tmp_path):
+    from rlobj.models.embedded import build_policy
+
+    build_policy(0).config.save_pretrained(tmp_path)
+    text = "has a config.json and no weights"
+    settings = {"sampling.max_tokens": 2}
+    with pytest.raises(ConfigError, match=text):
+        rlobj.train("grpo", model=tmp_path, data="addition", out=tmp_path / "r", settings=settings)
+    teacher = {"scores.teacher.model": str(tmp_path), "objective.penalties": []}
+    with pytest.raises(ConfigError, match=text):
+        rlobj.train("opd", data="addition", out=tmp_path / "r", settings=teacher)
+    with pytest.raises(ConfigError, match=text):
+        rlobj.evaluate(tmp_path, on="addition")
