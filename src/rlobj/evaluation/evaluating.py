@@ -234,10 +234,8 @@ def evaluate(
             everything is kept in memory and no file is written.
         trust: import the code that the settings of a run name: its reward, if that grades, and its
             model's.
-        processes: evaluate in this many processes on this machine, one per GPU if there are GPUs.
-            They get names only, no Python objects. None = with `out`, all processes that torchrun
-            or accelerate launch has started share the work, and each returns the result; 1 = this
-            process alone.
+        processes: None = with `out`, all processes that torchrun or accelerate launch has started
+            call this and share the work, and each returns the result; 1 = this process alone.
         callback: receives progress, in the first process; see `EvaluationCallback`.
 
     Returns:
@@ -261,6 +259,12 @@ def evaluate(
         41+3= 44 4
         56+3= 59 4
     """
+    if processes not in (None, 1):
+        raise ConfigError(
+            f"processes={processes}: expected None or 1. To use {processes} processes, start this "
+            f"program with torchrun --nproc-per-node {processes}, or type: rlobj eval MODEL "
+            f"--processes {processes}"
+        )
     given = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
