@@ -2,7 +2,8 @@
 
 A new interpreter needs four CPU seconds to import what `rlobj train` does, and the tests start some
 hundred. What is forked is a process of its own all the same: with its own environment, folder,
-output, signals and exit code. Tests of how a program starts use `subprocess`.
+output, signals and exit code; but it does not free its modules when it ends. Tests of how a program
+starts use `subprocess`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import inspect
 import json
@@ -21,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -260,13 +263,24 @@ def _import(names: Sequence[str]) -> None:
     for name in names:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    gc.freeze()  # a process that collects garbage would first copy all of this
     assert len(os.listdir("/proc/self/task")) == 1, "a thread would not be forked"
 
 
 def _main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     _import(IMPORTED)
-    _become(_serve(requests))
+    words, code = _serve(requests), None
+    try:
+        _become(words)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code or 0)  # to free the modules takes two CPU seconds: it copies them first
 
 
 if __name__ == "__main__":

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 from forked import wait_until
 from runs import program
@@ -18,6 +22,37 @@ READY = 400
 """Seconds for a server to start on a busy machine."""
 ONE_PROCESS = {"distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
 """Arguments of an engine without a worker process, which would import vLLM for ten seconds."""
+
+
+@contextlib.contextmanager
+def plain_server(model: str | Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """vLLM's own server as its users start it, with the key `plain`: its process and address."""
+    port = free_port()
+    first = ["-m", "vllm.entrypoints.openai.api_server", f"--model={model}", *words]
+    first += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
+    first += [f"--{name.replace('_', '-')}={value}" for name, value in ONE_PROCESS.items()]
+    process = subprocess.Popen(
+        [sys.executable, *first, f"--port={port}", "--api-key=plain"],
+        env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def answers() -> bool:
+        assert process.poll() is None, "vLLM's server ended"
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return True
+        except (URLError, OSError):
+            return False
+
+    try:
+        wait_until(answers, READY)
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
 
 
 class Served:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 import torch
-from forked import wait_until
-from served import ONE_PROCESS, READY
+from served import plain_server
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import free_port
 from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer
 from rlobj.records import read_tables
 from rlobj.samplers.vllm.auth import KEY_VARIABLE
@@ -52,33 +46,9 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(model):
     """vLLM's server as its users start it; it splits prompts into parts, and keeps prefixes."""
-    port = free_port()
-    words = ["-m", "vllm.entrypoints.openai.api_server", f"--model={model.config.name_or_path}"]
-    words += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
-    words += ["--max-num-batched-tokens=32", "--max-num-seqs=16", "--enable-prefix-caching"]
-    words += [f"--{name.replace('_', '-')}={value}" for name, value in ONE_PROCESS.items()]
-    process = subprocess.Popen(
-        [sys.executable, *words, f"--port={port}", "--api-key=plain"],
-        env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-    def answers() -> bool:
-        assert process.poll() is None, "vLLM's server ended"
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return True
-        except (URLError, OSError):
-            return False
-
-    try:
-        wait_until(answers, READY)
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
+    words = ["--max-num-batched-tokens=32", "--max-num-seqs=16", "--enable-prefix-caching"]
+    with plain_server(model.config.name_or_path, *words) as server:
+        yield server
 
 
 @pytest.fixture
