@@ -118,7 +118,7 @@ def estimate(
     own = WORD * trained / (1 if strategy == "ddp" else ranks)
     squares = own if card else min(own, 2.0 * WORD * size.matrix)  # a tensor at a time on a CPU
     parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
-    offload = card and config.training.offload
+    offload = card and config.training.offload == "cpu"
     moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
         parts["frozen weights"] = Use.always(WORD * size.total / sharded)
