@@ -9,11 +9,9 @@ difference between two micro-batches.
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import importlib
 import os
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,8 +30,7 @@ SHAPES = {
     "Qwen3 1.7B": ("qwen3", 28, 2048, 16, 8, 128, 6144, 151936, True),
 }
 """Kind of model, and the values of NAMES."""
-LORA = {"model.lora.rank": 16}
-AGAIN = {"training.gradient_checkpointing": True}
+LORA, AGAIN = {"model.lora.rank": 16}, {"training.gradient_checkpointing": True}
 CPU_CASES: tuple[tuple[str, str, int, int, dict[str, Any]], ...] = (
     ("llama 110M", "ddp", 1, 1, {}),
     ("llama 110M", "ddp", 2, 1, {}),
@@ -79,8 +76,8 @@ def answer(
     from rlobj.training.sizes import Size, card_bytes
 
     gpu, ranks = torch.cuda.is_available(), int(os.environ.get("WORLD_SIZE", "1"))
-    if strategy.startswith("zero") and importlib.util.find_spec("deepspeed"):
-        importlib.import_module("deepspeed")
+    if strategy.startswith("zero"):
+        importlib.import_module("deepspeed")  # counts as an import
     longest, found = tokens // rows - PROMPT, dict[str, float]()
     kind, *values = SHAPES[shape]
     lengths = [longest - 8 * (place % rows) for place in range(2 * rows * ranks)]
@@ -89,13 +86,12 @@ def answer(
     before = peak_mib(reset=True)
     asked = dict(zip(NAMES, values, strict=True), max_position_embeddings=65536)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(str(kind), **asked))
+    size = Size.of(model, None)  # before ranks share it
 
     class Peaks(Callback):
         def phase(self, name: str) -> None:
-            if name == "updating" and gpu:
-                torch.cuda.reset_peak_memory_stats()
-            elif name == "updating":
-                peak_mib(reset=True)
+            if name == "updating":
+                torch.cuda.reset_peak_memory_stats() if gpu else peak_mib(reset=True)  # pyright: ignore
             elif name == "syncing":
                 mib = (peak_mib() - before) * 2**20
                 found["measured"] = torch.cuda.max_memory_allocated() if gpu else mib
@@ -108,28 +104,21 @@ def answer(
             data=[{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(ranks)],
             reward="exact",
             sampler=sampler,
-            out=Path(folder) / "run",
+            out=f"{folder}/run",
             settings={
                 "data.template": "{prompt}",
                 "data.max_prompt_tokens": PROMPT,
-                "sampling.prompts_per_step": ranks,
-                "sampling.group_size": 2 * rows,
-                "sampling.max_tokens": longest,
-                "sampling.max_logprob_gap": 1e9,
-                "training.micro_batch_tokens": tokens,
-                "training.strategy": strategy,
-                "training.steps": 2,
-                **settings,
-                **QUIET,
+                **{"sampling.prompts_per_step": ranks, "sampling.group_size": 2 * rows},
+                **{"sampling.max_tokens": longest, "sampling.max_logprob_gap": 1e9},
+                **{"training.micro_batch_tokens": tokens, "training.strategy": strategy},
+                **{"training.steps": 2, **settings, **QUIET},
             },
             callbacks=[Peaks()],
         )
         if os.environ.get("RANK", "0") == "0":
             config = RunConfig(**read_settings(result.path))
-            size = Size.of(model, config.model.lora)
             memory = estimate(config, size, strategy, ranks, card_bytes())
             found["predicted"] = max(memory.needed.backward, memory.needed.optimizer)
-            found |= {name: max(part[2:]) for name, part in memory.parts.items()}
     return found
 
 
@@ -139,10 +128,10 @@ def measure(quick: bool, rounds: int) -> Table:
     sizes, cases = ((4096, 16384), GPU_CASES) if gpu else ((512, 1024), CPU_CASES)
     table = []
     for shape, strategy, ranks, rows, settings in cases[:2] if quick else cases:
-        words = ", ".join(f"{key.partition('.')[2]}={value}" for key, value in settings.items())
-        found = []
+        more = [f"{key.partition('.')[2]}={value}" for key, value in settings.items()]
+        words, found = ", ".join([f"{strategy} x {ranks}", *more]), []
         for tokens in sizes:
-            note(f"{shape}, {strategy}, {ranks} processes, {tokens} tokens, {words}")
+            note(f"{shape}, {tokens} tokens, {words}")
             question = {"shape": shape, "strategy": strategy, "tokens": tokens, "rows": rows}
             try:
                 each = ask("benchmarks.estimate", {**question, "settings": settings}, ranks)
@@ -151,24 +140,22 @@ def measure(quick: bool, rounds: int) -> Table:
                 break
             found.append({**each[0], "measured": max(rank["measured"] for rank in each)})
         if len(found) == len(sizes):
-            name = {"shape": shape, "strategy": f"{strategy}, {ranks}", "rows": rows}
-            table.append({**name, "settings": words, **compared(*found)})
-            note(json.dumps(table[-1]))
-    columns = {"shape": ("model", ""), "strategy": ("strategy, processes", "")}
-    columns |= {"rows": ("rows", "d"), "settings": ("settings", "")}
+            name = {"shape": shape, "rows": rows, "settings": words, "tokens": sizes[1]}
+            table.append({**name, **compared(*found)})
+    columns = {"shape": ("model", ""), "settings": ("strategy, settings", "")}
+    columns |= {"tokens": ("tokens", ",d"), "rows": ("rows", "d")}
     columns |= {"predicted": ("predicted MiB", ",.0f"), "measured": ("measured MiB", ",.0f")}
-    columns |= {"ratio": ("ratio", ".2f"), "activations": ("activations", ".2f")}
-    facts = {"tokens": f"{sizes[1]}, and {sizes[0]} for the activations"}
-    facts |= {"GPU": torch.cuda.get_device_name()} if gpu else {}
+    columns |= {"ratio": ("ratio", ".2f"), "activations": ("of activations", ".2f")}
+    facts = {"activations": f"{sizes[1]} tokens against {sizes[0]}"}
     return Table("estimate-gpu" if gpu else "estimate", str(__doc__), columns, table, facts)
 
 
 def compared(small: dict[str, Any], large: dict[str, Any]) -> dict[str, Any]:
     """The numbers of a row: the larger micro-batch, and its difference from the smaller one."""
-    both = {name: large[name] / 2**20 for name in ("predicted", "measured")}
-    grown = [large[name] - small[name] for name in ("predicted", "measured")]
-    ratios = {"ratio": both["predicted"] / both["measured"], "activations": grown[0] / grown[1]}
-    return {**both, **ratios, "small": small, "large": large}
+    names = ("predicted", "measured")
+    low, high = ([each[name] / 2**20 for name in names] for each in (small, large))
+    grown = (high[0] - low[0]) / (high[1] - low[1])
+    return {**dict(zip(names, high, strict=True)), "ratio": high[0] / high[1], "activations": grown}
 
 
 if __name__ == "__main__":

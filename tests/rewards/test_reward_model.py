@@ -220,3 +220,8 @@ def test_a_strangers_run_does_not_send_the_key_to_a_server_far_away():
         with pytest.raises(ConfigError, match=r"rewards\.server"):
             require_trust("run", {"rewards": rewards}, {})
     require_trust("run", {"rewards": {**far, "server": "http://127.0.0.1:8000"}}, {})
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"rewards\.device is cuda:77: "):
+        grades(save_classifier(tmp_path), device="cuda:77")

@@ -83,7 +83,7 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
     ("strategy", "ranks", "sampling", "update"),
     [
         ("ddp", 1, 12, 16),
-        ("ddp", 8, 16, 16),
+        ("ddp", 8, 16, 20),
         ("zero1", 4, 7, 11),
         ("zero2", 4, 7, 8),
         ("zero3", 4, 4, 5),
@@ -93,7 +93,8 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
 def test_bytes_a_parameter_of_the_strategies(strategy, ranks, sampling, update):
     """Weights, ZeRO's copy of them, gradients and moments of Qwen3-8B."""
     parts = estimate(run(), EIGHT, strategy, ranks).parts
-    own = ("weights", "weights that ZeRO updates", "gradients", "moments")
+    own = ["weights", "weights that ZeRO updates", "gradients", "moments"]
+    own += ["buckets of gradients"] * (strategy == "ddp")
     held = [parts[name] for name in own if name in parts]
     assert sum(each.sampling for each in held) == sampling * EIGHT.total
     assert sum(each.backward for each in held) == update * EIGHT.total
@@ -184,6 +185,7 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
     assert max(done.disk.values()) == 3 * 12 * EIGHT.total
 
 
+@pytest.mark.slow
 def test_a_measured_peak_is_near_the_estimate():
     """A real update of 110 million parameters in a process of its own."""
     question = {"shape": "llama 110M", "strategy": "ddp", "tokens": 256, "rows": 1, "settings": {}}

@@ -59,8 +59,9 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
     if dynamic is not None and dynamic.by == "accuracy" and not says_right:
         raise ConfigError(
             "sampling.dynamic.by is accuracy, and the reward does not say which responses are "
-            "right: its function returns numbers. Keep the groups with unequal rewards with: set "
-            f"sampling.dynamic.by=reward; or let the function return mappings such as {MAPPING}"
+            "right: it gives numbers. Keep the groups with unequal rewards with: set "
+            f"sampling.dynamic.by=reward; let its function return mappings such as {MAPPING}; or "
+            "give a reward_model a threshold"
         )
 
 

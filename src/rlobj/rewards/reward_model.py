@@ -107,10 +107,14 @@ class _ModelGrader(Grader):
         if self._settings.server:
             return self
         gpu = torch.cuda.is_available()
-        device = torch.device(device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu"))
+        device = device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu")
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"rewards.device is {device}: {error}") from error
         model, found = AutoModelForSequenceClassification.from_pretrained(
             name,
-            dtype=torch.float32 if device.type == "cpu" else torch.bfloat16,
+            dtype=torch.float32 if device == "cpu" else torch.bfloat16,
             trust_remote_code=False,
             output_loading_info=True,
         )

@@ -164,9 +164,10 @@ def longest(config: RunConfig, size: Size) -> int:
 def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[tuple[str, Use]]:
     """Weights, gradients and moments that are trained, and what the strategy adds.
 
-    ddp has all of them, and several processes keep their gradients. ZeRO has a second copy of the
-    weights, which it updates. It shards that copy and the moments, in stage 2 also the gradients,
-    and in stage 3, as fsdp2, everything; then some weights are gathered while they are used.
+    ddp has all of them. Over several processes it keeps buckets for the gradients, which move there
+    at the last micro-batch. ZeRO has a second copy of the weights, which it updates. It shards that
+    copy and the moments, in stage 2 also the gradients, and in stage 3, as fsdp2, everything; then
+    some weights are gathered while they are used.
     """
     whole, part = WORD * trained, WORD * trained / ranks
     sharded = strategy in ("zero3", "fsdp2")
@@ -175,7 +176,8 @@ def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[t
         yield "weights that ZeRO updates", Use.always(part)
     if strategy in ("ddp", "zero1"):
         kept = whole if strategy == "ddp" and ranks > 1 else 0.0
-        yield "gradients", Use(kept, kept, whole, whole)
+        yield "gradients", Use(0, 0, whole, 0 if kept else whole)
+        yield "buckets of gradients", Use.always(kept)
     else:
         yield "gradients", Use(0, 0, part, part)
     yield "moments", Use.always(2 * whole if strategy == "ddp" else 2 * part)

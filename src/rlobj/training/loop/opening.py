@@ -7,14 +7,12 @@ functions below it stand in the same order.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import logging
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from urllib.parse import quote
 from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.base.files import refuse_links
 from rlobj.base.targets import PYTHON_OBJECT, import_target
-from rlobj.config.layers import OWN_PROBLEMS_TASK, PROFILES, Layer, nested, reward_settings
+from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
@@ -32,17 +30,13 @@ from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source
 from rlobj.data.tasks import TASKS
-from rlobj.models.embedded import RECIPES, embedded_policy
+from rlobj.models.embedded import RECIPES
 from rlobj.models.loading import reading
 from rlobj.models.policy import (
     Policy,
     arithmetic,
-    load_model,
-    load_policy,
-    policy_of,
     prompt_limit,
     vllm_sampler,
-    with_adapters,
     without_adapters,
 )
 from rlobj.ranks import ProcessGroup, together
@@ -54,6 +48,7 @@ from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint
 from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
 from rlobj.training.loop.clock import Callback, Clock
+from rlobj.training.loop.initial import InitialPolicy, embedded_task
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
@@ -388,7 +383,7 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
     Raises:
         ConfigError: a prompt with other characters.
     """
-    alphabet, data = RECIPES[_embedded_task(config)].alphabet, config.data
+    alphabet, data = RECIPES[embedded_task(config)].alphabet, config.data
     prompts = chain(
         (format_prompt(data.template, problem) for problem in train),
         (format_prompt(data.template_for_tests, problem) for problem in test),
@@ -401,101 +396,6 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
                 f"{shown!r} contains {unknown[:20]!r}. Train another model (model=NAME with a hub "
                 "id or a folder), or use problems of these characters with data.template={prompt}"
             )
-
-
-class InitialPolicy:
-    """Makes the trained policy, and frozen copies of the model as it was before training.
-
-    Args:
-        config: the run.
-        inputs: the caller's model, and callbacks: their `warm_starting` is called while the
-            embedded policy is made.
-        parallel: the processes.
-        stack: removes temporary files when the run ends.
-
-    Attributes:
-        source: folder or hub id of the model.
-    """
-
-    def __init__(
-        self, config: RunConfig, inputs: CallerInputs, parallel: Parallel, stack: ExitStack
-    ) -> None:
-        self._config, self._inputs = config, inputs
-        self._device, self._shards = parallel.device, parallel.shards
-        self._original, self._passed = inputs.passed("model"), None
-        if self._original is None:
-            self.source = config.model.name or _make_embedded(config, parallel, inputs.callbacks)
-            return
-        passed = policy_of(self._original, inputs.tokenizer, config.model, config.data)
-        self._passed, self.source = passed, passed.source
-        if config.sampling.engine == "vllm":  # vLLM loads from a folder
-            self.source = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlobj-policy-"))
-            passed.model.save_pretrained(self.source)
-            passed.tokenizer.save_pretrained(self.source)
-
-    def frozen(self, **placing: Any) -> Any:
-        """A copy of the model before training, on the device, that is never trained.
-
-        Args:
-            **placing: `dtype` and `hollow` of `load_model`.
-        """
-        if self._original is None:
-            config = self._config.model
-            model: Any = load_model(config, self.source, device=self._device, **placing)
-        else:
-            model = copy.deepcopy(self._original)
-        return model.to(self._device).eval().requires_grad_(False)
-
-    def trained(self, checkpoint: Path | None) -> Policy:
-        """The policy to train, on the device: with the weights of a checkpoint if there is one.
-
-        If ranks store shards, the weights may still be in their files.
-        """
-        config = self._config
-        adapter = weights = None
-        if checkpoint is not None and config.model.lora is not None:
-            adapter = checkpoint / "adapter"
-        elif checkpoint is not None:
-            weights = str(checkpoint / "model")
-        if self._passed is None:
-            policy = load_policy(
-                *(config.model, config.data, weights or self.source, adapter),
-                device=self._device,
-                hollow=self._shards,
-            )
-        else:
-            policy = self._passed
-            if weights is not None:
-                self._original = copy.deepcopy(policy.model)
-                policy.model.load_state_dict(load_model(config.model, weights).state_dict())
-            if config.model.lora is not None:
-                model = with_adapters(policy.model, config.model.lora, adapter)
-                policy = replace(policy, model=model)
-        policy.model.to(self._device).train()  # recomputing activations needs training mode
-        if config.training.gradient_checkpointing:
-            policy.recompute_activations()
-        return policy
-
-
-def _embedded_task(config: RunConfig) -> str:
-    """The task whose embedded policy a run without a model trains."""
-    source = str(config.data.source)
-    return source if source in PROFILES else OWN_PROBLEMS_TASK
-
-
-def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Callback]) -> str:
-    """The folder of the embedded policy. On first use one process of each machine makes it."""
-
-    def progress(done: int, total: int, loss: float) -> None:
-        for callback in callbacks:
-            callback.warm_starting(done, total, loss)
-
-    task, folder = _embedded_task(config), ""
-    for first in (True, False):
-        with together(parallel.comm, "making the embedded policy"):
-            if first == parallel.accelerator.is_local_main_process:
-                folder = str(embedded_policy(task, progress=progress))
-    return folder
 
 
 def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:

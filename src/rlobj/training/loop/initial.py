@@ -1,0 +1,117 @@
+"""The policy before training, as it is trained, and in frozen copies."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlobj.config.layers import OWN_PROBLEMS_TASK, PROFILES
+from rlobj.config.run_config import RunConfig
+from rlobj.models.embedded import embedded_policy
+from rlobj.models.policy import Policy, load_model, load_policy, policy_of, with_adapters
+from rlobj.ranks import together
+from rlobj.training.loop.clock import Callback
+from rlobj.training.parallel import Parallel
+
+if TYPE_CHECKING:
+    from rlobj.training.loop.opening import CallerInputs
+
+
+class InitialPolicy:
+    """Makes the trained policy, and frozen copies of the model as it was before training.
+
+    Args:
+        config: the run.
+        inputs: the caller's model, and callbacks: their `warm_starting` is called while the
+            embedded policy is made.
+        parallel: the processes.
+        stack: removes temporary files when the run ends.
+
+    Attributes:
+        source: folder or hub id of the model.
+    """
+
+    def __init__(
+        self, config: RunConfig, inputs: CallerInputs, parallel: Parallel, stack: ExitStack
+    ) -> None:
+        self._config, self._inputs = config, inputs
+        self._device, self._shards = parallel.device, parallel.shards
+        self._original, self._passed = inputs.passed("model"), None
+        if self._original is None:
+            self.source = config.model.name or _make_embedded(config, parallel, inputs.callbacks)
+            return
+        passed = policy_of(self._original, inputs.tokenizer, config.model, config.data)
+        self._passed, self.source = passed, passed.source
+        if config.sampling.engine == "vllm":  # vLLM loads from a folder
+            self.source = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlobj-policy-"))
+            passed.model.save_pretrained(self.source)
+            passed.tokenizer.save_pretrained(self.source)
+
+    def frozen(self, **placing: Any) -> Any:
+        """A copy of the model before training, on the device, that is never trained.
+
+        Args:
+            **placing: `dtype` and `hollow` of `load_model`.
+        """
+        if self._original is None:
+            config = self._config.model
+            model: Any = load_model(config, self.source, device=self._device, **placing)
+        else:
+            model = copy.deepcopy(self._original)
+        return model.to(self._device).eval().requires_grad_(False)
+
+    def trained(self, checkpoint: Path | None) -> Policy:
+        """The policy to train, on the device: with the weights of a checkpoint if there is one.
+
+        If ranks store shards, the weights may still be in their files.
+        """
+        config = self._config
+        adapter = weights = None
+        if checkpoint is not None and config.model.lora is not None:
+            adapter = checkpoint / "adapter"
+        elif checkpoint is not None:
+            weights = str(checkpoint / "model")
+        if self._passed is None:
+            policy = load_policy(
+                *(config.model, config.data, weights or self.source, adapter),
+                device=self._device,
+                hollow=self._shards,
+            )
+        else:
+            policy = self._passed
+            if weights is not None:
+                self._original = copy.deepcopy(policy.model)
+                policy.model.load_state_dict(load_model(config.model, weights).state_dict())
+            if config.model.lora is not None:
+                model = with_adapters(policy.model, config.model.lora, adapter)
+                policy = replace(policy, model=model)
+        policy.model.to(self._device).train()  # recomputing activations needs training mode
+        if config.training.gradient_checkpointing:
+            policy.recompute_activations()
+        return policy
+
+
+def embedded_task(config: RunConfig) -> str:
+    """The task whose embedded policy a run without a model trains."""
+    source = str(config.data.source)
+    return source if source in PROFILES else OWN_PROBLEMS_TASK
+
+
+def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Callback]) -> str:
+    """The folder of the embedded policy. On first use one process of each machine makes it."""
+
+    def progress(done: int, total: int, loss: float) -> None:
+        for callback in callbacks:
+            callback.warm_starting(done, total, loss)
+
+    task, folder = embedded_task(config), ""
+    for first in (True, False):
+        with together(parallel.comm, "making the embedded policy"):
+            if first == parallel.accelerator.is_local_main_process:
+                folder = str(embedded_policy(task, progress=progress))
+    return folder
