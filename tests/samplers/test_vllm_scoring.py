@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ from urllib.request import urlopen
 
 import pytest
 import torch
-from forked import wait_until
-from served import ONE_PROCESS, READY
+from forked import WITH_VLLM, Forked, wait_until
+from served import ONE_PROCESS, PROGRAM, READY
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
 
@@ -50,20 +49,17 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plain(model):
-    """vLLM's server as its users start it; it splits prompts into parts, and keeps prefixes."""
+def plain(model, tmp_path_factory):
+    """vLLM's own server; it splits prompts into parts, and keeps prefixes."""
     port = free_port()
-    words = ["-m", "vllm.entrypoints.openai.api_server", f"--model={model.config.name_or_path}"]
+    words = [str(PROGRAM), "-m", "vllm.entrypoints.openai.api_server", "--api-key=plain"]
+    words += [f"--model={model.config.name_or_path}", f"--port={port}"]
     words += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
     words += ["--max-num-batched-tokens=32", "--max-num-seqs=16", "--enable-prefix-caching"]
     words += [f"--{name.replace('_', '-')}={value}" for name, value in ONE_PROCESS.items()]
-    process = subprocess.Popen(
-        [sys.executable, *words, f"--port={port}", "--api-key=plain"],
-        env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    environment = {**os.environ, **WITH_VLLM, "VLLM_NO_USAGE_STATS": "1"}
+    with (tmp_path_factory.mktemp("plain") / "log").open("w") as log:
+        process = Forked(words, log, env=environment)
 
     def answers() -> bool:
         assert process.poll() is None, "vLLM's server ended"
@@ -77,7 +73,8 @@ def plain(model):
         wait_until(answers, READY)
         yield process, f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
 
 
