@@ -98,6 +98,8 @@ def machine() -> dict[str, str]:
     if named := re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M):
         facts["processor"] = named[1].strip()
     facts["GiB"] = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f}"
+    if torch := sys.modules.get("torch"):
+        facts |= {"GPU": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     facts["Python"] = platform.python_version()
     for name in PACKAGES:
         try:

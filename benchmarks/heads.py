@@ -1,7 +1,8 @@
 """Heads: from hidden states to log-probs, entropies and the min-p proxy, forward and backward.
 
 rlobj's `score_tokens` beside plain autograd, the bare matrix products, and the heads of TRL, verl
-and Liger if they are installed. Each method runs in a process of its own.
+and Liger if they are installed. Each method runs in a process of its own: on a GPU if there is one,
+with bfloat16 inputs, else on one thread in float32.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ WAYS: tuple[tuple[Mode, bool], ...] = (
 )
 """What is computed, and whether backward too: through both outputs; the proxy has no gradient."""
 MIN_P = 0.02
-SECONDS, REPEATS = 4.0, 3
-"""A measurement is repeated up to three times, until it has taken so many seconds; least counts."""
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SECONDS, REPEATS = 4.0, 3 if DEVICE == "cpu" else 7
+"""A measurement is repeated up to so often, until it has taken so many seconds. On a CPU the least
+counts; on a GPU the median, because the card's clock changes."""
 
 
 def ours(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
@@ -88,8 +91,8 @@ class _Products(torch.autograd.Function):
 
 def products(hidden: Tensor, weight: Tensor, targets: Tensor, mode: Mode) -> Any:
     """The matrix products alone, tile by tile: the least that a head without logits can take."""
-    elements = 1 << 21  # of a tile: it fits in the cache of a CPU
-    outcome: Any = _Products.apply(hidden, weight, max(128, elements // len(hidden)))
+    elements = 1 << (21 if DEVICE == "cpu" else 27)  # of a tile; a CPU's fits in its cache
+    outcome: Any = _Products.apply(hidden, weight, max(128, elements // len(hidden))).float()
     return outcome, outcome if mode != "logprob" else None
 
 
@@ -161,30 +164,67 @@ def once(name: str, inputs: Sequence[Tensor], mode: Mode, backward: bool) -> Non
             loss.backward()
 
 
+def seconds(work: Callable[[], Any]) -> float:
+    """CPU seconds, or the seconds between two events on the GPU."""
+    if DEVICE == "cpu":
+        return cpu_seconds(work)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1000
+
+
+def peak(work: Callable[[], Any]) -> float:
+    """MiB at most, above what was in memory before: of the process, or of the GPU."""
+    if DEVICE == "cpu":
+        harness.return_freed_memory()
+        return peak_above(work)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
 def answer(
-    name: str, rows: int, width: int, vocabulary: int, memory: bool = True
+    name: str, rows: int, width: int, vocabulary: int, peaked: float = 1.0, memory: bool = True
 ) -> list[dict[str, float]]:
-    """Least seconds and, if asked, peak MiB above inputs and outputs, of each way."""
+    """Seconds and, if asked, peak MiB above inputs and outputs, of each way.
+
+    `peaked` is the standard deviation of the logits.
+    """
     torch.manual_seed(0)
-    hidden, weight = torch.randn(rows, width), torch.randn(vocabulary, width) / width**0.5
-    inputs = (hidden, weight, torch.randint(vocabulary, (rows,)))
+    numbers: dict[str, Any] = {"device": DEVICE}
+    hidden = torch.randn(rows, width, **numbers)
+    weight = torch.randn(vocabulary, width, **numbers) * (peaked / width**0.5)
+    if DEVICE == "cuda":
+        hidden, weight = hidden.bfloat16(), weight.bfloat16()
+    inputs = (hidden, weight, torch.randint(vocabulary, (rows,), **numbers))
     few = (hidden[:64], weight[:512], inputs[2][:64] % 512)
     found = []
     for way in WAYS:
         once(name, few, *way)  # warms up
         times: list[float] = []
         while len(times) < REPEATS and sum(times) < SECONDS:
-            times.append(cpu_seconds(partial(once, name, inputs, *way)))
-        found.append({"seconds": min(times)})
+            times.append(seconds(partial(once, name, inputs, *way)))
+        found.append({"seconds": min(times) if DEVICE == "cpu" else median(times)})
     for each, way in zip(found, WAYS if memory else (), strict=False):
         outputs = (hidden.nbytes + weight.nbytes) / 2**20 if way[1] else 0.0
-        harness.return_freed_memory()
-        each["mib"] = peak_above(partial(once, name, inputs, *way)) - outputs
+        each["mib"] = peak(partial(once, name, inputs, *way)) - outputs
     return found
 
 
-def sizes(quick: bool) -> list[dict[str, int]]:
-    """N 512, 2048; H 256, 1024; V 32k, 152k."""
+def sizes(quick: bool) -> list[dict[str, float]]:
+    """On a CPU: N 512, 2048; H 256, 1024; V 32k, 152k. On a GPU: as an update of a 2B or 8B."""
+    if DEVICE == "cuda":
+        points = [(8192, 2048, 1.0), (32_768, 4096, 1.0), (32_768, 4096, 4.0)]
+        names = ("rows", "width", "peaked", "vocabulary")
+        every: list[dict[str, float]] = [
+            dict(zip(names, (*each, 151_936), strict=True)) for each in points
+        ]
+        return every[:1] if quick else every
     counts, vocabularies = ([512], [32_000]) if quick else ([512, 2048], [32_000, 151_936])
     return [
         {"rows": rows, "width": width, "vocabulary": vocabulary}
@@ -197,7 +237,8 @@ def measure(quick: bool, rounds: int) -> Table:
     names = [n for n in METHODS if find_spec(PEERS.get(n.partition(" ")[0], "torch"))]
     found: dict[tuple[str, str], list[Any]] = {}
     for turn, size, name in itertools.product(range(rounds), sizes(quick), names):
-        text = "N {rows:,}, H {width:,}, V {vocabulary:,}, cpu".format(**size)
+        text = "N {rows:,}, H {width:,}, V {vocabulary:,}".format(**size) + f", {DEVICE}"
+        text += f", logits of deviation {size['peaked']:g}" if size.get("peaked", 1) != 1 else ""
         note(f"{name} at {text}")
         try:
             [each] = ask("benchmarks.heads", {"name": name, **size, "memory": turn == 0})
@@ -229,9 +270,9 @@ def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
                 row[way] = median(each["seconds"] for each in some)
                 row |= {f"{way}_ratio": harness.ratio(some, base), f"{way}_mib": some[0]["mib"]}
     return Table(
-        "heads",
+        "heads" if DEVICE == "cpu" else "heads-gpu",
         "From hidden states [N, H] and output embeddings [V, H] to what is computed. Seconds: CPU "
-        "seconds of one thread. Over rlobj: 2 is twice rlobj's time. "
+        "seconds of one thread, or a GPU's. Over rlobj: 2 is twice rlobj's time. "
         "MiB: peak above inputs and outputs. The bare products are the multiplications alone. "
         "Only rlobj computes the min-p proxy itself: to the other libraries' heads, a plain one "
         "from all logits is added.",

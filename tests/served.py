@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 from forked import WITH_VLLM, Forked, wait_until
 
@@ -18,6 +20,34 @@ READY = 400
 PROGRAM = Path(__file__).with_name("forked_server.py")
 ONE_PROCESS = {"distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
 """Arguments of an engine without a worker process, which would import vLLM for ten seconds."""
+
+
+@contextlib.contextmanager
+def plain_server(model: str | Path, *words: str) -> Iterator[tuple[Forked, str]]:
+    """vLLM's own server, with the key `plain`: its process and address."""
+    port = free_port()
+    first = [PROGRAM, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", *words]
+    first += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
+    first += [f"--{name.replace('_', '-')}={value}" for name, value in ONE_PROCESS.items()]
+    environment = {**os.environ, **WITH_VLLM, "VLLM_NO_USAGE_STATS": "1"}
+    with open(os.devnull, "w") as nowhere:
+        process = Forked([*first, f"--port={port}", "--api-key=plain"], nowhere, env=environment)
+
+    def answers() -> bool:
+        assert process.poll() is None, "vLLM's server ended"
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return True
+        except (URLError, OSError):
+            return False
+
+    try:
+        wait_until(answers, READY)
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
 
 
 class Served:

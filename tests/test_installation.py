@@ -138,11 +138,9 @@ def test_a_missing_program_that_vllm_runs_is_named(tmp_path, monkeypatch):
     assert judged("--sampler vllm", of) == Engine("--sampler vllm", runs=True)
 
 
-def test_fsdp2_needs_a_gpu_that_torch_can_use():
+def test_fsdp2_uses_the_gpus_if_the_machine_has_some():
     assert judged("--strategy fsdp2", found(gpus=2)).runs
-    engine = judged("--strategy fsdp2", found())
-    assert not engine.runs
-    assert "zero3" in engine.why
+    assert judged("--strategy fsdp2", found()).runs
     of = found()
     of.devices["driver"] = "/usr/bin/nvidia-smi"
     engine = judged("--strategy fsdp2", of)

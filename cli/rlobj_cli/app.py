@@ -17,6 +17,7 @@ import typer
 
 from rlobj_cli.diagnose import diagnose
 from rlobj_cli.doctor import doctor
+from rlobj_cli.estimate import estimate
 from rlobj_cli.evaluate import evaluation
 from rlobj_cli.inspect import inspect
 from rlobj_cli.presets import explain, presets
@@ -59,7 +60,7 @@ app = typer.Typer(
 )
 app.command("train")(described("train", train))
 app.add_typer(evaluation)
-for each in (watch, inspect, replay, diagnose, report, serve):
+for each in (estimate, watch, inspect, replay, diagnose, report, serve):
     app.command(each.__name__)(described(each.__name__, each))
 app.add_typer(presets)
 app.command("explain")(described("explain", explain))

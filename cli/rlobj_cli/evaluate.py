@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,7 @@ def evaluate(
     sampler: str | None = None,
     settings: list[str] | None = None,
     out: Path | None = None,
+    processes: int | None = None,
     trust: bool = False,
 ) -> None:
     """Sample responses to problems, grade them, and report how often they are right.
@@ -142,6 +145,7 @@ def evaluate(
       rlobj eval Qwen/Qwen3-1.7B-Base --on aime24,math500 --protocol stapo --sampler vllm
       rlobj eval runs/stapo-20260101-120000 --on problems.jsonl -n 32 --temperature 0.6
       rlobj eval MODEL --on all --data-dir benchmarks/
+      rlobj eval MODEL --on aime24 --sampler vllm --processes 8
 
     [bold]Related commands[/bold]
 
@@ -150,9 +154,14 @@ def evaluate(
       rlobj eval score FILE              grade responses of other programs
       rlobj eval show DIR                show the stored results
     """
+    if processes not in (None, 1):
+        from rlobj.training.parallel.launcher import launch
+
+        raise typer.Exit(launch(sys.argv[1:], processes))
     console, evaluations, screen = _loaded()
     from rlobj.config.layers import parse_setting
 
+    console.quiet = processes != 1 and os.environ.get("RANK", "0") != "0"  # the first one prints
     layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
     layers += settings_given(ctx, "eval")
     calm_libraries(console)
@@ -166,6 +175,7 @@ def evaluate(
             settings=layers,
             out=out or "auto",
             trust=trust,
+            processes=processes,
             callback=callback,
         )
 

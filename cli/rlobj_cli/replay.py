@@ -13,31 +13,15 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import number, reading, say, table, working
-from rlobj_cli.screen.options import as_typed
+from rlobj_cli.screen.options import as_typed, read_toml
 
 if TYPE_CHECKING:
     from rlobj.insight import Replay
 
 
-TOKENS = {
-    "touched": ("tokens", ""),
-    "share": ("share", ""),
-    "precision": ("precision", "share of spurious tokens among those of them that were judged"),
-    "recall": ("recall", "their share of all spurious tokens"),
-    "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
-}
-GRADIENT = {
-    "effect": ("effect", ""),
-    "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
-    "gradient_up": ("raised", "share of it on tokens that become more likely"),
-    "gradient_top": ("top 1%", "share of it on the 1% of the tokens that have most of it"),
-    "gradient_spurious": ("spurious", "share of it on spurious tokens"),
-}
-PAIRS = {
-    "overlap": ("overlap", "tokens touched by both, of those touched by either"),
-    "weights": ("weights", "correlation of the tokens' weights, mean over updates"),
-    "gradients": ("gradients", "cosine of the two gradients, mean over updates"),
-}
+TOKENS, GRADIENT, PAIRS = (
+    read_toml("tables")["replay"][x] for x in ("tokens", "gradient", "pairs")
+)
 """Column -> head, and what it means."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
 LONGEST, MOST = 21, 4

@@ -219,10 +219,8 @@ def _vllm(found: Installation) -> tuple[str, str]:
 
 
 def _fsdp2(found: Installation) -> tuple[str, str]:
-    if found.torch.get("gpus"):
-        return "", ""
-    if not found.devices["driver"]:
-        return "needs a GPU; zero3 shards as much on a CPU", ""
+    if found.torch.get("gpus") or not found.devices["driver"]:
+        return _packages(found, "", "torch")
     built = f"CUDA {found.torch['built_for']}" if found.torch.get("built_for") else "the CPU"
     version = str(found.versions["torch"]).partition("+")[0]
     fix = f"{_pip('uninstall')} -y torch && {_pip('install')} torch=={version}"

@@ -82,7 +82,7 @@ COMMANDS = {
     "train --preset grpo --sampler transfomers": "Did you mean 'transformers'?",
     "train --preset grpo --sampler vllm --async-depth 1": "cannot sample during training",
     "train --preset grpo --strategy ddpp": "Did you mean 'ddp'?",
-    "train --preset grpo --strategy fsdp2 --out run": "needs a GPU, and torch finds none",
+    "train --preset grpo --set training.offload=cpu --out run": "expected zero2 or zero3. Set",
     "train --preset grpo --processes 0": "greater than or equal to 1",
     "train --preset grpo --seed x": "should be a valid integer",
     "train --preset grpo --reward no.py:score --dry-run": "there is no file 'no.py'",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from forked import WITH_VLLM, wait_until
-from runs import finish, program
+from runs import finish, program, ranks
 from typer.testing import CliRunner
 
+from rlobj.evaluation import Samples
 from rlobj.samplers.vllm import connection
 from rlobj_cli.app import app
 
@@ -97,6 +100,30 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     )
     assert re.search(r"sums\.jsonl\.temperature: 1\.0 there, 0\.5 now", refused)
     assert len(lines(killed)) == 800
+
+
+def test_killed_processes_continue_in_another_number_of_processes(policy, problems, tmp_path):
+    """A rank is killed; the launcher ends the other. Three ranks of another launcher continue."""
+    log, whole, killed = tmp_path / "log", tmp_path / "whole", tmp_path / "killed"
+    here(*words(policy, problems, whole))
+    process = program([*words(policy, problems, killed), "--processes", "2"], log)
+    own = killed / "samples.1.jsonl"
+    wait_until(lambda: own.exists() and own.stat().st_size > 0, 120, process, log)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[1]), signal.SIGKILL)
+    text = finish(process, log, code=1)
+    assert "rank 1 of 2 processes failed: SIGKILL" in text
+    found = Samples.open(killed)
+    assert {Path(each).name for each in killed.glob("samples*")} == {"samples.jsonl", own.name}
+    assert 0 < len(found.responses) < 800, "killed too late: the test shows nothing"
+    text = ranks(words(policy, problems, killed), 3)
+    assert f"{len(found.responses)} of 800 responses are there already" in text
+    for name in ("samples.jsonl", "grades.jsonl"):
+        assert sorted(map(json.dumps, lines(killed, name))) == sorted(
+            map(json.dumps, lines(whole, name))
+        )
+    assert numbers(killed) == numbers(whole)
+    assert [each.name for each in killed.glob("*.1.jsonl")] == []
 
 
 def test_default_folder_depends_on_the_settings(policy, problems, tmp_path, monkeypatch):

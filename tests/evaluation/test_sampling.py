@@ -9,6 +9,7 @@ import pytest
 from rlobj.base.errors import DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
+from rlobj.evaluation.evaluating import blocks_of
 from rlobj.evaluation.result import EvaluationCallback
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings, derive_seed
@@ -154,6 +155,36 @@ def test_a_last_line_cut_off_in_a_character_is_ignored_and_repaired(tmp_path):
     assert file.read_bytes() != whole
     directory.read(repair=True)
     assert file.read_bytes() == whole
+
+
+def test_responses_of_another_process_are_read_and_taken_over(tmp_path):
+    expected, other = run(Echo()), Samples(_made(tmp_path), rank=1)
+    run(Echo(), other, count=3)
+    with (tmp_path / "samples.1.jsonl").open("ab") as file:
+        file.write(b'{"benchmark": "evaluation", "problem": "4", "sam')  # cut off by a kill
+    shown, first, sampler = Samples(tmp_path), Samples(tmp_path), Echo()
+    shown.read()
+    assert shown.graded("evaluation", PROBLEMS) == other.graded("evaluation", PROBLEMS)
+    first.read(repair=True)
+    assert [file.name for file in tmp_path.glob("*.1.jsonl")] == []
+    other.grades.clear()
+    other.responses.clear()
+    run(Echo(), other, count=1)  # the first has these already
+    assert run(sampler, first) == expected
+    assert len(sampler.drawn) == 5
+    first.gather(last=True)
+    assert len((tmp_path / "samples.jsonl").read_bytes().split(b"\n")) == 21
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 2), (1, 3), (10, 1), (10, 3), (25, 2)])
+def test_blocks_have_each_response_once_and_are_alike_for_the_processes(count, size):
+    found = [list(block) for block in blocks_of(list(range(count)), 4, size)]
+    assert sorted(key for block in found for key in block) == list(range(count))
+    assert max(map(len, found), default=0) <= 4
+    for start in range(0, len(found), size):
+        together = [len(block) for block in found[start : start + size]]
+        assert len(together) == size
+        assert max(together) - min(together) <= 1
 
 
 def test_responses_sampled_before_ctrl_c_are_stored(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 from typing import Literal
 
@@ -14,7 +15,7 @@ from rlobj.data import Problem
 from rlobj.evaluation import estimators
 from rlobj.evaluation.estimators import standard_errors, wilson_interval
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
-from rlobj.evaluation.summary import macro_average, summarise
+from rlobj.evaluation.summary import ProblemCounts, macro_average, summarise, summarise_counts
 
 Sample = tuple[bool | None, str | None, int | None, Literal["stop", "length"] | None]
 
@@ -115,6 +116,13 @@ def test_problems_may_differ_in_their_number_of_responses() -> None:
     assert summary.samples_per_problem == 3
     assert summary.accuracy == pytest.approx((1 + 2 / 3) / 2)
     assert {k: estimate.problems for k, estimate in summary.pass_at.items()} == {1: 2, 2: 1, 3: 1}
+
+
+def test_counts_give_the_same_numbers_and_have_no_text() -> None:
+    counts = pickle.loads(pickle.dumps([ProblemCounts.of(each) for each in MIXED.problems]))
+    assert summarise_counts("mixed", counts, True) == summarise(MIXED)
+    assert "It is" in str(MIXED)
+    assert "It is" not in str(counts)
 
 
 def test_numbers_without_problems_and_unknown_lengths_and_finishes_are_nan() -> None:

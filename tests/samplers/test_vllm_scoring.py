@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -10,18 +9,14 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 import torch
-from forked import WITH_VLLM, Forked, wait_until
-from served import ONE_PROCESS, PROGRAM, READY
+from served import plain_server
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import free_port
 from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer
 from rlobj.records import read_tables
 from rlobj.samplers.vllm.auth import KEY_VARIABLE
@@ -49,33 +44,11 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plain(model, tmp_path_factory):
-    """vLLM's own server; it splits prompts into parts, and keeps prefixes."""
-    port = free_port()
-    words = [str(PROGRAM), "-m", "vllm.entrypoints.openai.api_server", "--api-key=plain"]
-    words += [f"--model={model.config.name_or_path}", f"--port={port}"]
-    words += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
-    words += ["--max-num-batched-tokens=32", "--max-num-seqs=16", "--enable-prefix-caching"]
-    words += [f"--{name.replace('_', '-')}={value}" for name, value in ONE_PROCESS.items()]
-    environment = {**os.environ, **WITH_VLLM, "VLLM_NO_USAGE_STATS": "1"}
-    with (tmp_path_factory.mktemp("plain") / "log").open("w") as log:
-        process = Forked(words, log, env=environment)
-
-    def answers() -> bool:
-        assert process.poll() is None, "vLLM's server ended"
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return True
-        except (URLError, OSError):
-            return False
-
-    try:
-        wait_until(answers, READY)
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
+def plain(model):
+    """vLLM's server as its users start it; it splits prompts into parts, and keeps prefixes."""
+    words = ["--max-num-batched-tokens=32", "--max-num-seqs=16", "--enable-prefix-caching"]
+    with plain_server(model.config.name_or_path, *words) as server:
+        yield server
 
 
 @pytest.fixture

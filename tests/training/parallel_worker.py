@@ -304,7 +304,9 @@ def main(strategies: Sequence[str], folder: Path) -> None:
 
                 # Without this, the small policy would not be sharded and would use one bucket.
                 zero.PERSISTENT_ELEMENTS, zero.BUCKET_ELEMENTS = 0, 1000
-            build = functools.partial(build_parallel, strategy, accelerator, 0.5)
+            name, _, where = strategy.partition(" in ")
+            offload = where == "host memory"
+            build = functools.partial(build_parallel, name, accelerator, 0.5, offload=offload)
             results[strategy] = trainings(build, folder, strategy)
         comm = ProcessGroup(accelerator.device)
         results["exchange"] = exchange(comm)

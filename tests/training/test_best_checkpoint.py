@@ -35,7 +35,7 @@ def trained(
     every: int = 3,
     resume: bool = False,
     samples: int = 4,
-    **settings: bool,
+    **settings: float | bool,
 ) -> TrainingResult:
     config = tiny_config(
         policy,
@@ -158,3 +158,20 @@ def test_a_checkpoint_whose_line_is_damaged_is_never_removed(
     if name not in ("an empty file", "no line"):
         assert "metrics.jsonl: line " in caplog.text
         assert (run / "metrics.damaged.jsonl").read_text() == damaged
+
+
+@pytest.mark.parametrize(
+    ("every", "late", "left"),
+    [(0, [2, 3, 5], [2, 3, 5, 6]), (3, [1, 2], [1, 2, 3, 6]), (0, [], [6])],
+)
+def test_a_checkpoint_is_due_when_its_minutes_have_passed(
+    policy, tmp_path, monkeypatch, every, late, left
+):
+    """Steps end in no time, except the late ones, which take a minute of the first rank's clock."""
+
+    def evaluate(trainer: Trainer) -> None:
+        trainer.saved_at -= 61 if trainer.learner.steps in late else 0
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    trained(policy, tmp_path / "run", every=every, minutes=1.0, keep=9)
+    assert saved(tmp_path / "run") == left

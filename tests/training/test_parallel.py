@@ -20,7 +20,8 @@ from rlobj.training.parallel import open_processes
 from rlobj.training.parallel.strategies import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
-TORCH, ZERO = ("ddp", "fsdp2"), ("zero1", "zero2", "zero3")
+TORCH = ("ddp", "fsdp2")
+ZERO = ("zero1", "zero2", "zero3", "zero2 in host memory", "zero3 in host memory")
 ALL = [
     *(pytest.param(name, marks=pytest.mark.slow) for name in TORCH),
     *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.deepspeed]) for name in ZERO),
@@ -218,12 +219,12 @@ def test_one_process_exchanges_with_itself():
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
-def test_zero_in_one_process_equals_plain_training_and_can_start_again(plain):
+def test_zero_and_fsdp2_in_one_process_equal_plain_training_and_can_start_again(plain):
     program = (
         "import torch; from rlobj.training.parallel import open_parallel;"
         "from parallel_worker import Session, tiny_policy;"
         "linear = torch.nn.functional.linear;\n"
-        "for strategy in ('zero3', 'zero1'):\n"
+        "for strategy in ('zero3', 'fsdp2', 'zero1'):\n"
         "    parallel = open_parallel(strategy, max_grad_norm=0.5, autocast=None, seed=0)\n"
         "    session = Session(parallel, tiny_policy())\n"
         "    print(session.update(0)['norm'], torch.distributed.get_world_size())\n"
@@ -234,6 +235,6 @@ def test_zero_in_one_process_equals_plain_training_and_can_start_again(plain):
     done = forked.run(["-c", program], cwd=WORKER.parent)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]  # DeepSpeed prints nothing
-    assert [size for _, size in lines] == ["1", "1"]
+    assert [size for _, size in lines] == ["1", "1", "1"]
     for norm, _ in lines:
         assert float(norm) == pytest.approx(plain["steps"][0]["norm"], rel=1e-5)

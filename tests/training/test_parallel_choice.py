@@ -25,12 +25,6 @@ def opened(strategy: Any) -> Any:
     return open_parallel(strategy, max_grad_norm=1.0, autocast=None, seed=0)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
-def test_fsdp2_is_refused_without_a_gpu():
-    with pytest.raises(ConfigError, match=r"needs a GPU.* ddp, zero1, zero2, zero3"):
-        opened("fsdp2")
-
-
 def test_error_for_zero_without_deepspeed_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[deepspeed\]'"):

@@ -127,16 +127,17 @@ def test_two_processes_record_the_same_tokens(alone, together):
 
 @pytest.mark.deepspeed
 def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, alone, tmp_path):
-    """Two steps in two processes under zero2, two in one, the last two under zero3."""
+    """Two steps in two processes under zero2, two in one, one under zero3 and one under fsdp2."""
     run = tmp_path / "run"
     file = write_config(config_of(policy), tmp_path / "run.yaml")
     cut = ["--set", "training.steps=2"]
     ranks(["train", "--config", file, "--out", run, "--strategy", "zero2", *cut])
     rlobj.resume(run, settings={"training.strategy": "ddp", "training.steps": 4})
-    rest = ["--set", f"training.steps={STEPS}"]
-    ranks(["train", "--resume", run, "--strategy", "zero3", *rest])
+    for last, strategy, offload, count in ((5, "zero3", "cpu", 2), (STEPS, "fsdp2", "null", 3)):
+        rest = ["--set", f"training.steps={last}", "--set", f"training.offload={offload}"]
+        ranks(["train", "--resume", run, "--strategy", strategy, *rest], count)
     assert distance(weights(alone), weights(run)) < 2e-6
-    assert read_state(newest_checkpoint(run)).strategy == "zero3"
+    assert read_state(newest_checkpoint(run)).strategy == "fsdp2"
 
 
 SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
@@ -151,8 +152,9 @@ def default_alone(tmp_path_factory):
 
 
 @pytest.mark.deepspeed
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])  # zero1 goes the way of zero2
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp2"])
 def test_the_default_task_trains_alike_under_each_strategy(default_alone, tmp_path, strategy):
+    """zero1 goes the way of zero2."""
     options = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     command = ["train", "--preset", "stapo", *options, "--out", tmp_path / "run"]
     ranks([*command, "--strategy", strategy, "--set", "training.fused=true"])

@@ -164,16 +164,17 @@ def test_a_resumed_run_has_the_same_averages(policy, tmp_path):
 
 
 @pytest.mark.slow
-def test_scores_under_zero3_are_those_of_one_process_also_after_a_change_of_ranks(
-    policy, teacher, tmp_path
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
+def test_scores_in_shards_are_those_of_one_process_also_after_a_change_of_ranks(
+    policy, teacher, tmp_path, strategy
 ):
-    """A teacher in shards and averages of shards, killed on two ranks and resumed on three."""
+    """A teacher in shards and averages of shards, on two ranks and resumed on three."""
     scores = {**LAGS["scores"], "teacher": {"run": str(teacher)}}
     objective = {"shape": f"{LAGS['objective']['shape']} + 0.1 * teacher_gap"}
     config = config_of(policy, scores, objective=objective)
     run_training(config, tmp_path / "one")
     file = write_config(config, tmp_path / "config.yaml")
-    words = ["train", "--config", file, "--model", policy, "--strategy", "zero3"]
+    words = ["train", "--config", file, "--model", policy, "--strategy", strategy]
     short = [*words, "--out", tmp_path / "two", "--set", "training.steps=2"]
     ranks(short, 2)
     ranks(["train", "--resume", tmp_path / "two", "--set", "training.steps=4"], 3)

@@ -239,9 +239,9 @@ def test_processes_exchange_gradients_with_the_last_micro_batch_only(policy, tmp
 def test_a_run_packs_where_it_is_told_to_and_trains_the_same(policy, tmp_path, monkeypatch):
     shapes, forward = [], PolicyScorer.forward
 
-    def noted(self, input_ids, attention_mask, *rest, **settings):
-        shapes.append((len(input_ids) == 1, attention_mask is None))
-        return forward(self, input_ids, attention_mask, *rest, **settings)
+    def noted(self, input_ids, *rest, **settings):
+        shapes.append((len(input_ids) == 1, len(rest) == 3))  # with positions
+        return forward(self, input_ids, *rest, **settings)
 
     monkeypatch.setattr(PolicyScorer, "forward", noted)
     lines = {}

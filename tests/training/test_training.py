@@ -21,7 +21,9 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig, learning_rate
 from rlobj.config.run_folder import RunFolder, checkpoints, dump_config, read_run_config
+from rlobj.data import load_problems
 from rlobj.models.policy import load_model
+from rlobj.ranks import ProcessGroup
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import Sample, derive_seed
 from rlobj.training import Callback, CallerInputs, run_training
@@ -383,7 +385,9 @@ def test_seeds_depend_on_every_part():
     assert derive_seed(1, "x") == derive_seed(1, "x") < 2**62
 
 
-def test_callbacks_receive_every_step(policy, tmp_path):
+def test_callbacks_receive_every_step_and_ranks_send_no_held_out_text(
+    policy, tmp_path, monkeypatch
+):
     @dataclasses.dataclass
     class Listener(Callback):
         heard: list = dataclasses.field(default_factory=list)
@@ -394,10 +398,16 @@ def test_callbacks_receive_every_step(policy, tmp_path):
         def evaluated(self, step, evaluation):
             self.heard.append(("eval", step))
 
-    listener = Listener()
+    listener, sent = Listener(), []
+    gather = ProcessGroup.gather
+    monkeypatch.setattr(ProcessGroup, "gather", lambda *it: sent.append(it[1]) or gather(*it))
     config = tiny_config(policy, training={"steps": 2}, evaluation={"every": 1, "samples": 1})
     run_training(config, tmp_path / "run", CallerInputs(callbacks=[listener]))
     assert listener.heard == [("eval", 0), ("eval", 1), 1, ("eval", 2), 2]
+    [held_out] = {len(value) for value in sent if "undecided_reasons" in str(value)}
+    prompts = [problem.prompt for problem in load_problems(config.data, "test")[:held_out]]
+    assert prompts
+    assert not [prompt for prompt in prompts if prompt in str(sent)]
 
 
 def test_no_module_drops_anything_in_training(policy, tmp_path):

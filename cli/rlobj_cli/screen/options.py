@@ -41,15 +41,18 @@ VARIABLE = "RLOBJ_DATA_DIR"
 
 
 @cache
-def _table() -> Any:
-    """options.toml: command -> parameter -> usage and help, and what typer takes besides."""
-    return tomllib.loads((files("rlobj_cli") / "options.toml").read_text(encoding="utf-8"))
+def read_toml(name: str) -> Any:
+    """A TOML file of this package.
+
+    options: command -> parameter -> usage and help, and what typer takes besides.
+    """
+    return tomllib.loads((files("rlobj_cli") / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def described(command: str, function: Callable[..., None]) -> Callable[..., None]:
     """The function of a command, with the options and arguments that options.toml has for it."""
     hints = get_type_hints(function)
-    for name, settings in _table()[command].items():
+    for name, settings in read_toml("options")[command].items():
         hints[name] = Annotated[hints[name], _parameter(name, **settings)]
     function.__annotations__ = hints
     return function
@@ -60,7 +63,7 @@ def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
     from rlobj.config.layers import nested, reward_settings
 
     layers = []
-    for name, option in _table()[command].items():
+    for name, option in read_toml("options")[command].items():
         value, path = ctx.params[name], option.get("setting")
         if path is not None and value not in (None, (), []):
             value = reward_settings(value) if path == "rewards" else value
@@ -72,7 +75,7 @@ def refused_on_resume(ctx: typer.Context) -> list[str]:
     """The options of `rlobj train` that are given, and that a resumed run does not accept."""
     return [
         option["usage"].split()[0]
-        for name, option in _table()["train"].items()
+        for name, option in read_toml("options")["train"].items()
         if not (option.get("resume") or ctx.params[name] is None or ctx.params[name] is False)
     ]
 
@@ -86,7 +89,7 @@ def as_typed(message: str, command: str) -> str:
         >>> as_typed('name it with columns={"id": "COLUMN"}', "eval")
         'name it with --column id=COLUMN'
     """
-    tables = [table for name, table in _table().items() if name.split()[0] == command]
+    tables = [table for name, table in read_toml("options").items() if name.split()[0] == command]
     names = {name: each["usage"].split()[0] for table in tables for name, each in table.items()}
     options = "|".join(name for name, option in names.items() if option.startswith("-"))
     message = re.sub(r"(?<![\w-])set (\w+(\.\w+)+=)", r"--set \1", message)

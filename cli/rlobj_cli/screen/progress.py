@@ -25,6 +25,7 @@ from rlobj.reporting import visible
 from rlobj.training import Callback
 from rlobj_cli.screen import console as screen
 from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
+from rlobj_cli.screen.options import read_toml
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
@@ -33,18 +34,7 @@ if TYPE_CHECKING:
 
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
-MEASURES = (
-    ("reward", "reward {}", "reward/mean", 3),
-    ("entropy, nats", "entropy {}", "policy/entropy", 3),
-    ("tokens kept", "kept {}", "objective/kept_fraction", 4),
-    ("tokens clipped", "clipped {}", "objective/clip_fraction", 4),
-    ("largest ratio", "max ratio {}", "policy/ratio_max", 2),
-    ("gradient norm", "grad norm {}", "train/grad_norm", 3),
-    ("learning rate", "lr {}", "train/learning_rate", 3),
-    ("response length", "length {}", "response/length_mean", 1),
-    ("sampler gap, nats", "gap {}", "sampler/logprob_gap", 3),
-    ("tokens/s", "{} tokens/s", "tokens/per_second", 0),
-)
+MEASURES = [tuple(each) for each in read_toml("tables")["measures"]]
 """Name in a table, text in a line, name in metrics.jsonl, digits after the point."""
 
 RECENT = 20

@@ -36,10 +36,10 @@ from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
-from rlobj.training.memory import GIB, Size, card_bytes, estimate, require_memory
-from rlobj.training.parallel.environment import resolve_strategy
+from rlobj.training.memory import require_memory
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.run import Resumed, check_functions, go_on
+from rlobj.training.sizes import Size
 from rlobj_cli.screen.console import (
     beginning,
     calm_libraries,
@@ -55,6 +55,7 @@ from rlobj_cli.screen.console import (
     table,
     working,
 )
+from rlobj_cli.screen.estimating import here, short, show_tables
 from rlobj_cli.screen.options import as_typed, exit_code, report
 from rlobj_cli.screen.progress import clock, open_screen
 
@@ -192,20 +193,9 @@ def _show_memory(console: Console, config: RunConfig, ranks: int) -> None:
             Text(f"\nmemory: unknown, because {why}. Get it with: hf download {name} config.json"),
         )
         return
-    strategy, card = resolve_strategy(config.training.strategy, os.environ), card_bytes()
-    memory = estimate(config, size, strategy, ranks, card)
-    unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
-    title = f"memory of a process, {name} ({strategy}, processes: {ranks})"
-    shown = table(title, right=("sampling", "update"))
-    for name, part in memory.parts.items():
-        shown.add_row(name, *(f"{each / unit:.2f}" for each in part))
-    shown.add_section()
-    shown.add_row("together, without activations", *(f"{x / unit:.2f}" for x in memory.needed))
-    if card is not None:
-        shown.add_row("the GPU has", *[f"{card / unit:.2f}"] * 2)
-    console.print()
-    console.print(shown)
-    require_memory(config, size, strategy, ranks, card)
+    found = here(config, ranks, size)
+    show_tables(console, found)
+    require_memory(config, size, found.strategy, ranks, found.memory.card)
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
@@ -243,7 +233,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         measure, known = held_out(result.path)
         text = f"Best {measure.name} of a checkpoint: {number(known[best])}\n  {best}"
         console.print(Text(text), soft_wrap=True)
-    task = config.data.source in PROFILES  # which has many problems, held-out ones among them
+    task = str(config.data.source) in PROFILES  # which has many problems, held-out ones among them
     evaluated = any(each.key in line for line in result.history for each in MEASURES)
     on, samples = "" if task or evaluated else " --on FILE", 4 if task else 32
     found = diagnose(result.path, trust=True).findings if result.steps else ()
@@ -297,7 +287,12 @@ def start(
         if config.origin is not None and "--from" in str(words):  # all take the same checkpoint
             words = [*without(words, "--from"), "--from", config.origin]
         raise typer.Exit(launch(words, processes))
-    header = lambda: show_header(console, config, layers)  # noqa: E731
+
+    def header() -> None:
+        show_header(console, config, layers)
+        if line := short(config, int(os.environ.get("WORLD_SIZE", "1"))):
+            console.print(facts_grid({"estimate": line}))
+
     with _shown(console, config, folder, 0, header) as screens:
         result = run_training(config, folder, CallerInputs(callbacks=screens))
     _show_end(console, config, result)

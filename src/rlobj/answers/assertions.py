@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rlobj.answers.vocabulary import LISTS
+
 _MARKUP = re.compile(
     r"\\(?:text\w*|mathrm|mathbf|mbox)\s*(?=\{)|\\(?:left|right)(?![a-z])"
     r"|\\(?:begin|end)\{[a-z*]{1,20}\}|\\(?:[,;:! ()\[\]\\]|q?quad\b)|[$*`~#>{}&]"
@@ -77,58 +79,18 @@ _AFTER = 400
 """How much of the text before and after an answer is read, in characters."""
 
 
-def _any(phrases: str) -> str:
-    """Pattern of one of the phrases, which are separated by commas."""
-    return f"(?:{'|'.join(phrases.split(', '))})"
+def _any(name: str) -> str:
+    """Pattern of one of the phrases of a list."""
+    return f"(?:{'|'.join(' '.join(LISTS['assertions'][name].split()).split(', '))})"
 
 
 _CONDITION = r"\b(?:if|had|were|without|unless|otherwise|ignoring|assuming)\b"
+_DENYING, _LIGHT, _LINKS, _FAULTS = map(_any, ("denying", "light", "links", "faults"))
 _UNSURE = r"(?:(?:not|n't)(?: [\w%]+){0,2} (?:sure|certain|confident|know)|unsure)\b"
-_DENYING = _any(
-    r"not, \w+n't, never, cannot, neither, nobody, no one, no way, no means, no circumstances, "
-    r"nowhere near, anything (?:but|else than), (?<!none )(?<!nothing )other than, rather than, "
-    r"instead of, except, different from, differs? from, far from, unlikely, untrue, incorrect, "
-    r"wrong, false, impossible, doubt, deny, refuse, unless, if, whether, suppos\w+, assum\w+, "
-    r"imagine, pretend, hypothe\w+, let, (?<!we )say, perhaps, maybe, possibly, guess, could, may, "
-    r"might, rule out, reject, wonder, mistake, error, trap, tempting, example, e\.g\., such as, "
-    r"template, replace, (?<!looks )like, close to, around, roughly, twice, half, double, "
-    r"one of, (?<!least )upper bound, (?<!greatest )lower bound, "
-    r"(?<!no )(?:less|greater|more|larger|smaller|bigger|fewer) than, "
-    r"(?:negative|square|cube|root|reciprocal|opposite) of, no es, nicht, n'est pas, não, non è, "
-    r"(?:someone|somebody|students?|solver|people|many|others?|he|she|they)(?: \w+){0,2} "
-    r"(?:say|claim|write|think|answer|guess)s?"
-)
-_LIGHT = _any(
-    r"the, an?, is, are, be, been, was, were, am, equals?, to, as, that, this, it, answers?, i, "
-    r"us, we, you, my, our, its, final, value, result, solution, number, correct, right, true, "
-    r"case, can, could, would, will, does, do, have, get, gives?, says?, claims?, thinks?, "
-    r"believes?, write, obtain, conclude, put, \w+ly, going, in, fact, of, sake, argument, "
-    r"contradiction, for, just, wrong, with, your, root, [a-z] ?=, ="
-)
-"""Words that may stand between a denial and the answer: "not true that the answer is 5"."""
 _DENIED_BEFORE = re.compile(
     rf"(?:\b{_DENYING}\b|\\(?:neq?|not)\b|≠|!=|不是|并非|не )(?: ?{_LIGHT}(?![a-z]))*[ (:]*\Z"
     rf"|\beither\b.*\bor\b[^,]*\Z|\bwould(?: have|'ve) \w+|{_CONDITION}.*\b(?:would|were)\b"
     rf"|{_UNSURE}(?!.*\bnow\b)"
-)
-_LINKS = _any(
-    r"but, and, though, although, while, yet, however, or, rather, which, that, this, it, i, m, "
-    r"am, think, believe, oh, ah, well, then, on reflection, wait, hmm, so, s, is, was, are, be, "
-    r"seems?, looks?, must, would, only, just, still, \w+ly, very, an?, my, the"
-)
-_FAULTS = _any(
-    r"(?:not|never|cannot|\w+n't)(?: \w+ly| quite| be| look| seem| the| an?| our| what| we| make)*"
-    r"(?:(?= ?(?:[.,;:!)—–-]|\Z|because\b|since\b|as\b))| (?:answer|solution|correct|right|valid"
-    r"|true|possible|so|plausible|consistent|want|need|asked|case|work|hold|fit|satisfy|sense"
-    r"|match|agree|sure|certain|know)), no(?! (?:other|matter|more|further|one)), nope, wrong, "
-    r"incorrect, false, impossible, invalid, absurd, nonsense, mistake, error, flawed, doubtful, "
-    r"suspicious, questionable, unlikely, untrue, inconsistent, contradict\w*, fail\w*, "
-    r"violate\w*, does not work, (?:lower|upper) bound, no idea, guess\w*, maybe, perhaps, "
-    r"possibly, unless, if (?:i|my|that|this), answer if, (?:could|may|might)(?: also)? be, "
-    r"have been, or so(?! \w), something else, thereabouts, give or take, rejected, discarded, "
-    r"excluded, ruled out, withdrawn, first attempt, actually, sorry, oops, hold on, correction, "
-    r"scratch, never ?mind, ignore, disregard, retract, take \w+ back, for the sake, "
-    r"(?:leads?|gives?)(?: to)? a contradiction, too (?:small|large|big|low|high)"
 )
 _DENIED_AFTER = re.compile(
     r"(?:.*?[,;—–…] ?(?=(?:but|it|this|that|wait)\b))?"

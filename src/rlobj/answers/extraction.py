@@ -53,12 +53,10 @@ _JOINED = re.compile(
     rf"|({_CONNECTIVE})|(?:{_NAME}\s*=(?=\s*\Z)))*",
     re.IGNORECASE,
 )
-_EQUAL = re.compile(
-    r"[\s,;:(–—-]*(?:=|(?P<about>≈|\\approx)|(?:i\.e\.|that is|which is|which equals|namely|or "
-    r")?[\s,]*(?:equivalently|in other words|equal to|simply|the same as)?)[\s,:]*",
-    re.IGNORECASE,
+_CASES, _PATTERNS = (
+    {name: re.compile(pattern, re.IGNORECASE) for name, pattern in LISTS[table].items()}
+    for table in ("cases", "extraction")
 )
-_CASES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in LISTS["cases"].items()}
 _SHORT = 200
 """Limit on the characters of two boxes that are compared by value here."""
 _LONG = 1000
@@ -184,7 +182,7 @@ def read_boxes(text: str, boxes: list[Box]) -> str | None:
         before, after = plain(text[: boxes[0].start][-20:]), plain(text[boxes[-1].end :][:20])
         bracketed = before.rstrip().endswith("(") and after.lstrip().startswith(")")
         return f"({answer})" if bracketed else answer
-    links = [_EQUAL.fullmatch(part) for part in between]
+    links = [_PATTERNS["equal"].fullmatch(part) for part in between]
     if not all(links):
         return None
     return contents[0] + "".join(
@@ -226,53 +224,13 @@ def _same(one: str, other: str) -> bool:
     return check_equivalence(one, other)[0] is True and check_equivalence(other, one)[0] is True
 
 
-_TAG = r"think(?:ing)?|reasoning|thoughts?|\|begin_of_thought\||\|end_of_thought\|"
-_OPENED = re.compile(rf"(?:<\s*(?!\|end)(?:{_TAG})\s*>|◁think▷|\[THINK\])", re.IGNORECASE)
-_CLOSED = re.compile(
-    r"(?:<\s*/\s*(?:think(?:ing)?|reasoning|thoughts?)\s*>|<\|end_of_thought\|>|◁/think▷"
-    r"|\[/THINK\])",
-    re.IGNORECASE,
-)
-_END_OF_TURN = re.compile(
-    r"<\|(?:im_end|endoftext|eot_id|eom_id|end|end_of_text|end_of_turn)\|>|</s>|<eos>|<end_of_turn>"
-    r"|<｜end▁of▁sentence｜>"
-)
-_NEXT_TURN = re.compile(
-    r"^[ \t]*(?:#+ *|\*\*)?(?:(?:human|user|instruction|question|problem)(?:\*\*)? *:|user[ \t]*$)",
-    re.IGNORECASE | re.MULTILINE,
+_OPENED, _CLOSED, _END_OF_TURN = (
+    re.compile(LISTS["markers"][name]) for name in ("opened", "closed", "end_of_turn")
 )
 _KEYS = ("answer", "####", "<answer>")
 """Every phrase starts with one of these, in small letters."""
-_PHRASE = re.compile(
-    r"answers?(?: to (?:the|this|our) (?:question|problem)| we (?:seek|want|need))?[*_}]*\s*"
-    r"(?:(?:is|are|(?:should|must|will|would) be|equals)\b(?! (?:that|this|it) (?:is|was)\b)|[:=])"
-    r"|####(?=[ \t]*[^#\s][^#\n]{0,200}\s*\Z)|<answer>(?=[^<]*</answer>\s*\Z)",
-    re.IGNORECASE,
-)
 _HEADING_BEFORE = re.compile(r"^[#*_> \t]*(?:the )?(?:final )?\Z", re.IGNORECASE | re.MULTILINE)
 _HEADING = re.compile(r"answer[*_ \t]*$", re.IGNORECASE | re.MULTILINE)
-_COMMENT = re.compile(
-    r"(?:\w+ly |indeed |also |therefore |thus )?(?:not?|never|neither|unique|correct|right"
-    r"|confirmed|wrong|incorrect|verified|complete|clear|consistent|reasonable|(?:in the box "
-    r")?(?:above|below))\b",
-    re.IGNORECASE,
-)
-_LEAD_WORDS = re.compile(
-    r"(?:(?:therefore|thus|hence|simply|just|clearly|indeed|exactly|equal to|given by|then|also)"
-    r"\b[\s,:]*)+",
-    re.IGNORECASE,
-)
-_CLAUSE = re.compile(
-    r"(?<!\s)\s*</answer>|\.\s+or\b|,?(?<!\s)\s+(?:because|since|which|so|where|for|as|not|rather "
-    r"than|(?:is|are) (?:the|our)|but)\b|,\s+(?:and )?(?:i|we|no)\b|(?<!\s)\s+\((?:as|see|by|from"
-    r"|because|since|the|this)\b",
-    re.IGNORECASE,
-)
-_COPULA = re.compile(
-    r"(?:\b(?:is|are|be|equals|equal to|gets?|have|has|finds?|obtains?|was)|[:=])\s+"
-    r"(?=[*_]*(?:\$|\\\(|[-+]?[0-9.]|\\[a-z]))",
-    re.IGNORECASE,
-)
 _ALTERNATIVE = re.compile(
     r"[0-9A-Za-z]|\s*(?:\$|\\\()"
     r"|\s*(?:[,;]|(?:[,;]\s*)?(?:or|and)\b)\s*(?:maybe |perhaps |possibly )?(?:\$|\\\(|[-0-9])"
@@ -300,7 +258,7 @@ def extract_answer(response: str) -> str | None:
     if thinking and not (BOX.search(final) or next(_phrases(final), None)):
         final = f"{thinking}\n\n{final}"
     boxes = find_boxes(final)
-    final = _until(_NEXT_TURN, final, boxes)
+    final = _until(_PATTERNS["next_turn"], final, boxes)
     boxes = [box for box in boxes if box.end <= len(final)]
     if not boxes:
         return _after_phrase(final)
@@ -348,7 +306,7 @@ def _phrases(text: str) -> Iterator[re.Match[str]]:
             if text[start] == "#"
             else not before.isascii() or not before.islower()
         )
-        if spaced and (phrase := _PHRASE.match(text, start)):
+        if spaced and (phrase := _PATTERNS["phrase"].match(text, start)):
             yield phrase
         elif (heading := _HEADING.match(text, start)) and _HEADING_BEFORE.search(
             text, max(0, start - 40), start
@@ -379,11 +337,11 @@ def _phrase_answer(text: str, phrases: Iterator[re.Match[str]]) -> Box | None:
     """Return the answer after the next phrase that gives one, and its place in the text."""
     for phrase in phrases:
         start = _LEAD.match(text, phrase.end()).end()  # type: ignore[union-attr]
-        if not _COMMENT.match(text, start):  # "The answer is unique."
+        if not _PATTERNS["comment"].match(text, start):  # "The answer is unique."
             break
     else:
         return None
-    if lead := _LEAD_WORDS.match(text, start):
+    if lead := _PATTERNS["lead_words"].match(text, start):
         start = lead.end()
     answer, start, end = _sentence_answer(text, start, price="####" in phrase[0])
     bad = not answer or re.search(r"\\f?box(?:ed)?\b", answer)
@@ -407,9 +365,9 @@ def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]
     end = stop.start() if stop else len(text)
     line = text.find("\n", start, end)
     end = line if line >= 0 else end
-    if clause := _CLAUSE.search(text, start, end):
+    if clause := _PATTERNS["clause"].search(text, start, end):
         end = clause.start()
-    for copula in _COPULA.finditer(text, start, end):
+    for copula in _PATTERNS["copula"].finditer(text, start, end):
         if (
             text.count("$", start, copula.start()) % 2 == 0
             and text[start : copula.start()].strip()[:1].isalpha()

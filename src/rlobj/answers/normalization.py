@@ -25,16 +25,7 @@ _SIGNS = {
     **dict.fromkeys("°º˚", r"^\circ "),
     **dict.fromkeys("’′", "'"),
     **{letter: rf"\mathbb{{{unicodedata.normalize('NFKC', letter)}}}" for letter in "ℂℕℚℝℤ"},
-    **{
-        sign: f"\\{command} "
-        for sign, command in table(
-            """√ sqrt; ≠ ne; ∈ in; ∪ cup; ∩ cap; ∖ setminus; ∞ infty; ± pm; ∓ mp; ∨ lor; ∠ angle;
-            ∂ partial; … dots; → to; ⇒ Rightarrow; ∴ therefore; ∑ sum; ∏ prod; ∫ int; ⟨ langle;
-            ⟩ rangle; ⌊ lfloor; ⌋ rfloor; ⌈ lceil; ⌉ rceil; ϕ phi; ϵ epsilon; µ mu; € euro;
-            £ pounds; ≤ le; ⩽ le; ≦ le; ≥ ge; ⩾ ge; ≧ ge; ∅ emptyset; ⌀ emptyset; ≈ approx;
-            ≃ approx"""
-        )
-    },
+    **{sign: f"\\{command} " for sign, command in table(LISTS["signs"])},
     **{"∛": r"\sqrt[3]", "¢": r"\text{ cents}", "¥": r"\text{yen}", "₹": r"\text{rupees}"},
     **{"∣": "|", "″": "''", "。": ".", "％": "%", "﹪": "%"},
 }

@@ -21,24 +21,11 @@ _CHANGES_BEFORE = (_CHANGES - _QUANTITIES) | word_set(
 )
 _NO_NOUN = word_set(LISTS["no_noun"])
 """Words that cannot begin a noun phrase."""
-_PHRASES = re.compile(
-    r"(?:of (?:the|these|those|them|all|such)|in (?:total|all)|as (?:the|a|an|our|required)"
-    r"|(?:is|are) (?:the|our|my))\b"
-)
+_PHRASES = re.compile(LISTS["after_value"])
 _CONDITION = re.compile(r"\b(?:such that|with|where|satisfying|for which)$|(?<=[a-z]{3}) of$")
-_INTRODUCTION = re.compile(
-    r"(?:.*:|(?:.* )?(?:is|are|equals|equal to|exactly|precisely|only|just|simply|clearly|indeed|be"
-    r"|get|obtain|have|has|gives|needs?|takes|requires|costs|makes|yields|contains|ans|answer"
-    r"|it's|that's|i\.e\.|all|thus|therefore|hence|so|number|integer|value|in total|there exist"
-    r"|(?:total|maximum|minimum|value|count|answer|total number) of"
-    r"|point|vector|interval|set|pair|triple|vertex|at|cent(?:er|re)|focus|coordinates|solution),?)",
-    re.DOTALL,
-)
+_INTRODUCTION = re.compile(LISTS["before_value"], re.DOTALL)
 _FUNCTION = re.compile(r"\b(?:answer|ans|number|integer|value|(solution|point|vector|set|pair))\Z")
-_SHORT = word_set(
-    """yes no odd even true false none one two six ten all not any men way set sum day bit box egg
-    row sq"""
-)
+_SHORT = word_set(LISTS["short"])
 """Short words that are not products of letters."""
 _FUNCTION_OF = re.compile(rf"(?:{'|'.join(sorted(FUNCTIONS))})[a-z]")
 _WORD = re.compile(r"[A-Za-z]+(?:[-'][A-Za-z]+)*")

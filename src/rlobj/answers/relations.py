@@ -32,7 +32,7 @@ from rlobj.answers.structures import (
     names_in,
     scalar,
 )
-from rlobj.answers.vocabulary import CONSTANTS
+from rlobj.answers.vocabulary import CONSTANTS, LISTS
 
 RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "≈", "≡", "∈", "∉"])
 _EQUAL = frozenset("=≡≈")
@@ -41,11 +41,7 @@ _FIGURE = re.compile(
     r"(?:[A-Z](?:_[0-9])?){2,4}|m?(?:angle|triangle)(?:[A-Z](?:_[0-9])?){1,4}|\|[A-Z]{1,2}\|"
 )
 """Names of lengths, angles and areas; in a gold answer, other products are equations."""
-_DOUBTFUL = re.compile(
-    r"\b(?:not|never|no|if|suppose|assume|unless|maybe|perhaps|possibly|wrong|false|incorrect|guess"
-    r"|twice|double|half|approximately|roughly|nearly|almost)\b"
-    r"|n't\b|\?|\b(?:than|but|least|most|except|minus)\W*\Z"
-)
+_DOUBTFUL = re.compile(LISTS["doubtful"])
 """Words before a value that deny it, doubt it or change it."""
 _OPERATORS = frozenset(("int", "iint", "iiint", "lim", "sum", "prod"))
 

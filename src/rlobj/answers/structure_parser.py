@@ -46,7 +46,7 @@ from rlobj.answers.structures import (
     without_name,
 )
 from rlobj.answers.units import PERCENT, Unit, split_unit
-from rlobj.answers.vocabulary import BRACKETS, SCALES, word_set
+from rlobj.answers.vocabulary import BRACKETS, LISTS, SCALES, word_set
 from rlobj.answers.words import (
     normalize_words,
     parse_based_numeral,
@@ -60,18 +60,11 @@ Tokens = list[Token]
 _CLAUSE = re.compile(
     r"[\s,;(]*(?:for|where|with|when|whenever|provided|since|because)\b", re.IGNORECASE
 )
-_WORDS = word_set(
-    """for where with when whenever provided since because that is are a an any all every each some
-    arbitrary positive negative nonnegative non-negative real integer integers number numbers
-    constant constants natural complex rational nonzero in and values value of"""
-)
+_WORDS = word_set(LISTS["condition"])
 _BOUNDS = frozenset(("<", ">", "<=", ">=", "!=", "∈", "∉"))
 _SEPARATORS = frozenset((",", ";", "and"))
 _SETS = ("mathbb:Z", "mathbb:N")
-_LAYOUTS = word_set(
-    """aligned align alignedat gathered gather split equation multline displaymath math cases
-    dcases rcases"""
-)
+_LAYOUTS = word_set(LISTS["layouts"])
 
 
 def without_condition(tokens: Tokens) -> Tokens:

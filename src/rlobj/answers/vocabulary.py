@@ -50,11 +50,7 @@ LATEX = dict(table(LISTS["latex"]))
 """Symbol -> LaTeX."""
 
 
-_SMALL, _TENS, _FIRST = table(
-    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
-    sixteen seventeen eighteen nineteen; twenty thirty forty fifty sixty seventy eighty ninety;
-    third fourth fifth sixth seventh eighth ninth"""
-)
+_SMALL, _TENS, _FIRST = table(LISTS["numerals"])
 CARDINALS = {word: n for n, word in enumerate(_SMALL)} | {
     word: 10 * n for n, word in enumerate(_TENS, 2)
 }

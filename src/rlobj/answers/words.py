@@ -27,11 +27,7 @@ _WRAPPER = re.compile(
     r"\\(?:text\w*|math(?:rm|bf|it|sf|tt)|[mh]box|boxed|fbox|operatorname|rm|bf)\b\s*"
 )
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|[{}$~*]")
-_ARTICLE = re.compile(
-    r"^(?:(?:the )?letter|the|an?(?= \w\w)|option|choice|answer|(?:mr|mrs|ms|dr|prof)\.?)"
-    r" (?=[(\w])",
-    re.IGNORECASE,
-)
+_ARTICLE = re.compile(LISTS["article"], re.IGNORECASE)
 _LETTER = re.compile(r"\(? ?(\D) ?\)|\[(\D)\]")
 _HAS_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}")
 _INTRODUCTION = re.compile(LISTS["introduction"], re.IGNORECASE)
@@ -41,11 +37,7 @@ _SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'()-]*")
 _ROMAN = re.compile(r"(?=..)[IVX]+")
 _MAX_NUMERAL, _MAX_LETTER = 500, 16
 
-_NOTHING = re.compile(
-    r"none|dne|(?:the )?(?:empty|null) set|(?:it |(?:the )?limit )?(?:does not|doesn't) exist"
-    r"|(?:there (?:is|are) )?no (?:such |real |integer |positive |valid |possible )*"
-    r"(?:solutions?|roots?|values?|numbers?|integers?|pairs?|triples?|functions?)(?: exists?)?"
-)
+_NOTHING = re.compile(LISTS["nothing"])
 _INFINITE = re.compile(
     r"(negative |minus )?(?:positive )?(?:infinity|infinite|infinitely many)(?: \w+)?"
 )

@@ -21,6 +21,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.presets import flattened, load_preset, merge
+from rlobj.data.sources import source_names
 from rlobj.data.tasks import REWARD, TASKS, is_gym, refuse_missing
 
 DEFAULT_TASK = "scratchpad"
@@ -134,7 +135,7 @@ def layers_of(
         layers.append((EMBEDDED_LAYER, embedded))
     elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
         layers.append((f"data {source}", {"rewards": PROFILES[source]["rewards"]}))
-    if is_gym(source):
+    if (names := source_names(source)) and all(map(is_gym, names)):
         layers.append((f"data {source}", {"rewards": {"kind": REWARD}}))
     return [*layers, *above]
 

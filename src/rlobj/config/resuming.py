@@ -19,6 +19,7 @@ from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 RESUMABLE_SETTINGS = (
     "training.steps",
     "training.strategy",
+    "training.offload",
     "training.micro_batch_tokens",
     "training.packed",
     "training.skip_inactive",
@@ -30,6 +31,9 @@ RESUMABLE_SETTINGS = (
     "training.stop_on",
     "rewards.max_failures",
     "rewards.concurrency",
+    "rewards.server",
+    "rewards.device",
+    "rewards.batch_tokens",
     "sampling.batch_tokens",
     "sampling.vllm",
     "sampling.server",
@@ -144,7 +148,9 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, Mapping):  # data.columns are names in a file
-                found += named_code({**each, "columns": None} if name == "data" else each)
+                found += named_code(
+                    {**each, "columns": None} if name in ("data", "source") else each
+                )
         if name == "columns" and isinstance(value, Mapping):
             found += [source for source in map(str, value.values()) if ":" in source]
         if name == "extra" and isinstance(
@@ -198,6 +204,11 @@ def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[s
         url = score.get("server") if isinstance(score, Mapping) else None
         if url and not is_local(urlsplit(str(url)).hostname):
             named[f"scores.{name}.server"] = [url]
+    rewards = settings.get("rewards")
+    several = rewards.get("of") or [rewards] if isinstance(rewards, Mapping) else ()
+    urls = [str(each["server"]) for each in several if each.get("server")]
+    if away := [url for url in urls if not is_local(urlsplit(url).hostname)]:
+        named["rewards.server"] = away
     for setting, urls in named.items():
         if urls and setting not in flattened(given):
             raise ConfigError(

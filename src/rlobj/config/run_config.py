@@ -196,7 +196,10 @@ class TrainingConfig(Model):
     """recompute activations in the backward pass"""
     strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "auto"
     """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
-    fsdp2 on GPUs (auto: ddp)"""
+    fsdp2 (auto: ddp)"""
+    offload: Literal["cpu"] | None = None
+    """cpu: zero2 and zero3 keep AdamW's moments and the weights it updates in host memory, where
+    the update is slower"""
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""
@@ -229,11 +232,15 @@ class CheckpointConfig(Model):
 
     every: int = Field(default=50, ge=0)
     """steps between checkpoints; 0 = only the last"""
+    minutes: float | None = Field(default=None, gt=0)
+    """a checkpoint also at the end of the first step that ends so many minutes after the last
+    one; null = none"""
     keep: int = Field(default=2, ge=1)
     """number of newest checkpoints to keep"""
     best: bool = True
     """also save the policy when its held-out accuracy, or reward where nothing says what is right,
-    is the highest so far, and keep this checkpoint beside the newest; not with every = 0"""
+    is the highest so far, and keep this checkpoint beside the newest; not if only the last step is
+    saved"""
 
 
 class OutputConfig(Model):

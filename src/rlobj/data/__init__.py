@@ -4,6 +4,7 @@
                                   folder, hub id or built-in task
     load_benchmark                a published benchmark
     ProblemStream                 the problems in a shuffled endless order that can be resumed
+    MixedStream                   the same of several sources, by weight
     format_prompt, encode_prompt  problem -> text -> token ids
 
 `rlobj.data.tasks` has the built-in tasks, and `rlobj.data.sources` the named training sets and the
@@ -14,6 +15,7 @@ from rlobj.data.layouts import Columns
 from rlobj.data.problems import (
     MATH_TEMPLATE,
     Chat,
+    MixedStream,
     Problem,
     ProblemStream,
     encode_prompt,
@@ -26,6 +28,7 @@ __all__ = [
     "Chat",
     "Columns",
     "DataConfig",
+    "MixedStream",
     "Problem",
     "ProblemStream",
     "encode_prompt",

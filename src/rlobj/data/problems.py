@@ -40,6 +40,10 @@ class Problem:
     """The gold answer alone: no `\\boxed{}`, no worked solution."""
     extra: dict[str, Any] = field(default_factory=dict)
     """The other columns of the row, by name."""
+    source: str = ""
+    """The label of its source, if there are several."""
+    template: str | None = None
+    """The text around it, in place of the data set's."""
 
     @property
     def golds(self) -> Sequence[str]:
@@ -110,6 +114,15 @@ class ProblemStream:
         """Number of problems in an epoch."""
         return len(self._problems)
 
+    @property
+    def drawn(self) -> int:
+        """Number of problems drawn so far."""
+        return self._epoch * len(self) + self._position
+
+    def epochs(self, state: Mapping[str, Any]) -> dict[str, float]:
+        """The epochs of each of several sources at the position that `state()` returned."""
+        return {}
+
     def first(self, count: int) -> list[Problem]:
         """Return the first `count` problems of the data set; the stream does not advance."""
         return self._problems[:count]
@@ -152,6 +165,74 @@ class ProblemStream:
         self._position = state["position"]
 
 
+class MixedStream(ProblemStream):
+    """Draws problems of several sources by weight; each source has epochs of its own.
+
+    With weights w_i, W = Σ w_i, and n_i of the N problems drawn so far from source i, the next one
+    is of the source with the smallest (n_i + 1)/w_i among those with n_i < (N + 1)·w_i/W. Then
+    |n_i - N·w_i/W| < 1 for all N.
+
+    Args:
+        problems: at least one of each source.
+        weights: of the sources, by label.
+        seed: seed of the order in each source.
+
+    Raises:
+        DataError: a source has no problem.
+
+    Source:
+        The quota method of Balinski and Young, American Mathematical Monthly 82, 1975.
+
+    Example:
+        >>> problems = [Problem(id, "?", "1", source=id[0]) for id in ("a1", "b1", "b2")]
+        >>> stream = MixedStream(problems, {"a": 2, "b": 1})
+        >>> "".join(problem.source for problem in stream.next(6))
+        'abaaba'
+    """
+
+    def __init__(
+        self, problems: Sequence[Problem], weights: Mapping[str, float], *, seed: int = 0
+    ) -> None:
+        self._problems, self._weights = list(problems), dict(weights)
+        own = {name: [each for each in problems if each.source == name] for name in weights}
+        if absent := [name for name, part in own.items() if not part]:
+            raise DataError(f"data.source: no problem of {', '.join(absent)} is left to train on")
+        self._streams = {name: ProblemStream(part, seed=seed) for name, part in own.items()}
+
+    def next(self, count: int) -> list[Problem]:
+        weights, whole = self._weights, sum(self._weights.values())
+        drawn: list[Problem] = []
+        for _ in range(count):
+            counts = {name: stream.drawn for name, stream in self._streams.items()}
+            after = sum(counts.values()) + 1
+            behind = [name for name, n in counts.items() if n * whole < after * weights[name]]
+            chosen = min(behind, key=lambda name: (counts[name] + 1) / weights[name])
+            drawn += self._streams[chosen].next(1)
+        return drawn
+
+    def epochs(self, state: Mapping[str, Any]) -> dict[str, float]:
+        places = state["sources"].items()
+        return {
+            name: own["epoch"] + own["position"] / len(self._streams[name]) for name, own in places
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"sources": {name: stream.state() for name, stream in self._streams.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name, own in state["sources"].items():
+            self._streams[name].restore(own)
+
+
+def stream_of(
+    problems: Sequence[Problem], weights: Mapping[str, float], seed: int
+) -> ProblemStream:
+    """The stream of one source, or with weights of several."""
+    if weights:
+        return MixedStream(problems, weights, seed=seed)
+    return ProblemStream(problems, seed=seed)
+
+
 PLAIN_TEMPLATE = "{prompt}"
 """Only the question."""
 
@@ -187,7 +268,7 @@ def format_prompt(template: str, problem: Problem) -> str:
     `{name}`. Other braces in the template or in the problem do not change.
 
     Args:
-        template: text with placeholders.
+        template: text with placeholders; a problem's own takes its place.
         problem: the question and the other columns; the answer cannot be inserted.
 
     Raises:
@@ -213,7 +294,7 @@ def format_prompt(template: str, problem: Problem) -> str:
             f"To write the text itself, use '{{{{{name}}}}}'."
         )
 
-    return _PLACEHOLDER.sub(fill, template)
+    return _PLACEHOLDER.sub(fill, problem.template or template)
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.base.validation import Model
+from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
 from rlobj.data.files import (
     SUFFIXES,
@@ -43,6 +43,7 @@ from rlobj.data.problems import (
     Row,
     UniqueProblems,
     digest,
+    format_prompt,
     placeholders,
 )
 from rlobj.data.tasks import PREFIX, TASKS, gym_problems, is_gym
@@ -200,13 +201,91 @@ NAMED_SOURCES: dict[str, NamedSource] = {
 """Name -> training set."""
 
 
-def default_template(source: str | None) -> str:
-    """Return the default template of a source."""
+def template_of(source: str | None, otherwise: str) -> str:
+    """The default template of a task, a named data set or a benchmark; else the other one."""
+    published = source in {*NAMED_SOURCES, *BENCHMARKS, *TASKS} or is_gym(source)
+    return default_template(source) if published else otherwise
+
+
+def default_template(source: str | tuple[Source, ...] | None) -> str:
+    """Return the default template of a source; of several, that of the unnamed ones."""
+    if isinstance(source, tuple):
+        return MATH_TEMPLATE
     if source in NAMED_SOURCES:
         return NAMED_SOURCES[source].template
     if is_gym(source):
         return ANSWER_TEMPLATE
     return PLAIN_TEMPLATE if source is None or source in TASKS else MATH_TEMPLATE
+
+
+def _with_placeholder(template: str) -> str:
+    if not placeholders(template):
+        raise ConfigError(f"the template {template!r} does not contain {{prompt}}, the question")
+    return template
+
+
+Template = Annotated[str, AfterValidator(_with_placeholder)]
+
+
+class Source(Model):
+    """One of several sources; what it does not set is as in `data`."""
+
+    source: Annotated[str, BeforeValidator(lambda x: str(x) if isinstance(x, Path) else x)]
+    """training problems"""
+    weight: float = Field(default=1.0, gt=0)
+    """share of the prompts is this over the sum of all weights"""
+    label: str = Field(default=None, validate_default=True, pattern=r"^[\w.+-]+$")
+    """its name in metrics, sample tables and ids. Default: the last part of `source`"""
+    name: str | None = None
+    """configuration of a hub data set"""
+    split: str | None = None
+    """training split"""
+    columns: Columns | None = None
+    """column names"""
+    gym: dict[str, Any] | None = None
+    """settings of a reasoning-gym dataset"""
+    template: Template | None = None
+    """text around the question. Default: that of a task or a named data set, else
+    `data.template`"""
+    limit: int | None = Field(default=None, ge=1)
+    """largest number of problems, from the first"""
+
+    @field_validator("label", mode="before")
+    @classmethod
+    def _default_label(cls, label: Any, info: Any) -> Any:
+        last = re.split("[/:]", info.data.get("source", "").rstrip("/"))[-1]
+        stem = Path(last).stem if Path(last).suffix in SUFFIXES else last
+        return re.sub(r"[^\w.+-]", "-", stem) or "source" if label is None else label
+
+
+def source_names(source: Any) -> list[str]:
+    """The names in `data.source`: of one source, of several, or of none."""
+    if not isinstance(source, list | tuple):
+        return [] if source is None else [str(source)]
+    plain = [each.get("source") if isinstance(each, Mapping) else each for each in source]
+    return [str(getattr(each, "source", each)) for each in plain]
+
+
+def _read_sources(value: Any) -> Any:
+    """Read a list of names and mappings; any other value stays as it is."""
+    if not isinstance(value, list | tuple):
+        return value
+    found: dict[str, Source] = {}
+    problems = [] if value else [("", "expected at least one source in the list")]
+    for i, each in enumerate(value):
+        try:
+            if not isinstance(each, Mapping | str | Path):
+                raise InvalidFields([("", f"expected a name or {{source: NAME}}, got {each!r}")])
+            fields: Any = each if isinstance(each, Mapping) else {"source": each}
+            source = Source(**fields)
+            if source.label in found:
+                raise InvalidFields([("label", f"{source.label} is taken; each needs its own")])
+            found[source.label] = source
+        except InvalidFields as error:
+            problems += [(f"{i}.{path}".rstrip("."), text) for path, text in error.problems]
+    if problems:
+        raise InvalidFields(problems)
+    return tuple(found.values())
 
 
 class DataConfig(Model):
@@ -218,8 +297,9 @@ class DataConfig(Model):
     data set on the Hugging Face hub (`owner/name`).
     """
 
-    source: str | None = None
-    """training problems"""
+    source: Annotated[str | tuple[Source, ...] | None, BeforeValidator(_read_sources)] = None
+    """training problems; or a list of several sources, such as `[{source: a.jsonl, weight: 2},
+    b.jsonl]`"""
     name: str | None = None
     """configuration of a hub data set, such as `main` of openai/gsm8k"""
     split: str = "train"
@@ -229,7 +309,7 @@ class DataConfig(Model):
     gym: dict[str, Any] = Field(default={})
     """settings of a reasoning-gym dataset: `size`, the number of problems of each split (1000),
     `seed` (0), and the dataset's own, such as `max_numbers`"""
-    template: str = Field(default=None, validate_default=True)
+    template: Template = Field(default=None, validate_default=True)
     """text around the question: `{prompt}`, and other columns by name. Default: the question alone
     for a built-in task, the template of a named data set, else the question and the request to
     answer in `\\boxed{}`. If the questions contain instructions, use `"{prompt}"`"""
@@ -237,7 +317,7 @@ class DataConfig(Model):
     """system message before each prompt, in training and evaluation; needs a chat template"""
     test: str | None = None
     """source of the test problems"""
-    test_template: str | None = None
+    test_template: Template | None = None
     """text around a test question. Default: the template of the `test` source if it is a task, a
     named data set or a benchmark, else `template`"""
     test_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -254,22 +334,16 @@ class DataConfig(Model):
     def _default_template(cls, template: Any, info: Any) -> Any:
         return default_template(info.data.get("source")) if template is None else template
 
-    @field_validator("template", "test_template")
-    @classmethod
-    def _check_placeholder(cls, template: str | None) -> str | None:
-        if template is not None and not placeholders(template):
-            raise ConfigError(
-                f"the template {template!r} does not contain {{prompt}}, the question"
-            )
-        return template
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of several sources, by label."""
+        several = self.source if isinstance(self.source, tuple) else ()
+        return {each.label: each.weight for each in several}
 
     @property
     def template_for_tests(self) -> str:
         """The template of the test problems."""
-        if self.test_template is not None:
-            return self.test_template
-        published = self.test in {*NAMED_SOURCES, *BENCHMARKS, *TASKS} or is_gym(self.test)
-        return default_template(self.test) if published else self.template
+        return self.test_template or template_of(self.test, self.template)
 
 
 def load_problems(
@@ -279,12 +353,13 @@ def load_problems(
     *,
     answers: bool = True,
 ) -> list[Problem]:
-    """Load the problems of one split, with unique questions.
+    """Load the problems of one split, with unique questions in each source.
 
     `train` is `source` without the share `test_fraction`. `test` is the source `test` if it is set,
-    else the share `test_fraction`, else the split `test` of `source`. Of rows with the same
-    question, the first is kept. Rows without a question or an answer are left out. A warning has
-    the number of rows that are left out for each reason.
+    else the share `test_fraction`, else the split `test` of `source`, if that is one source. Of
+    rows with the same question, the first is kept. Rows without a question or an answer are left
+    out. A warning has the number of rows that are left out for each reason. Of several sources, ids
+    are LABEL/ID, and test problems are in the order of a hash, so that the first are of all.
 
     Args:
         config: the sources.
@@ -297,6 +372,9 @@ def load_problems(
             there is no problem.
         MissingExtra: the source is on the hub, and the package `datasets` is not installed.
     """
+    own_test = split == "test" and config.test is not None
+    if isinstance(config.source, tuple) and not own_test:
+        return _mixed(config, config.source, split, answers)
     if config.source is None and (split == "train" or config.test is None):
         raise DataError(
             "data.source is not set. Set it to a JSONL, JSON, Parquet or CSV file, a folder, a hub "
@@ -340,6 +418,35 @@ def load_problems(
         raise DataError(f"{source}: no problem with {what} in the {split} split.")
     logger.info("%s: %d %s problems", source, len(unique.problems), split)
     return unique.problems
+
+
+def _mixed(
+    config: DataConfig, sources: Sequence[Source], split: Literal["train", "test"], answers: bool
+) -> list[Problem]:
+    """The problems of several sources."""
+    if split == "test" and not config.test_fraction:
+        raise DataError(
+            "several sources have no test split together. Set data.test=FILE, or hold out a share "
+            "of each: data.test_fraction=0.05"
+        )
+    found: list[Problem] = []
+    for each in sources:
+        given = {key: value for key, value in each if value is not None}
+        own = config.model_copy(update={k: given[k] for k in given.keys() & set(config.keys())})
+        try:
+            part = load_problems(own, split, answers=answers)
+        except DataError as error:
+            raise DataError(
+                f"{error}\nThis is the source {each.label}; columns of its own are set as "
+                f"{{source: {each.source}, columns: {{answer: COLUMN}}}}"
+            ) from error
+        text = each.template or template_of(each.source, config.template)
+        if split == "test" and config.test_template is not None:
+            text = config.test_template
+        shared = {"source": each.label, "template": text}
+        found += [replace(problem, id=f"{each.label}/{problem.id}", **shared) for problem in part]
+        format_prompt(text, found[-1])
+    return found if split == "train" else sorted(found, key=lambda each: digest(each.prompt))
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:

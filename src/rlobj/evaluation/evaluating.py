@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -38,6 +39,7 @@ from rlobj.evaluation.problem_sets import (
 )
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
 from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
+from rlobj.evaluation.team import POLL, Team
 from rlobj.installation import session
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
@@ -57,6 +59,7 @@ def sample_and_grade(
     samples: Samples | None = None,
     block: int = 1024,
     callback: EvaluationCallback | None = None,
+    blocks: Iterable[Sequence[Key]] | None = None,
 ) -> GradedBenchmark:
     """`count` graded responses for each problem.
 
@@ -73,23 +76,41 @@ def sample_and_grade(
         samples: what is stored already, and takes what is new; None = nothing.
         block: responses sampled and graded at a time; they are stored as they come.
         callback: receives `sampled` and `graded`.
+        blocks: of these responses, those that this process samples and grades; None = all.
     """
     samples, callback = samples or Samples(), callback or EvaluationCallback()
     by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
-    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, block, callback)
-    grade()
-    wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
-    missing = [key for key in wanted if key not in samples.responses]
-    for start in range(0, len(missing), block):
-        keys = missing[start : start + block]
-        seeds = [derive_seed(seed, *key) for key in keys]
-        prompts = [encode(by_id[problem]) for _, problem, _ in keys]
-        store = partial(_store, samples, callback, keys, seeds)
-        groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
-        for index, group in enumerate(groups):  # a sampler may not call `done`
-            store(index, group)
-        grade()
+    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, callback)
+    grade(())
+    if blocks is None:
+        blocks = blocks_of(open_keys(samples, benchmark, problems, count), block)
+    for part in blocks:
+        if missing := [key for key in part if key not in samples.responses]:
+            seeds = [derive_seed(seed, *key) for key in missing]
+            prompts = [encode(by_id[problem]) for _, problem, _ in missing]
+            store = partial(_store, samples, callback, missing, seeds)
+            groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
+            for index, group in enumerate(groups):  # a sampler may not call `done`
+                store(index, group)
+        grade(part)
     return samples.graded(benchmark, problems)
+
+
+def open_keys(
+    samples: Samples, benchmark: str, problems: Sequence[Problem], count: int
+) -> list[Key]:
+    """The responses of a benchmark without a grade: first the stored ones, then the others."""
+    names = {problem.id for problem in problems}
+    stored = [key for key in samples.responses if key[0] == benchmark and key[1] in names]
+    wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
+    return [key for key in dict.fromkeys([*stored, *wanted]) if key not in samples.grades]
+
+
+def blocks_of(keys: Sequence[Key], block: int, processes: int = 1) -> Iterator[Sequence[Key]]:
+    """Blocks of at most `block` keys; each `processes` of them take equally long."""
+    for start in range(0, len(keys), block * processes):
+        window = keys[start : start + block * processes]
+        yield from (window[place::processes] for place in range(processes))
 
 
 def _store(
@@ -106,7 +127,7 @@ def _store(
         length = len(sample.tokens)
         response = ResponseRecord(key[2], seeds[index], sample.text, length, sample.finish)
         samples.add({key: response})
-        callback.sampled(key[0], 1)
+        callback.sampled(key[0], 1 + samples.gather()[key[0]])
 
 
 def grade_stored(
@@ -115,10 +136,10 @@ def grade_stored(
     benchmark: str,
     samples: Samples,
     total: int,
-    block: int,
     callback: EvaluationCallback,
+    keys: Sequence[Key],
 ) -> None:
-    """Grade the stored responses of a benchmark that have no grade yet.
+    """Grade those of the stored responses that have no grade yet.
 
     Args:
         grader: an open grader.
@@ -126,25 +147,23 @@ def grade_stored(
         benchmark: its name.
         samples: what is stored; takes the grades.
         total: number of responses that there will be, for the callback.
-        block: responses graded at a time.
-        callback: receives `graded`, first before any is graded.
+        callback: receives `graded`, before any is graded and afterwards.
+        keys: of the responses.
     """
+    report(samples, benchmark, total, callback)
+    if waiting := [key for key in keys if key not in samples.grades]:
+        texts = [samples.responses[key].text for key in waiting]
+        graded = grader.score(texts, [problems[name] for _, name, _ in waiting])
+        samples.grade(dict(zip(waiting, graded, strict=True)))
+        report(samples, benchmark, total, callback)
 
-    def report() -> None:
-        graded = [each.correct for key, each in samples.grades.items() if key[0] == benchmark]
-        known = any(each is not None for each in graded)
-        accuracy = fmean(each is True for each in graded) if known else math.nan
-        callback.graded(benchmark, len(graded), total, accuracy)
 
-    own = (key for key in samples.responses if key[0] == benchmark and key[1] in problems)
-    waiting = [key for key in own if key not in samples.grades]
-    report()
-    for start in range(0, len(waiting), block):
-        part = waiting[start : start + block]
-        texts = [samples.responses[key].text for key in part]
-        graded = grader.score(texts, [problems[name] for _, name, _ in part])
-        samples.grade(dict(zip(part, graded, strict=True)))
-        report()
+def report(samples: Samples, benchmark: str, total: int, callback: EvaluationCallback) -> None:
+    """Say how many responses of a benchmark are graded and right."""
+    graded = [each.correct for key, each in samples.grades.items() if key[0] == benchmark]
+    known = any(each is not None for each in graded)
+    accuracy = fmean(each is True for each in graded) if known else math.nan
+    callback.graded(benchmark, len(graded), total, accuracy)
 
 
 AUTO = "auto"
@@ -174,6 +193,7 @@ def evaluate(
     settings: Mapping[str, Any] | Sequence[Layer] = (),
     out: Path | str | None = None,
     trust: bool = False,
+    processes: int | None = None,
     callback: EvaluationCallback | None = None,
 ) -> EvaluationResult:
     """Sample responses to problems, grade them, and estimate how often the model is right.
@@ -214,7 +234,11 @@ def evaluate(
             everything is kept in memory and no file is written.
         trust: import the code that the settings of a run name: its reward, if that grades, and its
             model's.
-        callback: receives progress; see `EvaluationCallback`.
+        processes: evaluate in this many processes on this machine, one per GPU if there are GPUs.
+            They get names only, no Python objects. None = with `out`, all processes that torchrun
+            or accelerate launch has started share the work, and each returns the result; 1 = this
+            process alone.
+        callback: receives progress, in the first process; see `EvaluationCallback`.
 
     Returns:
         Accuracies, intervals, a row for each problem, and every response.
@@ -263,7 +287,10 @@ def evaluate(
         require_trust(source.name, settings_of(each.config), merged(overrides.layers))
     if callable(reward):
         sets = [dataclasses.replace(each, reward=reward) for each in sets]
-    return _run(source, sets, overrides.protocol, out, callback or EvaluationCallback())
+    team = Team(alone=processes == 1 or out is None)
+    if callback is None or team.rank:
+        callback = EvaluationCallback()
+    return _run(source, sets, overrides.protocol, out, team, callback)
 
 
 def _reward_settings(reward: str | Callable[..., Any]) -> dict[str, Any]:
@@ -277,6 +304,7 @@ def _run(
     sets: Sequence[ProblemSet],
     protocol: Protocol | None,
     out: Path | str | None,
+    team: Team,
     callback: EvaluationCallback,
 ) -> EvaluationResult:
     callback.started(source.name)
@@ -288,9 +316,11 @@ def _run(
     model = source.locate(callback.warm_starting)
     if isinstance(model, str) and Path.cwd() != home:
         model = located(model, home)
-    if out != AUTO:
+    if out != AUTO and not team.rank:
         Samples(out).require_free()
     with contextlib.ExitStack() as stack:
+        if sets[0].config.sampling.engine != "vllm-server":
+            team.take_gpu()
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
         sets = [_fitted(each, engine, source, callback) for each in sets]
         settings = {
@@ -300,18 +330,22 @@ def _run(
         }
         if out == AUTO:
             out = home / "evals" / _folder_name(source.name, settings)
-        samples = Samples(out)
+        samples = Samples(out, team.rank)
         where = {} if samples.path is None else {"folder": str(nearby(samples.path))}
         callback.ready({**engine.facts, **where})
-        with samples.locked():
+        if not team.rank:
+            stack.enter_context(samples.locked())
             _begin(samples, settings, sets, callback)
-            try:
-                for each in sets:
-                    _evaluate_one(samples, engine, each, callback)
-            except KeyboardInterrupt:
-                total = sum(len(each.problems) * each.config.evaluation.samples for each in sets)
-                callback.interrupted(len(samples.responses), total)
-                raise
+        team.meet("begun")
+        try:
+            _evaluate(samples, engine, sets, team, callback)
+        except KeyboardInterrupt:
+            samples.gather()
+            callback.interrupted(len(samples.responses), sum(each.total for each in sets))
+            raise
+    team.meet("complete")
+    if team.rank:
+        samples.read()
     return publish(samples, callback)
 
 
@@ -374,7 +408,7 @@ def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> di
         "source": each.source,
         "problems": len(each.problems),
         "data": each.data_digest,
-        "samples": each.config.evaluation.samples,
+        "samples": each.count,
         "protocol": each.protocol_name(protocol),
         "seed": each.config.seed,
         **each.settings.model_dump(mode="json"),
@@ -420,22 +454,46 @@ def _begin(
     samples.write_settings(
         {"format": 1, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )
+    for each in sets:
+        if drawn := sum(name == each.name for name, _, _ in samples.responses):
+            callback.noted(f"{each.name}: {drawn:,} of {each.total:,} responses are there already")
+
+
+def _evaluate(
+    samples: Samples,
+    engine: Engine,
+    sets: Sequence[ProblemSet],
+    team: Team,
+    callback: EvaluationCallback,
+) -> None:
+    """Sample and grade the missing responses; the first process waits for those of the others."""
+    if team.rank:
+        samples.read()
+    todo = {each.name: open_keys(samples, each.name, each.problems, each.count) for each in sets}
+    team.meet("read")  # nothing is stored before every process knows what there is to do
+    for each in sets:
+        if todo[each.name]:
+            _evaluate_one(samples, engine, each, todo[each.name], team, callback)
+    for each in () if team.rank else sets:
+        while not samples.grades.keys() >= {*todo[each.name]}:
+            time.sleep(POLL)
+            samples.gather()
+            report(samples, each.name, each.total, callback)
+    samples.gather(last=True)
 
 
 def _evaluate_one(
-    samples: Samples, engine: Engine, each: ProblemSet, callback: EvaluationCallback
+    samples: Samples,
+    engine: Engine,
+    each: ProblemSet,
+    keys: Sequence[Key],
+    team: Team,
+    callback: EvaluationCallback,
 ) -> None:
-    """Sample and grade the missing responses of a benchmark."""
-    config, count = each.config, each.config.evaluation.samples
-    total = len(each.problems) * count
-    drawn = sum(name == each.name for name, _, _ in samples.responses)
-    graded = sum(name == each.name for name, _, _ in samples.grades)
-    if drawn:
-        callback.noted(f"{each.name}: {drawn:,} of {total:,} responses are there already")
-    if graded >= total:
-        return
-    if config.evaluation.temperature == 0 and count > 1:
-        text = f"{each.name}: at temperature 0 the {count} responses of a problem are one"
+    """Sample and grade the responses of a benchmark that `keys` name."""
+    config, block = each.config, BLOCK.get(engine.settings["name"], LARGE_BLOCK)
+    if config.evaluation.temperature == 0 and each.count > 1:
+        text = f"{each.name}: at temperature 0 the {each.count} responses of a problem are one"
         callback.noted(text, warning=True)
     seed_generators(config.seed)
     with each.open_grader() as grader:
@@ -445,10 +503,10 @@ def _evaluate_one(
             each.problems,
             grader,
             each.settings,
-            count=count,
+            count=each.count,
             seed=config.seed,
             benchmark=each.name,
             samples=samples,
-            block=BLOCK.get(engine.settings["name"], LARGE_BLOCK),
             callback=callback,
+            blocks=team.share(each.name, blocks_of(keys, block, team.size)),
         )

@@ -216,6 +216,16 @@ class ProblemSet:
         return function_grader(self.reward, name, self.config.rewards)
 
     @property
+    def count(self) -> int:
+        """Responses for each problem."""
+        return self.config.evaluation.samples
+
+    @property
+    def total(self) -> int:
+        """Responses for all problems."""
+        return len(self.problems) * self.count
+
+    @property
     def settings(self) -> SamplingSettings:
         """How responses are sampled."""
         return self.config.evaluation_settings()
@@ -233,8 +243,8 @@ class ProblemSet:
         """The protocol's name, with the settings that were changed."""
         if protocol is None:
             return None
-        samples, template = self.config.evaluation.samples, self.config.data.template
-        used = {"samples": samples, **self.settings.model_dump(), "template": template}
+        template = self.config.data.template
+        used = {"samples": self.count, **self.settings.model_dump(), "template": template}
         original = asdict(protocol.for_benchmark(self.name))
         changed = [name for name, value in original.items() if used[name] != value]
         return f"{protocol.name}, but for {' and '.join(changed)}" if changed else protocol.name
@@ -258,7 +268,7 @@ def problem_sets(
         return [_held_out(model, overrides)]
     if asked and isinstance(asked[0], Mapping):
         config = build_config([model, ("on", _source_settings(ROWS)), *overrides.above(ROWS)])
-        problems = load_problems(config.data, "train", asked)
+        problems = load_problems(config.data, "train", asked, answers=config.rewards.needs_answers)
         notes = overrides.notes
         return [ProblemSet(ROWS, config, problems, "rows given in Python", notes)]
     found = [_named(name, model, overrides) for name in asked]
@@ -315,7 +325,7 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
         given = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
         return _published(name, config, overrides, lower_to_context=not given)
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
-    problems = load_problems(config.data, "train")
+    problems = load_problems(config.data, "train", answers=config.rewards.needs_answers)
     return ProblemSet(_short(name), config, problems, name, overrides.notes)
 
 
@@ -338,7 +348,7 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
     if test in BENCHMARKS:
         return _published(test, config, overrides, lower_to_context=False)
     source = str(test or data.source)
-    problems = load_problems(config.data, "test")
+    problems = load_problems(config.data, "test", answers=config.rewards.needs_answers)
     name = source if source in TASKS else f"{_short(source)} (held out)"
     return ProblemSet(name, config, problems, source, overrides.notes)
 

@@ -23,7 +23,7 @@ from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text, column_names, prompt_text, value_of
 from rlobj.data.problems import digest
 from rlobj.data.sources import load_benchmark
-from rlobj.evaluation.evaluating import AUTO, grade_stored
+from rlobj.evaluation.evaluating import AUTO, blocks_of, grade_stored, open_keys
 from rlobj.evaluation.problem_sets import files_digest
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, GradeChange, publish
 from rlobj.evaluation.samples import SETTINGS, Key, ResponseRecord, Samples
@@ -388,4 +388,5 @@ def _grade(
     by_id = {problem.id: problem for problem in problems}
     total = sum(key[0] == name and key[1] in by_id for key in samples.responses)
     with reward.open() as grader:
-        grade_stored(grader, by_id, name, samples, total, 256, callback)
+        for keys in blocks_of(open_keys(samples, name, problems, 0), 256):
+            grade_stored(grader, by_id, name, samples, total, callback, keys)

@@ -219,6 +219,8 @@ def publish(
 ) -> EvaluationResult:
     """Summarise what is graded; in a folder, write results.json, results.md and report.html.
 
+    Of several processes, the first writes.
+
     Raises:
         ConfigError: nothing is graded yet.
         RunError: the disk refused.
@@ -226,7 +228,7 @@ def publish(
     settings = samples.settings()
     benchmarks = _benchmark_results(samples, settings["benchmarks"])
     result = EvaluationResult(benchmarks, settings, samples.path, changes)
-    if samples.path is not None:
+    if samples.path is not None and not samples.rank:
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
         samples.write("results.json", text + "\n")
         samples.write("results.md", result.to_markdown())

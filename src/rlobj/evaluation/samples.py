@@ -5,7 +5,9 @@
     DIR/samples.jsonl    responses, one a line, appended
     DIR/grades.jsonl     grades, one a line, appended; `rewrite_grades` replaces the file
 
-A line belongs to (benchmark, problem, sample). A last line that a crash cut off is ignored.
+A line belongs to (benchmark, problem, sample). A last line that a crash cut off is ignored. Of
+several processes, the first writes these files. Process 1 appends to samples.1.jsonl and
+grades.1.jsonl, and so on; the first moves their lines to its own files.
 
 A response and its grade are kept apart: a response is expensive and final, and a grade can be
 computed again.
@@ -17,10 +19,12 @@ import contextlib
 import json
 import math
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
@@ -40,9 +44,11 @@ from rlobj.data import Problem
 from rlobj.rewards import Graded
 
 SETTINGS = "settings.json"
+LOOK = 1.0
+"""Seconds between two looks at what other processes have stored."""
 Key = tuple[str, str, int]
-Line = TypeVar("Line")
 """(benchmark, problem id, sample)."""
+Line = TypeVar("Line")
 
 
 @dataclass(frozen=True)
@@ -128,19 +134,24 @@ class Samples:
 
     Args:
         path: a folder, which `locked` makes; None = everything is kept in memory.
+        rank: of this process among those that evaluate into the folder.
 
     Attributes:
         path: absolute.
+        rank: as given.
         responses: by key.
         grades: by key.
     """
 
-    def __init__(self, path: Path | str | None = None) -> None:
+    def __init__(self, path: Path | str | None = None, rank: int = 0) -> None:
         self.path = None if path is None else Path(path).absolute()
+        self.rank = rank
         self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
         self._settings: dict[str, Any] = {}
         self._problems: dict[str, list[Problem]] = {}
+        self._read: dict[str, tuple[int, int]] = {}
+        self._looked = 0.0
 
     @classmethod
     def open(cls, path: Path | str) -> Samples:
@@ -213,6 +224,7 @@ class Samples:
         if self.path is None:
             return self._problems
         found: dict[str, list[Problem]] = {}
+        self._read.pop("problems.jsonl", None)
         names = ("problem", "prompt", "answer", "extra")
         for benchmark, problem in self._lines(
             "problems.jsonl",
@@ -237,18 +249,61 @@ class Samples:
     def read(self, *, repair: bool = False) -> None:
         """Read all responses and grades; grades without a response are dropped.
 
+        A second call reads only what was added since.
+
         Args:
-            repair: cut off a last line that a crash left incomplete. Only with the lock held.
+            repair: cut off a last line that a crash left incomplete, and take over what other
+                processes left. Only with the lock held.
 
         Raises:
             DataError: a damaged line.
             RunError: the disk refused.
         """
-        for key, response in self._lines("samples.jsonl", _response, repair=repair):
-            self.responses.setdefault(key, response)
-        for key, grade in self._lines("grades.jsonl", _grade, repair=repair):
-            if key in self.responses:
-                self.grades[key] = grade
+        for name in [*([] if repair else self._others("samples")), "samples.jsonl"]:
+            for key, response in self._lines(name, _response, repair=repair):
+                self.responses.setdefault(key, response)
+        for name in [*([] if repair else self._others("grades")), "grades.jsonl"]:
+            for key, grade in self._lines(name, _grade, repair=repair):
+                if key in self.responses:
+                    self.grades[key] = grade
+        if repair:
+            self.gather(last=True)
+
+    def gather(self, *, last: bool = False) -> Counter[str]:
+        """Take over what other processes have stored; the first process does it, once in a second.
+
+        Args:
+            last: do it now. They store no more, and their files are deleted.
+
+        Returns:
+            The number of new responses of each benchmark.
+
+        Raises:
+            DataError: a damaged line.
+            RunError: the disk refused.
+        """
+        if self.rank or (time.monotonic() < self._looked + LOOK and not last):
+            return Counter()
+        self._looked = time.monotonic()
+        grades = dict(self._of_others("grades", _grade))  # first: each of them has its response
+        responses = dict(self._of_others("samples", _response))
+        new = {key: each for key, each in responses.items() if key not in self.responses}
+        self.add(new)
+        known = self.responses.keys() - self.grades.keys()
+        self.grade({key: each for key, each in grades.items() if key in known})
+        if last and self.path is not None:
+            for name in [*self._others("samples"), *self._others("grades")]:
+                (self.path / name).unlink()
+                self._read.pop(name, None)
+        return Counter(benchmark for benchmark, _, _ in new)
+
+    def _others(self, kind: str) -> list[str]:
+        """The files of the other processes."""
+        found = () if self.path is None else self.path.glob(f"{kind}.*.jsonl")
+        return sorted(file.name for file in found)
+
+    def _of_others(self, kind: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
+        return chain.from_iterable(self._lines(name, read) for name in self._others(kind))
 
     def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
         """Add responses; the file has them when this returns.
@@ -307,6 +362,8 @@ class Samples:
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         if self.path is None:
             return
+        if self.rank:
+            name = name.replace(".", f".{self.rank}.")
         text = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")
         try:
             with (self.path / name).open("ab", buffering=0) as file:
@@ -320,7 +377,7 @@ class Samples:
     def _lines(
         self, name: str, read: Callable[[dict[str, Any]], Line], *, repair: bool = False
     ) -> Iterator[Line]:
-        """The complete lines of a file, each as `read` reads it.
+        """The complete lines of a file that were not read yet, each as `read` reads it.
 
         Raises:
             DataError: a damaged line.
@@ -328,12 +385,14 @@ class Samples:
         if self.path is None or not (self.path / name).exists():
             return
         file = self.path / name
-        end = 0
+        end, count = self._read.get(name, (0, 0))
         with a_file(file).open("rb") as lines:
-            for number, line in enumerate(iter(lambda: lines.readline(WHOLE), b""), 1):
+            lines.seek(end)
+            for number, line in enumerate(iter(lambda: lines.readline(WHOLE), b""), count + 1):
                 if not line.endswith(b"\n") and len(line) < WHOLE:  # cut off, or being written
                     break
                 end += len(line)
+                self._read[name] = end, number
                 try:
                     found = read(parse_json(line.decode("utf-8", "surrogatepass")))
                 except (ValueError, TypeError, LookupError, AttributeError) as error:

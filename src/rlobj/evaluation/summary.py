@@ -24,7 +24,7 @@ from rlobj.evaluation.estimators import (
     reward_errors,
     standard_errors,
 )
-from rlobj.evaluation.samples import GradedBenchmark
+from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,52 @@ class MacroAverage:
         return self.standard_errors.problems
 
 
+@dataclass(frozen=True)
+class ProblemCounts:
+    """What the numbers of a benchmark need of one problem, without any text.
+
+    Attributes:
+        counts: (responses, right, undecided).
+        votes: of its responses.
+        rewards: of the decided responses.
+        lengths: (tokens, right or not) of the responses whose length is known.
+        cut: whether the length limit cut a response, for those whose end is known.
+        boxed: whether a response has a closed, non-empty box.
+        no_answer: whether a response is wrong because it has no answer.
+        reasons: of the responses without a verdict.
+        causes: of the responses that are wrong although nothing was compared.
+    """
+
+    counts: tuple[int, int, int]
+    votes: Votes
+    rewards: tuple[float, ...]
+    lengths: tuple[tuple[int, bool | None], ...]
+    cut: tuple[bool, ...]
+    boxed: tuple[bool, ...]
+    no_answer: tuple[bool, ...]
+    reasons: tuple[str, ...]
+    causes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, problem: GradedProblem, equal: Equal | None = None) -> ProblemCounts:
+        """Count the graded responses of a problem; `equal` as in `summarise`."""
+        responses, grades = problem.responses, problem.grades
+        known = zip(
+            (each.tokens for each in responses), (each.correct for each in grades), strict=True
+        )
+        return cls(
+            counts=(len(grades), problem.correct, problem.undecided),
+            votes=count_votes(problem, equal),
+            rewards=problem.rewards,
+            lengths=tuple((count, correct) for count, correct in known if count is not None),
+            cut=tuple(each.finish == "length" for each in responses if each.finish is not None),
+            boxed=tuple(last_box(each.text) is not None for each in responses),
+            no_answer=tuple(grade.no_answer for grade in grades),
+            reasons=tuple(grade.reason for grade in grades if grade.undecided),
+            causes=tuple(grade.cause for grade in grades if grade.cause is not None),
+        )
+
+
 def summarise(
     graded: GradedBenchmark, *, equal: Equal | None = None, says_right: bool | None = None
 ) -> BenchmarkSummary:
@@ -212,32 +258,34 @@ def summarise(
         equal: whether two wrong answers are the same, for maj@k; None = equal as text.
         says_right: the grader says which responses are right; None = if its grades do.
     """
-    problems = graded.problems
-    pairs = [
-        (response, grade)
-        for each in problems
-        for response, grade in zip(each.responses, each.grades, strict=True)
-    ]
-    has_answers = any(grade.answer is not None for _, grade in pairs)
-    reasons = Counter(grade.reason for _, grade in pairs if grade.undecided)
-    causes = Counter(grade.cause for _, grade in pairs if grade.cause is not None)
-    finishes = [response.finish for response, _ in pairs if response.finish is not None]
-    tokens = [(response.tokens, grade.correct) for response, grade in pairs]
+    counts = [ProblemCounts.of(each, equal) for each in graded.problems]
+    known = graded.says_right if says_right is None else says_right
+    return summarise_counts(graded.benchmark, counts, known)
+
+
+def summarise_counts(
+    benchmark: str, problems: Sequence[ProblemCounts], says_right: bool
+) -> BenchmarkSummary:
+    """Compute the numbers of one benchmark from the counts of its problems."""
+    counts = tuple(each.counts for each in problems)
+    reasons = Counter(reason for each in problems for reason in each.reasons)
+    causes = Counter(cause for each in problems for cause in each.causes)
+    votes = tuple(each.votes for each in problems)
     return BenchmarkSummary(
-        benchmark=graded.benchmark,
+        benchmark=benchmark,
         problems=len(problems),
-        responses=len(pairs),
-        samples_per_problem=max((len(each.responses) for each in problems), default=0),
-        counts=tuple((len(each.grades), each.correct, each.undecided) for each in problems),
-        votes=tuple(count_votes(each, equal) for each in problems) if has_answers else (),
-        truncated=_mean([finish == "length" for finish in finishes]),
-        format=_mean([last_box(response.text) is not None for response, _ in pairs]),
-        no_answer=_mean([grade.no_answer for _, grade in pairs]),
+        responses=sum(count for count, *_ in counts),
+        samples_per_problem=max((count for count, *_ in counts), default=0),
+        counts=counts,
+        votes=votes if any(each.right or each.wrong for each in votes) else (),
+        truncated=_mean([cut for each in problems for cut in each.cut]),
+        format=_mean([boxed for each in problems for boxed in each.boxed]),
+        no_answer=_mean([missing for each in problems for missing in each.no_answer]),
         undecided_reasons=dict(reasons.most_common()),
         wrong_causes=dict(causes.most_common()),
-        lengths=_lengths([(count, correct) for count, correct in tokens if count is not None]),
+        lengths=_lengths([length for each in problems for length in each.lengths]),
         rewards=tuple(each.rewards for each in problems if each.rewards),
-        says_right=graded.says_right if says_right is None else says_right,
+        says_right=says_right,
     )
 
 

@@ -20,7 +20,7 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, named_checkpoint, newest_checkpoint, read_settings
 from rlobj.config.scores import ScoreConfig, is_template
 from rlobj.config.starting import refuse_senseless
-from rlobj.data.sources import require_source
+from rlobj.data.sources import require_source, source_names
 
 _BLOCK = 1 << 24  # bytes read at a time
 _REQUIRED = ("state.json", "model/config.json", "model/*.safetensors", "optimizer/*", "random/*")
@@ -84,10 +84,11 @@ def require_inputs(config: RunConfig) -> None:
         DataError: as `require_source`.
     """
     refuse_senseless(config)
-    for name in (config.model.name, *(score.model for score in config.scores.values())):
+    scores = [score.model for score in config.scores.values()]
+    for name in (config.model.name, *scores, *config.rewards.models):
         if name not in (None, "policy"):
             require_model(name)
-    for source in filter(None, (config.data.source, config.data.test)):
+    for source in (*source_names(config.data.source), *source_names(config.data.test)):
         require_source(source)
     settings = settings_of(config)
     for target in named_code({name: settings[name] for name in ("rewards", "columns")}):

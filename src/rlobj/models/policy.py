@@ -33,6 +33,7 @@ from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
+from rlobj.models.loading import filled, hollow_model
 from rlobj.models.location import score_folder
 from rlobj.models.tokenizers import tokenizer_difference
 from rlobj.samplers import eos_ids
@@ -197,7 +198,11 @@ class Policy:
 
 
 def load_policy(
-    config: ModelConfig, data: DataConfig, source: str, adapter: Path | None = None
+    config: ModelConfig,
+    data: DataConfig,
+    source: str,
+    adapter: Path | None = None,
+    **placing: Any,
 ) -> Policy:
     """Load the model and its tokenizer from a hub id or a folder.
 
@@ -206,6 +211,7 @@ def load_policy(
         data: how problems become prompts.
         source: hub id or folder.
         adapter: folder of trained LoRA weights; None = new ones, if LoRA is set.
+        **placing: `device` and `hollow` of `load_model`.
 
     Raises:
         ConfigError: there is no causal language model with a tokenizer.
@@ -213,7 +219,7 @@ def load_policy(
     tokenizer = load_tokenizer(config, source)
     chat = chat_of(tokenizer, config, data, source)
     with _loading(source):
-        model: Any = load_model(config, source)
+        model: Any = load_model(config, source, **placing)
     if config.lora is not None:
         model = with_adapters(model, config.lora, adapter)
     return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
@@ -361,12 +367,26 @@ def score_dtype(score: ScoreConfig) -> torch.dtype:
 
 
 def frozen(model: Any, score: ScoreConfig, device: Any) -> Any:
-    """The model of a score on its device, in its dtype, never trained."""
-    return model.to(device, score_dtype(score)).eval().requires_grad_(False)
+    """The model of a score on its device, with weights in its dtype, never trained.
+
+    Buffers keep their dtype: in bfloat16, rotary frequencies would turn late tokens wrongly.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device, score_dtype(score))
+    return model.to(device).eval().requires_grad_(False)
 
 
-def load_score(name: str, score: ScoreConfig, config: ModelConfig, tokenizer: Any) -> Any:
+def load_score(
+    name: str, score: ScoreConfig, config: ModelConfig, tokenizer: Any, **placing: Any
+) -> Any:
     """The model of a score that is another one than the policy.
+
+    Args:
+        name: of the score.
+        score: its settings.
+        config: the policy's settings.
+        tokenizer: the policy's.
+        **placing: settings of `load_model`.
 
     Raises:
         ConfigError: it cannot be loaded, is not what it was when the run began, or reads other
@@ -375,7 +395,7 @@ def load_score(name: str, score: ScoreConfig, config: ModelConfig, tokenizer: An
     source = score_folder(name, score)
     if difference := tokenizer_difference(tokenizer, load_tokenizer(config, source), score.end):
         raise ConfigError(f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}"))
-    model: Any = load_model(config, source)
+    model: Any = load_model(config, source, **placing)
     rows, ids = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
     if rows <= ids:
         raise ConfigError(
@@ -385,14 +405,39 @@ def load_score(name: str, score: ScoreConfig, config: ModelConfig, tokenizer: An
     return model
 
 
-def load_model(config: ModelConfig, source: str) -> nn.Module:
-    """The model without its tokenizer, in float32 and without dropout: on-policy ratios are 1."""
+def load_model(
+    config: ModelConfig,
+    source: str,
+    *,
+    device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
+    hollow: bool = False,
+) -> nn.Module:
+    """The model without its tokenizer and without dropout: on-policy ratios are 1.
+
+    Args:
+        config: the model's settings.
+        source: hub id or folder.
+        device: of the model.
+        dtype: of its weights; buffers keep their own.
+        hollow: the weights stay in their files, if they can be read from there; see `loading`.
+    """
     from transformers import AutoModelForCausalLM
 
-    with no_bars() if Path(source).is_dir() else contextlib.nullcontext():
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
-        )
+    model: Any = None
+    if hollow or torch.device(device).type != "cpu":
+        model = hollow_model(config, source, dtype, device)
+    if model is None:
+        with no_bars() if Path(source).is_dir() else contextlib.nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(
+                source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
+            )
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(device, dtype)
+        model.to(device)
+    if not hollow:
+        for _ in filled(model.parameters()):
+            pass
     _no_dropout(model)
     return model
 

@@ -36,14 +36,7 @@ from rlobj.objectives.explanation import (
 )
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.penalties import (
-    KL,
-    Penalty,
-    PenaltyField,
-    ProxyKL,
-    RewardKL,
-    RewardKLField,
-)
+from rlobj.objectives.penalties import KL, Penalty, PenaltyField, ProxyKL, RewardKL, RewardKLField
 from rlobj.objectives.plan import (
     Clauses,
     LossOutput,
@@ -55,12 +48,7 @@ from rlobj.objectives.plan import (
 from rlobj.objectives.planning import cases, flat, rollout_advantages, switches
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Arithmetic, Column, Controlled, Logic, NamedReward
-from rlobj.objectives.scores import (
-    against_mistakes,
-    of_rewards,
-    score_name_mistakes,
-    vanishes,
-)
+from rlobj.objectives.scores import against_mistakes, of_rewards, score_name_mistakes, vanishes
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField

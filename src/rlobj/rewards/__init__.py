@@ -7,6 +7,7 @@ Math          the final answer is mathematically equal to the gold answer (MathV
 Exact         the response equals the answer
 Custom        your function
 ReasoningGym  the score of a reasoning-gym dataset
+RewardModel   the output of a sequence classifier
 Several       a weighted sum of rewards with names
 Overlong      DAPO's length penalty, added to any of them
 """
@@ -24,6 +25,7 @@ from rlobj.rewards.kinds import (
     RewardConfig,
     overlong_penalty,
 )
+from rlobj.rewards.reward_model import RewardModel
 from rlobj.rewards.several import Several
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "ReasoningGym",
     "Reward",
     "RewardConfig",
+    "RewardModel",
     "Several",
     "Verdict",
     "extract_answer",

@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.answers.worker_process import WorkerProcess
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
 from rlobj.rewards.function_worker import ColumnValue
@@ -275,22 +275,27 @@ class Reward(Primitive):
         """The functions that it names."""
         return [each.target for each in getattr(self, "of", [self]) if hasattr(each, "target")]
 
-    def with_targets(self, change: Callable[[str], str]) -> Self:
-        """A copy with other targets of custom functions.
+    @property
+    def models(self) -> list[str]:
+        """The reward models that it names."""
+        return [each.model for each in getattr(self, "of", [self]) if hasattr(each, "model")]
 
-        Args:
-            change: old target -> new target.
-        """
-        target = getattr(self, "target", None)
-        return self if target is None else self.model_copy(update={"target": change(target)})
+    @property
+    def needs_answers(self) -> bool:
+        """Whether problems without an answer cannot be graded."""
+        return len(self.models) < len(getattr(self, "of", [self]))
 
     def seen_from(self, home: Path) -> Self:
         """A copy with the absolute paths of files with functions, which are seen from `home`."""
-        return self.with_targets(functools.partial(located_target, home=home))
+        target = getattr(self, "target", None)
+        update = {} if target is None else {"target": located_target(target, home)}
+        return self.model_copy(update=update)
 
     def recorded(self) -> dict[str, Any]:
         """The settings that can change a grade."""
-        hidden: dict[str, Any] = dict.fromkeys(("workers", "concurrency", "max_failures"), True)
+        hidden: dict[str, Any] = dict.fromkeys(
+            ("workers", "concurrency", "max_failures", "server", "device", "batch_tokens"), True
+        )
         several = {"name": True, "weight": True, "of": {"__all__": hidden}}
         return self.model_dump(mode="json", exclude={**hidden, **several})
 
@@ -389,6 +394,13 @@ class _GymGrader(FunctionGrader):
         super().__init__(self._score)
         self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
 
+    def check(self, problems: Sequence[Problem]) -> None:
+        try:
+            for problem in problems:
+                self._asked(problem)
+        except RunError as error:
+            raise ConfigError(str(error)) from error
+
     def __enter__(self) -> Self:
         self._worker.start()
         return self
@@ -396,13 +408,17 @@ class _GymGrader(FunctionGrader):
     def __exit__(self, *_: object) -> None:
         self._worker.stop()
 
-    def _score(self, response: str, problem: Problem) -> Graded:
-        asked: Any = problem.extra.get("reasoning_gym")
+    def _asked(self, problem: Problem) -> Any:
+        asked = problem.extra.get("reasoning_gym")
         if asked is None:
             raise RunError(
                 f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
                 "grades no other; use data=reasoning-gym:NAME, or another reward."
             )
+        return asked
+
+    def _score(self, response: str, problem: Problem) -> Graded:
+        asked = self._asked(problem)
         found = _ANSWER.findall(response)
         answer = found[-1].strip() if found else None
         gold = problem.answer or None

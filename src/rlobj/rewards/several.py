@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
@@ -66,9 +67,8 @@ class Several(Reward):
     def weights(self) -> tuple[float, ...]:
         return (*(each.weight for each in self.of), *([1.0] if self.overlong else []))
 
-    def with_targets(self, change: Callable[[str], str]) -> Self:
-        of = tuple(each.with_targets(change) for each in self.of)
-        return self.model_copy(update={"of": of})
+    def seen_from(self, home: Path) -> Self:
+        return self.model_copy(update={"of": tuple(each.seen_from(home) for each in self.of)})
 
     def open(self, functions: Mapping[str, Callable[..., Any]] | None = None) -> Grader:
         """Return a grader with all rewards.

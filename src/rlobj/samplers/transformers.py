@@ -214,8 +214,7 @@ class TransformersSampler:
             ids = tokens.tolist()
             texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
             found = zip(
-                *(places.tolist(), ids, logprobs.tolist(), texts, stopped.tolist()),
-                strict=True,
+                *(places.tolist(), ids, logprobs.tolist(), texts, stopped.tolist()), strict=True
             )
             for place, own, values, text, stop in found:
                 row, finish = rows[place], "stop" if stop else "length"

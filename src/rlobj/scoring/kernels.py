@@ -4,7 +4,7 @@
     _differentiate_kernel  the gradient of the products, in place or in half precision
 
 A program processes its row in blocks. It updates the same sums for each block as the torch version
-does for each tile. The kernels were tested with Triton's interpreter on a CPU and not timed.
+does for each tile. On one H200, a tile is read at 3.3 TB/s (benchmarks/results/gpu.md).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
 
-BLOCK = 4096
+BLOCK = 2048
 """The largest number of logits in a program's block: 16 in the registers of each thread."""
 
-WARPS = 8
+WARPS = 4
 
 _SUMS = "maximum_ mass_ target_ slope_ square_ square_slope_ largest_"
 ONE_A_ROW = ["targets", *_SUMS.split(), "constant_"]

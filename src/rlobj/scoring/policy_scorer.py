@@ -136,7 +136,8 @@ class PolicyScorer(nn.Module):
 
         Args:
             input_ids: [B, T].
-            attention_mask: 1 at real tokens, [B, T]; None for packed sequences.
+            attention_mask: 1 at real tokens, [B, T]; None if all tokens are real, or if padding is
+                on the right and attention is causal, so that no real token reads it.
             response_mask: True at the tokens to score, [B, T]; never at a sequence's first token.
             position_ids: the position of each token in its sequence, [B, T]; None for padded ones.
             **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
@@ -163,6 +164,9 @@ class PolicyScorer(nn.Module):
     ) -> tuple[Tensor | None, ...]:
         """The inputs of `forward` for some sequences, packed or padded.
 
+        There is no attention mask: with one, attention takes a slower kernel and each layer keeps
+        a mask of a row's length for every token.
+
         Args:
             sequences: pairs of prompt and response token ids.
             device: the device of the inputs.
@@ -170,7 +174,9 @@ class PolicyScorer(nn.Module):
         Raises:
             BatchError: a response has no prompt.
         """
-        return (pack_sequences if self.packed else pad_sequences)(sequences, device)
+        pad_or_pack = pack_sequences if self.packed else pad_sequences
+        input_ids, _, *rest = pad_or_pack(sequences, device)
+        return input_ids, None, *rest
 
     def _trunk(
         self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None

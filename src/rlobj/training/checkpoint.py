@@ -47,6 +47,10 @@ class _Stream(TypedDict):
     problems: str
 
 
+class _Streams(TypedDict):
+    sources: dict[str, _Stream]
+
+
 class State(Model):
     """What `state.json` holds."""
 
@@ -55,7 +59,7 @@ class State(Model):
     step: NonNegativeInt
     objective: dict[str, Any]
     """Controllers by name, and `update`."""
-    stream: _Stream
+    stream: _Stream | _Streams
     """See `ProblemStream.state`."""
     failures: dict[str, NonNegativeInt]
     """See `Skips.state`."""

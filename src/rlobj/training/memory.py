@@ -1,79 +1,68 @@
-"""The memory that a run needs on each GPU: weights, gradients, moments, copies, vLLM.
-
-Activations are not counted. They depend on `training.micro_batch_tokens`.
-"""
+"""The memory that a run needs on each GPU, by phase and part, and settings with which it fits."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import functools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import nn
+from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
-from rlobj.models.embedded import build_policy
 from rlobj.models.location import score_folder
-from rlobj.models.policy import score_dtype
+from rlobj.training.activations import WORD, MicroBatch
+from rlobj.training.sizes import GIB, Cards, Size, card_bytes
 
-GIB = 1 << 30
+logger = logging.getLogger(__name__)
+
+MARGIN = 0.08
+"""Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
+
+PROMPT = 1024
+"""Tokens of the longest prompt, if `data.max_prompt_tokens` does not say."""
+
+ZERO_LIVE = 1_000_000_000
+"""Parameters that ZeRO 3 keeps gathered (`stage3_max_live_parameters`)."""
+
+ZERO_BUCKET = 50_000_000
+"""Elements in a bucket of gradients of ZeRO."""
+
+VLLM_WORK = 2 * GIB
+"""What vLLM needs beside weights and cache: activations and captured graphs."""
+
+USUAL, USEFUL = 16384, 5
+"""The micro-batch of "auto" before `choose`. How many `choose` tries without recomputation: from
+65536 to 4096 tokens, since smaller ones leave a GPU idle."""
+
+STRATEGY, RECOMPUTE = "training.strategy", "training.gradient_checkpointing"
+TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
+
+OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
+"""What `training.offload` moves to the host."""
+
+BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values")
+"""The parts that depend on how long responses are, here the longest."""
+
+PROCESS = 3 * GIB
+"""Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
+
+PHASES = ("sampling", "scoring", "backward", "optimizer")
 
 
-@dataclass(frozen=True)
-class Size:
-    """The number of parameters of a model.
+class Use(NamedTuple):
+    """Bytes of a part of a run in each phase."""
 
-    Attributes:
-        total: without adapters.
-        adapters: of LoRA adapters of rank 1.
-    """
-
-    total: int
-    adapters: int
+    sampling: float = 0.0
+    scoring: float = 0.0
+    backward: float = 0.0
+    optimizer: float = 0.0
 
     @classmethod
-    def of(cls, model: Any, lora: LoraConfig | None) -> Size:
-        """Count the parameters of a transformers model, on any device."""
-        targets = "all-linear" if lora is None else lora.targets
-        layers = [
-            layer
-            for name, layer in model.named_modules()
-            if isinstance(layer, nn.Linear)
-            and layer is not model.get_output_embeddings()
-            and (targets == "all-linear" or name.rpartition(".")[2] in targets)
-        ]
-        total = sum(parameter.numel() for parameter in model.parameters())
-        return cls(total, sum(layer.in_features + layer.out_features for layer in layers))
-
-    @classmethod
-    def named(cls, config: ModelConfig, *, local: bool = False) -> Size | None:
-        """Count the parameters of the model that a configuration names, without its weights.
-
-        Args:
-            config: the model's settings.
-            local: do not ask the hub for `config.json`.
-
-        Returns:
-            None if `config.json` cannot be read.
-        """
-        if config.name is None:
-            return cls.of(build_policy(0), config.lora)
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        code = config.trust_remote_code
-        try:
-            found = AutoConfig.from_pretrained(
-                config.name, trust_remote_code=code, local_files_only=local
-            )
-            with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(found, trust_remote_code=code)
-        except (OSError, ValueError):
-            return None
-        return cls.of(model, config.lora)
+    def always(cls, each: float) -> Use:
+        """The same in every phase."""
+        return cls(each, each, each, each)
 
 
 @dataclass(frozen=True)
@@ -81,40 +70,33 @@ class Memory:
     """The memory of one process.
 
     Attributes:
-        parts: (bytes while sampling, bytes in an update) of each part of a run.
+        parts: bytes of each part of a run, by phase.
         card: bytes of the GPU; None = there is none.
+        sequences: the longest sequences that fit the cache of keys and values; None = no vLLM.
+        host: bytes of the machine's memory that the process needs beside them.
     """
 
-    parts: Mapping[str, tuple[float, float]]
+    parts: Mapping[str, Use]
     card: int | None
+    sequences: int | None = None
+    host: float = 0.0
 
     @property
-    def needed(self) -> tuple[float, float]:
-        """Bytes while sampling, and bytes in an update."""
-        sampling, training = zip(*self.parts.values(), strict=True)
-        return sum(sampling), sum(training)
+    def needed(self) -> Use:
+        """Bytes of all parts together, by phase."""
+        return Use(*(sum(each) for each in zip(*self.parts.values(), strict=True)))
 
     @property
     def fits(self) -> bool:
-        """Whether the GPU has as much, or there is none."""
-        return self.card is None or max(self.needed) <= self.card
+        """Whether the GPU has as much with a margin, or there is none."""
+        room = self.sequences is None or self.sequences > 0
+        return self.card is None or (room and max(self.needed) <= (1 - MARGIN) * self.card)
 
-
-def bytes_per_parameter(strategy: str, ranks: int) -> tuple[float, float]:
-    """Bytes of a trained parameter in each process: while sampling, and in an update.
-
-    ddp has weights and two moments of 4 bytes, and in an update gradients and temporary tensors;
-    several processes keep their gradients. ZeRO has a second copy of the weights, which it updates.
-    It shards that copy and the moments, in stage 2 also the gradients, and in stage 3, as fsdp2,
-    everything.
-    """
-    return {
-        "ddp": (12 if ranks == 1 else 16, 16.3),
-        "zero1": (4 + 12 / ranks, 8 + 12 / ranks),
-        "zero2": (4 + 12 / ranks, 4 + 16 / ranks),
-        "zero3": (20 / ranks, 35 / ranks),
-        "fsdp2": (20 / ranks, 35 / ranks),
-    }[strategy]
+    @property
+    def hopeless(self) -> bool:
+        """Whether the GPU has less than the parts that do not depend on responses."""
+        sure = Memory({k: each for k, each in self.parts.items() if k not in BY_TOKENS}, self.card)
+        return self.card is not None and max(sure.needed) > self.card
 
 
 def estimate(
@@ -123,54 +105,284 @@ def estimate(
     """Estimate the memory of each process of a run.
 
     Args:
-        config: the run.
+        config: the run; settings that are "auto" count as their usual value.
         size: of its model.
         strategy: a strategy other than "auto".
         ranks: number of processes, each with a GPU of its own.
-        card: bytes of the GPU; None = there is none.
+        card: bytes of the GPU; None = there is none, and a run on the CPU computes in float32.
     """
-    lora, sampling = config.model.lora, config.sampling
-    sharded = strategy in ("zero3", "fsdp2")
+    sharded = ranks if strategy in ("zero3", "fsdp2") else 1
+    lora = config.model.lora
     trained = size.total if lora is None else lora.rank * size.adapters
-    low, high = (trained * each for each in bytes_per_parameter(strategy, ranks))
-    parts = {"weights, gradients, moments": (low, high)}
-    copy = (4.0 * size.total, 4.0 * size.total)
+    parts = dict(_states(trained, size, strategy, ranks))
+    own = WORD * trained / (1 if strategy == "ddp" else ranks)
+    squares = own if card else min(own, 2.0 * WORD * size.matrix)  # a tensor at a time on a CPU
+    parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
+    offload = card and config.training.offload
+    moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
-        frozen = copy[0] / ranks if sharded else copy[0]
-        parts = {"frozen weights": (frozen, frozen), "adapters": (low, high)}
+        parts["frozen weights"] = Use.always(WORD * size.total / sharded)
     for name in sorted(config.objective.read_scores):
         score = config.scores.get(name, ScoreConfig())
-        if kept := _score_bytes(score, config, size, trained) / (ranks if sharded else 1):
-            parts["reference model" if score.required else f"score {name}"] = (kept, kept)
-    if sampling.engine == "transformers" and (sharded or sampling.async_depth):
-        parts["sampler's copy"] = copy
-    if sampling.engine == "vllm":
-        settings = sampling.vllm
-        share: float = size.total * (4 if config.model.dtype == "float32" else 2)
-        if settings.kv_cache_bytes == "auto":
-            share = max(share, settings.gpu_memory_utilization * (card or 0))
-        else:
-            share += settings.kv_cache_bytes
-        parts["vLLM"] = (share, share if settings.sleep_level == 0 else 0.0)
-    return Memory(parts, card)
+        if kept := _score_bytes(score, config, size, trained, card) / sharded:
+            label = "reference model" if score.required else f"score {name}"
+            parts[label] = Use.always(kept)
+    batch = micro_batch(config, size, ranks, card)
+    parts["activations"] = Use(backward=batch.kept())
+    tile, work = batch.tile(), batch.backward()
+    parts["tile of logits"] = Use(0, tile, tile, 0)
+    parts["temporary tensors"] = Use(0, max(batch.forward() - tile, 0), work - tile, 0)
+    if batch.half:
+        inside = 2.0 * (size.total - size.ends)
+        sampling = inside if config.sampling.engine == "transformers" else 0.0
+        layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
+        update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
+        parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
+    return _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
 
 
-def _score_bytes(score: ScoreConfig, config: RunConfig, size: Size, trained: float) -> float:
+def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
+    """The largest micro-batch of a run: a sequence that is longer has its own."""
+    training, sampling, dtype = config.training, config.sampling, config.model.dtype
+    budget, length = training.micro_batch_tokens, longest(config, size)
+    step = -(-sampling.prompts_per_step * sampling.group_size // ranks) * length
+    return MicroBatch(
+        size,
+        tokens=min(max(budget if isinstance(budget, int) else USUAL, length), step),
+        half=dtype == "bfloat16" or (dtype == "auto" and card is not None),
+        lora=config.model.lora is not None,
+        recompute=training.gradient_checkpointing is True,
+    )
+
+
+def longest(config: RunConfig, size: Size) -> int:
+    """Tokens of the longest prompt with the longest response."""
+    prompt = config.data.max_prompt_tokens or PROMPT
+    return min(prompt + config.sampling.max_tokens, size.context or 1 << 40)
+
+
+def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[tuple[str, Use]]:
+    """Weights, gradients and moments that are trained, and what the strategy adds.
+
+    ddp has all of them, and several processes keep their gradients. ZeRO has a second copy of the
+    weights, which it updates. It shards that copy and the moments, in stage 2 also the gradients,
+    and in stage 3, as fsdp2, everything; then some weights are gathered while they are used.
+    """
+    whole, part = WORD * trained, WORD * trained / ranks
+    sharded = strategy in ("zero3", "fsdp2")
+    yield "weights", Use.always(part if sharded else whole)
+    if strategy in ("zero1", "zero2", "zero3"):
+        yield "weights that ZeRO updates", Use.always(part)
+    if strategy in ("ddp", "zero1"):
+        kept = whole if strategy == "ddp" and ranks > 1 else 0.0
+        yield "gradients", Use(kept, kept, whole, whole)
+    else:
+        yield "gradients", Use(0, 0, part, part)
+    yield "moments", Use.always(2 * whole if strategy == "ddp" else 2 * part)
+    if strategy.startswith("zero"):
+        yield "buckets of gradients", Use(0, 0, 2 * WORD * min(ZERO_BUCKET, trained), part)
+    if sharded:
+        layer = (size.total - size.ends) / max(size.layers, 1)
+        live = size.ends + 2 * layer
+        if strategy == "zero3":
+            live = min(size.total, max(live, ZERO_LIVE))
+        gathered, gradients = WORD * live, WORD * min(trained, size.ends + layer)
+        yield "gathered weights", Use(0, gathered, gathered + gradients, 0)
+
+
+def _score_bytes(
+    score: ScoreConfig, config: RunConfig, size: Size, trained: float, card: int | None
+) -> float:
     """Bytes that the weights of a score take on all ranks together, or on each without shards."""
     if score.is_policy:
         return 4.0 * trained if score.ema or score.every else 0.0
     if score.server or (score.required and config.model.lora is not None):
         return 0.0
-    named = None
-    if not score.required:
-        named = Size.named(ModelConfig(name=score_folder("", score)))
-    return float((named or size).total * score_dtype(score).itemsize)
+    named = None if score.required else _named(score_folder("", score))
+    usual = card is not None and not score.required
+    half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
+    return (named or size).total * (2.0 if half else 4.0)
+
+
+@functools.cache
+def _named(folder: str) -> Size | None:
+    """The size of a frozen model, read once."""
+    return Size.named(ModelConfig(name=folder))
+
+
+def _with_sampler(
+    config: RunConfig, size: Size, parts: dict[str, Use], card: int | None, host: float
+) -> Memory:
+    """The memory with what samples responses; a sharded policy is sampled from a copy."""
+    sampling, engine = config.sampling, config.sampling.engine
+    word = 4 if config.model.dtype == "float32" or not card else 2
+    weights = float(word * size.total)
+    cached = 2 * size.layers * size.keys * word
+    sequence = cached * longest(config, size)
+    if engine == "transformers":
+        if "gathered weights" in parts or sampling.async_depth:
+            parts["sampler's copy"] = Use.always(WORD * size.total)
+        parts["keys and values"] = Use(max(cached * sampling.batch_tokens, sequence))
+    if engine != "vllm":
+        return Memory(parts, card, host=host)
+    settings = sampling.vllm
+    share, cache = settings.gpu_memory_utilization, settings.kv_cache_bytes
+    whole = (share if isinstance(share, float) else 0.5) * (card or 0)
+    taken = weights + cache if isinstance(cache, int) else max(weights, whole)
+    room = cache if isinstance(cache, int) else max(0.0, taken - weights - VLLM_WORK)
+    parts["vLLM"] = Use.always(taken) if settings.sleep_level == 0 else Use(taken)
+    host += weights if settings.sleep_level == 1 else 0.0
+    return Memory(parts, card, int(room / max(sequence, 1)), host)
+
+
+class Choice(NamedTuple):
+    """A value that fits, for a setting that nothing else has set."""
+
+    setting: str
+    value: Any
+    reason: str
+
+
+def read_setting(config: RunConfig, setting: str) -> Any:
+    """The value of a setting, such as training.strategy."""
+    return functools.reduce(getattr, setting.split("."), config)
+
+
+def is_open(config: RunConfig, setting: str) -> bool:
+    """Whether a setting is left to `choose`: it is "auto", or was not given."""
+    section, _, name = setting.rpartition(".")
+    given = read_setting(config, section).model_fields_set
+    return name not in given or read_setting(config, setting) == "auto"
+
+
+def with_settings(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """The configuration with other values of some settings, which are not checked."""
+
+    def changed(section: Any, path: Sequence[str], value: Any) -> Any:
+        name, *rest = path
+        inner = changed(getattr(section, name), rest, value) if rest else value
+        return section.model_copy(update={name: inner})
+
+    for setting, value in values.items():
+        config = changed(config, setting.split("."), value)
+    return config
+
+
+def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
+    """Choose the settings that decide whether a run fits, if they are open.
+
+    The strategy is the first of ddp and fsdp2 that fits, without recomputation if possible. The
+    micro-batch is the largest power of two that fits. vLLM gets what training leaves.
+
+    Args:
+        config: the run. A setting is open if it is "auto" or was not given.
+        size: of its model.
+        cards: the GPUs.
+
+    Returns:
+        The choices, each with its reason. If nothing fits, those that need least.
+    """
+    found: list[Choice] = []
+
+    def take(setting: str, value: Any, reason: str) -> None:
+        nonlocal config
+        if is_open(config, setting):
+            found.append(Choice(setting, value, reason))
+            config = with_settings(config, {setting: value})
+
+    take("sampling.engine", "vllm", "the fastest sampler on a GPU")
+    if config.sampling.engine == "vllm":
+        take("sampling.vllm.sleep_level", 2, "every update sends vLLM new weights")
+    fit = _fitting(config, size, cards, ["ddp", "fsdp2"] if cards.count > 1 else ["ddp"])
+    needed = f"{fit.memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
+    without = "do not fit" if fit.values[RECOMPUTE] else "fit"
+    reasons = {
+        STRATEGY: "ddp does not fit" if fit.values[STRATEGY] != "ddp" else "it is the simplest",
+        RECOMPUTE: f"without it, activations {without}",
+        TOKENS: f"the largest that fits: a backward pass needs {needed}"
+        if fit.memory.fits
+        else f"the smallest, and a backward pass needs {needed}",
+        SHARE: "what training leaves",
+    }
+    for setting, value in fit.values.items():
+        take(setting, value, reasons[setting])
+    return found
+
+
+class _Fit(NamedTuple):
+    values: dict[str, Any]
+    memory: Memory
+
+
+def _fitting(config: RunConfig, size: Size, cards: Cards, strategies: Sequence[str]) -> _Fit:
+    """The first values of the open settings that fit; if none does, the last that were tried."""
+
+    def tried(setting: str, values: Sequence[Any]) -> Sequence[Any]:
+        return values if is_open(config, setting) else [read_setting(config, setting)]
+
+    powers = [1 << power for power in range(16, 9, -1)]
+    tries = [
+        {STRATEGY: strategy, RECOMPUTE: again, TOKENS: tokens}
+        for strategy in tried(STRATEGY, strategies)
+        for again in tried(RECOMPUTE, [False, True])
+        for tokens in tried(TOKENS, powers if again else powers[:USEFUL])
+    ]
+    for values in tries:
+        changed, strategy = with_settings(config, values), values[STRATEGY]
+        if config.sampling.engine == "vllm":
+            [values[SHARE]] = tried(SHARE, [_share(changed, size, strategy, cards)])
+            changed = with_settings(changed, values)
+        memory = estimate(changed, size, strategy, cards.count, cards.bytes)
+        if memory.fits:
+            break
+    return _Fit(values, memory)
+
+
+def _share(config: RunConfig, size: Size, strategy: str, cards: Cards) -> float:
+    """vLLM's share of a GPU in steps of 0.05: what training leaves, at most 0.85."""
+    nothing = with_settings(config, {"sampling.engine": "vllm-server"})
+    taken = estimate(nothing, size, strategy, cards.count, cards.bytes).needed
+    awake = max(taken) if config.sampling.vllm.sleep_level == 0 else taken.sampling
+    return max(0.05, min(0.85, int((1 - MARGIN - awake / cards.bytes) * 20) / 20))
+
+
+def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tuple[str, Memory]]:
+    """Changes with which a run fits its GPUs, as `set KEY=VALUE` lines, the smallest first.
+
+    Args:
+        config: the run.
+        size: of its model.
+        strategy: a strategy other than "auto".
+        cards: the GPUs.
+    """
+    again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
+    tries = [("", again, strategy, cards.count), ("", again, "fsdp2", cards.count)]
+    if config.model.lora is None:
+        lora = {**again, "model.lora": LoraConfig()}
+        tries += [("set model.lora.rank=16 ", lora, x, cards.count) for x in (strategy, "fsdp2")]
+    tries += [("", again, "fsdp2", cards.count * 2**power) for power in range(1, 7)]
+    found: list[tuple[str, Memory]] = []
+    for text, changes, chosen, count in tries:
+        more = Cards(count, cards.bytes)
+        values, memory = _fitting(with_settings(config, changes), size, more, [chosen])
+        old = {STRATEGY: strategy}
+        lines = [
+            f"set {name}={str(value).lower()}"
+            for name, value in values.items()
+            if value != old.get(name, read_setting(config, name))
+        ]
+        if memory.fits and (count > 1 or chosen == strategy):
+            wider = f", processes={count}" if count > cards.count else ""
+            found.append((text + " ".join(lines) + wider, memory))
+            if wider:
+                break
+    return found
 
 
 def require_memory(
     config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None
 ) -> None:
-    """Check that a run can fit the GPU.
+    """Check that a run can fit the GPU. If only long responses do not fit, this is a warning.
 
     Raises:
         ConfigError: it cannot; the message has changes with which it can.
@@ -178,19 +390,17 @@ def require_memory(
     memory = estimate(config, size, strategy, ranks, card)
     if card is None or memory.fits:
         return
-    adapted = config.model.model_copy(update={"lora": LoraConfig()})
-    lora = config.model_copy(update={"model": adapted})
-    ways = {"set model.lora.rank=16": estimate(lora, size, strategy, ranks, card)}
-    for count in (each for each in (2, 4, 8, 16, 32) if each >= ranks):
-        way = f"set training.strategy=zero3, processes={count}"
-        ways[way] = estimate(config, size, "zero3", count, card)
-    fitting = [f"{way}: {_gib(each)}" for way, each in ways.items() if each.fits]
-    raise ConfigError(
-        f"the run cannot fit the GPU: a process needs {_gib(memory)} without activations, and the "
-        f"GPU has {card / GIB:.1f} GiB. rlobj train --dry-run shows for what. It can fit with one "
-        "of these:\n  "
-        + "\n  ".join(fitting[:2] or ["a smaller model, or LoRA and zero3 over more processes"])
+    found = ways(config, size, strategy, Cards(ranks, card))
+    fitting = [f"{way}: {_gib(each)}" for way, each in found]
+    text = (
+        f"a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
+        f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
+        "these:\n  "
+        + "\n  ".join(fitting[:3] or ["a smaller model, or LoRA and fsdp2 over more GPUs"])
     )
+    if memory.hopeless:
+        raise ConfigError(f"the run cannot fit the GPU: {text}")
+    logger.warning("the run may need more memory than the GPU has: %s", text)
 
 
 def check_card(config: RunConfig, strategy: str, ranks: int, model: Any = None) -> None:
@@ -206,14 +416,6 @@ def check_card(config: RunConfig, strategy: str, ranks: int, model: Any = None) 
         size = Size.named(config.model) if model is None else Size.of(model, config.model.lora)
         if size is not None:
             require_memory(config, size, strategy, ranks, card)
-
-
-def card_bytes() -> int | None:
-    """The memory of this process's GPU; None = there is none."""
-    if not torch.cuda.is_available():
-        return None
-    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-    return torch.cuda.get_device_properties(index).total_memory
 
 
 def _gib(memory: Memory) -> str:

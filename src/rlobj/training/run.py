@@ -91,9 +91,10 @@ def train(
             place and needs `tokenizer`. Default: the embedded policy, which learns a built-in task
             or problems of digits and + - * , = only.
         tokenizer: of a model object.
-        data: training problems: built-in task, named data set, file, folder or hub id; or an
-            iterable of dicts with a question and an answer, such as
-            `{"prompt": "1+2=", "answer": "3"}`. Default without a model: `scratchpad`.
+        data: training problems: built-in task, named data set, file, folder or hub id; a list of
+            them, such as `[{"source": "a.jsonl", "weight": 2}, "b.jsonl"]`; or an iterable of
+            dicts with a question and an answer, such as `{"prompt": "1+2=", "answer": "3"}`.
+            Default without a model: `scratchpad`.
         eval_on: held-out problems, in the same forms, or a benchmark. Default: the test part of
             `data`.
         reward: a kind, such as "math" or "exact"; "file.py:function" or "package.module:function";
@@ -373,6 +374,10 @@ def prepared(config: RunConfig) -> RunConfig:
     require_inputs(config)
     scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
+    if isinstance(several := config.data.source, tuple):
+        data["source"] = tuple(
+            each.model_copy(update={"source": _absolute(each.source)}) for each in several
+        )
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
     columns = {x: located_target(y, Path.cwd()) for x, y in config.columns.items()}
@@ -393,9 +398,9 @@ def check_functions(config: RunConfig) -> None:
         from rlobj.training.rollouts.columns import OwnColumns
 
         OwnColumns(config).check(load_problems(config.data, "train"))
-    if config.rewards.targets:
+    if config.rewards.targets or config.rewards.models:
         with closing(config.rewards.open()) as grader:
-            answers = config.objective.reads_rewards
+            answers = config.objective.reads_rewards and config.rewards.needs_answers
             grader.check(load_problems(config.data, "train", answers=answers))
             refuse_unknown_accuracy(config, grader.says_right)
 
@@ -460,9 +465,9 @@ def _layers(settings: Mapping[str, Any] | None) -> list[Layer]:
     return [("settings", nested(path, value)) for path, value in (settings or {}).items()]
 
 
-def _absolute(name: str | None) -> str | None:
+def _absolute(name: Any) -> Any:
     """The name of a file or folder from the root; any other name as it is."""
-    if not name or name in {*TASKS, *NAMED_SOURCES, *BENCHMARKS}:
+    if not isinstance(name, str) or not name or name in {*TASKS, *NAMED_SOURCES, *BENCHMARKS}:
         return name
     return located(name, Path.cwd())
 
@@ -470,7 +475,7 @@ def _absolute(name: str | None) -> str | None:
 def recorded_objects(config: RunConfig) -> list[str]:
     """The arguments of `rlobj.train` that were objects when the run was started."""
     texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
-    found = [name for name, text in texts.items() if (text or "").startswith(PYTHON_OBJECT)]
+    found = [name for name, text in texts.items() if str(text).startswith(PYTHON_OBJECT)]
     if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
         found.append("reward")
     return [*found, *(["sampler"] if config.sampling.engine == "object" else [])]

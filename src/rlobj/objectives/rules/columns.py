@@ -1,10 +1,12 @@
-"""The names of the rule language: columns with their meanings, and functions."""
+"""The names of the rule language: columns and functions, which `columns.toml` lists."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 _RAW = {"reference": "ref_logprobs", "ref": "ref_logprobs", "proxy": "proxy_logprobs"}
 """The TokenBatch columns of log-probs that have a name of their own, by score."""
@@ -34,48 +36,16 @@ def score_columns(scores: Iterable[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    # name: (meaning, needed TokenBatch columns)
-    "prob": ("π, probability of the token under the current policy", ("logprobs",)),
-    "logprob": ("l = log π, nats", ("logprobs",)),
-    "surprisal": ("−log π, nats", ("logprobs",)),
-    "entropy": ("H of the current policy at the token's position, nats", ("entropy",)),
-    "old_prob": ("π_old, probability under the rollout's policy", ("old_logprobs",)),
-    "old_logprob": ("l0 = log π_old, nats", ("old_logprobs",)),
-    "old_surprisal": ("−log π_old, nats", ("old_logprobs",)),
-    "old_entropy": ("H of the rollout's policy, nats", ("old_entropy",)),
-    "advantage": ("A, the token's advantage", ()),
-    "reward": ("R, the response's reward; reward('name') is one of several", ("rewards",)),
-    "ratio": ("r = π / π_old", ("logprobs", "old_logprobs")),
-    "length": ("trained tokens in the response", ()),
-    "position": ("index in the response, from 0", ()),
-    "covariance": ("(A − mean A)·(l − mean l), means over the update's tokens", ("logprobs",)),
-    "proxy_gap": ("l_proxy − l, nats", ("proxy_logprobs", "logprobs")),
-    "ref_gap": ("l_ref − l, nats", ("ref_logprobs", "logprobs")),
-    **{
-        name: (f"{name.partition('_')[2]} of the score `reference`; see scores", reads)
-        for name, reads in score_columns(["reference"]).items()
-    },
-    "sampler_gap": ("l0 − l_sampler, nats", ("old_logprobs", "sampler_logprobs")),
-    "collision": ("Σ π² over the vocabulary", ("collision",)),
-    "old_collision": ("Σ π_old², of the rollout's policy", ("old_collision",)),
-    "gradient_norm": ("|A|·sqrt(1 − 2π + Σ π²), of the logits", ("logprobs", "collision")),
+    name: (meaning, tuple(reads)) for name, (meaning, *reads) in _TABLE["columns"].items()
 }
+"""Meaning of each column, and the TokenBatch columns that it needs."""
 
 BY_RESPONSE = ("reward", "length")
 """Columns with one value per response; all others have one per token."""
 
-FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "abs": ("number",),
-    "exp": ("number",),
-    "log": ("number",),
-    "sqrt": ("number",),
-    "sign": ("number",),
-    "minimum": ("number", "number"),
-    "maximum": ("number", "number"),
-    "clip": ("number", "low", "high"),
-    "when": ("rule", "number", "number"),
-}
+FUNCTIONS = {name: tuple(given.split()) for name, given in _TABLE["functions"].items()}
 """Functions and their arguments."""
 
 _DECLARED: ContextVar[tuple[str, ...]] = ContextVar("declared", default=())

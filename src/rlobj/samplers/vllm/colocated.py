@@ -57,10 +57,11 @@ def random_states_kept() -> Iterator[None]:
 
 def _launcher_variables() -> dict[str, str]:
     """Return the environment variables that a launcher such as torchrun would set."""
+    local = {"LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}  # the GPU
     if dist.is_initialized():
-        return {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}
+        return {"RANK": str(dist.get_rank()), **local}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", **address}
+    return {"RANK": "0", "WORLD_SIZE": "1", **address, **local}
 
 
 @contextlib.contextmanager

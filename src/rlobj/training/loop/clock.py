@@ -74,9 +74,7 @@ class Clock:
     """
 
     def __init__(
-        self,
-        callbacks: Sequence[Callback] = (),
-        device: torch.device | str = "cpu",
+        self, callbacks: Sequence[Callback] = (), device: torch.device | str = "cpu"
     ) -> None:
         self._callbacks = callbacks
         self._device = torch.device(device)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
@@ -17,33 +16,29 @@ from rlobj.training.loop.trainer import Trainer
 from rlobj.training.rollouts.sample_checks import SamplerGap
 
 
-def guarded(step: Callable[[Trainer], None]) -> Callable[[Trainer], None]:
-    """A step that leaves the run in order when it fails.
+@contextlib.contextmanager
+def guarded(trainer: Trainer) -> Iterator[None]:
+    """Leaves the run in order when a step fails.
 
     - If samples do not come from the policy, their rollout is deleted: no run may train on it.
     - If the sampler is lost, the steps done so far are saved.
     """
-
-    @functools.wraps(step)
-    def guarded_step(trainer: Trainer) -> None:
-        with explained(trainer):
-            try:
-                step(trainer)
-            except RankFailed:
-                raise
-            except RunError as error:
-                stage = trainer.learner.clock.stage
-                if stage in ("scoring", "updating") and isinstance(error, SamplerGap):
-                    if trainer.comm.rank == 0:
-                        trainer.journal.drop(trainer.learner.steps)
-                elif stage in ("syncing", "evaluating"):
-                    trainer.write()
-                    trainer.save(now=True)
-                elif stage == "sampling":
-                    trainer.save(now=True)
-                raise
-
-    return guarded_step
+    with explained(trainer):
+        try:
+            yield
+        except RankFailed:
+            raise
+        except RunError as error:
+            stage = trainer.learner.clock.stage
+            if stage in ("scoring", "updating") and isinstance(error, SamplerGap):
+                if trainer.comm.rank == 0:
+                    trainer.journal.drop(trainer.learner.steps)
+            elif stage in ("syncing", "evaluating"):
+                trainer.write()
+                trainer.save(now=True)
+            elif stage == "sampling":
+                trainer.save(now=True)
+            raise
 
 
 @contextlib.contextmanager

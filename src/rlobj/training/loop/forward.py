@@ -186,7 +186,9 @@ class ForwardPasses:
                 rows = torch.cat([masks[i] for i in part])
                 response_mask = response_mask.masked_scatter(response_mask, rows)
             inputs = (input_ids, attention_mask, response_mask, *rest)
-            with torch.autocast(device.type, self._autocast, enabled=self._autocast is not None):
+            # A pass reads each weight once: keeping its rounded copy would only take memory.
+            half = {"dtype": self._autocast, "enabled": self._autocast is not None}
+            with torch.autocast(device.type, **half, cache_enabled=False):
                 scores = scorer(*inputs, **(self._usual | settings))
             columns = {name: each for name, each in vars(scores).items() if each is not None}
             yield part, columns, number == len(parts)

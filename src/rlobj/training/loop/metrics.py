@@ -11,6 +11,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from rlobj.data import ProblemStream
 from rlobj.insight.diagnosis import agreed
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
@@ -63,6 +64,18 @@ def rollout_metrics(
         "tokens/sampled": whole["tokens"],
         "tokens/step": kept["tokens"],
     }
+
+
+def source_metrics(rollout: Rollout, stream: ProblemStream, comm: Comm) -> dict[str, float]:
+    """The epoch of each of several sources, and its share of the responses that are trained on."""
+    epochs = stream.epochs(rollout.stream)
+    if not epochs:
+        return {}
+    counts = Counter(response.problem.source for response in rollout.responses)
+    trained = comm.sum(torch.tensor([float(counts[name]) for name in epochs]))
+    shares = zip(epochs, (trained / trained.sum()).tolist(), strict=True)
+    found = {f"data/{name}/epoch": epoch for name, epoch in epochs.items()}
+    return found | {f"data/{name}/share": share for name, share in shares}
 
 
 def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) -> dict[str, float]:

@@ -30,9 +30,12 @@ from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
-from rlobj.data import Problem, ProblemStream, format_prompt, load_problems
+from rlobj.data import Problem, format_prompt, load_problems
+from rlobj.data.problems import stream_of
+from rlobj.data.sources import Source
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import RECIPES, embedded_policy
+from rlobj.models.loading import reading
 from rlobj.models.policy import (
     Policy,
     arithmetic,
@@ -155,6 +158,7 @@ class CallerInputs:
             name
             for name, settings in self.layers()
             if not isinstance(getattr(self, name), str | Path)
+            and not (name == "data" and _are_sources(self.data))
             and (name != "reward" or PYTHON_OBJECT in str(settings))
         ]
 
@@ -170,7 +174,7 @@ class CallerInputs:
 
     def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
         """What grades responses to the problems; to be entered."""
-        named = self.reward is not None or config.rewards.targets
+        named = self.reward is not None or config.rewards.targets or config.rewards.models
         if not named and not any(each.answer for each in problems):
             return Ungraded()  # a score is all that the objective reads
         if isinstance(config.rewards, Several):
@@ -184,11 +188,22 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
     """The settings that name an argument, with a text in place of a Python object."""
     if name == "reward":
         return {"rewards": _reward(value)}
+    if name == "data" and _are_sources(value):
+        return nested(_SETTINGS[name], list(value))
     text = str(value)
     if not isinstance(value, str | Path):
         kind = type(value).__name__ if name == "model" else "rows"
         text = "object" if name == "sampler" else f"{PYTHON_OBJECT}: {kind}>"
     return nested(_SETTINGS[name], text)
+
+
+def _are_sources(data: Any) -> bool:
+    """Whether data are several sources, and no rows: these have a question."""
+    return isinstance(data, list | tuple) and any(
+        isinstance(each, str | Path)
+        or (isinstance(each, Mapping) and "source" in each and each.keys() <= set(Source.keys()))
+        for each in data
+    )
 
 
 def _reward(reward: Any) -> Any:
@@ -285,8 +300,9 @@ def open_trainer(
                 *(config, objective, policy, parallel, initial.frozen, inputs.scorer)
             )
             hints = hints_of(config, policy, objective.read_scores, train)
-            stream = ProblemStream(train, seed=config.seed)
-            scorer = inputs.scorer(policy.model, config.training.packed)
+            stream = stream_of(train, config.data.weights, config.seed)
+            with reading(policy.model):
+                scorer = inputs.scorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
@@ -326,8 +342,13 @@ def _hardware(config: RunConfig) -> tuple[Parallel, torch.dtype | None]:
     training, autocast = config.training, arithmetic(config.model)
     usual = torch.get_num_threads() if torch.cuda.is_available() else 1
     torch.set_num_threads(usual if training.threads == "auto" else training.threads)
-    norm, seed = training.max_grad_norm, config.seed
-    parallel = open_parallel(training.strategy, max_grad_norm=norm, autocast=autocast, seed=seed)
+    parallel = open_parallel(
+        training.strategy,
+        max_grad_norm=training.max_grad_norm,
+        autocast=autocast,
+        seed=config.seed,
+        offload=training.offload == "cpu",
+    )
     return parallel, autocast
 
 
@@ -358,7 +379,8 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
     """
     data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
     rows = None if rows is None else list(rows)
-    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards)
+    answers = config.rewards.needs_answers
+    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards and answers)
     if not config.evaluation.every:
         return train, [], ""
     if rows is not None and held_out is None:
@@ -366,7 +388,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         if held_out is None and data.test is None:
             return train, [], " (no test problems were given)"
     try:
-        test = load_problems(data, "test", held_out)
+        test = load_problems(data, "test", held_out, answers=answers)
     except DataError as error:
         if held_out is not None or data.test is not None or data.test_fraction:
             raise
@@ -416,7 +438,8 @@ class InitialPolicy:
     def __init__(
         self, config: RunConfig, inputs: CallerInputs, parallel: Parallel, stack: ExitStack
     ) -> None:
-        self._config, self._inputs, self._device = config, inputs, parallel.device
+        self._config, self._inputs = config, inputs
+        self._device, self._shards = parallel.device, parallel.shards
         self._original, self._passed = inputs.passed("model"), None
         if self._original is None:
             self.source = config.model.name or _make_embedded(config, parallel, inputs.callbacks)
@@ -428,16 +451,24 @@ class InitialPolicy:
             passed.model.save_pretrained(self.source)
             passed.tokenizer.save_pretrained(self.source)
 
-    def frozen(self) -> Any:
-        """A copy of the model before training, on the device, that is never trained."""
+    def frozen(self, **placing: Any) -> Any:
+        """A copy of the model before training, on the device, that is never trained.
+
+        Args:
+            **placing: `dtype` and `hollow` of `load_model`.
+        """
         if self._original is None:
-            model: Any = load_model(self._config.model, self.source)
+            config = self._config.model
+            model: Any = load_model(config, self.source, device=self._device, **placing)
         else:
             model = copy.deepcopy(self._original)
         return model.to(self._device).eval().requires_grad_(False)
 
     def trained(self, checkpoint: Path | None) -> Policy:
-        """The policy to train, on the device: with the weights of a checkpoint if there is one."""
+        """The policy to train, on the device: with the weights of a checkpoint if there is one.
+
+        If ranks store shards, the weights may still be in their files.
+        """
         config = self._config
         adapter = weights = None
         if checkpoint is not None and config.model.lora is not None:
@@ -445,7 +476,11 @@ class InitialPolicy:
         elif checkpoint is not None:
             weights = str(checkpoint / "model")
         if self._passed is None:
-            policy = load_policy(config.model, config.data, weights or self.source, adapter)
+            policy = load_policy(
+                *(config.model, config.data, weights or self.source, adapter),
+                device=self._device,
+                hollow=self._shards,
+            )
         else:
             policy = self._passed
             if weights is not None:
@@ -517,7 +552,7 @@ def _short_enough(
 
 def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | None:
     """What finds the spurious tokens of responses that were graded right, if the task can say."""
-    task = TASKS.get(config.data.source or "")
+    task = TASKS.get(str(config.data.source))
     if task is None or task.judge is None or inputs.passed("data") is not None:
         return None
     find, texts = task.judge, TokenTexts(tokenizer)
@@ -556,7 +591,7 @@ def _sampler(
             "sampler=..."
         )
     if settings.engine == "transformers":
-        apart = parallel.strategy in ("zero3", "fsdp2") or settings.async_depth > 0
+        apart = parallel.shards or settings.async_depth > 0
         return TransformersSampler(
             initial.frozen() if apart else policy.model,
             policy.tokenizer,

@@ -21,7 +21,8 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
-from rlobj.models.policy import Policy, frozen, load_score, prompt_limit
+from rlobj.models.loading import reading
+from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype
 from rlobj.models.tokenizers import with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
@@ -281,7 +282,7 @@ def open_scores(
     objective: Objective,
     policy: Policy,
     parallel: Parallel,
-    initial: Callable[[], Any],
+    initial: Callable[..., Any],
     scorer: Callable[..., PolicyScorer],
 ) -> dict[str, Score]:
     """Load the models of the scores that the objective reads, and connect to their servers.
@@ -326,13 +327,17 @@ def open_scores(
         elif settings.required and config.model.lora is not None:  # the reference
             found[name] = Score(settings, bare=True)
         else:
+            placing = {"dtype": score_dtype(settings), "hollow": parallel.shards}
             if settings.required:
-                model = initial()
+                model = initial(**placing)
             else:
-                model = load_score(name, settings, config.model, policy.tokenizer)
+                of = (name, settings, config.model, policy.tokenizer)
+                model = load_score(*of, device=parallel.device, **placing)
             try:
                 _require_context(config, policy.model, model)
-                own = scorer(frozen(model, settings, parallel.device), config.training.packed)
+                model = frozen(model, settings, parallel.device)
+                with reading(model):
+                    own = scorer(model, config.training.packed)
             except ConfigError as error:
                 raise ConfigError(f"scores.{name}: {error}") from error
             found[name] = Score(settings, parallel.frozen(own), own_end=end)

@@ -15,19 +15,19 @@ from rlobj.training.loop.failures import guarded
 from rlobj.training.loop.trainer import Trainer
 
 
-@guarded
 def run_step(trainer: Trainer) -> None:
     """One rollout with all its updates, then everything that is due."""
-    learner = trainer.learner
-    rollout = trainer.collect()
-    if trainer.metrics["reward/groups"] > 0:
-        trainer.metrics |= learner.train_on(rollout, trainer.after_update)
-    else:  # no group has responses that differ in reward
-        trainer.metrics |= trainer.check_samples(rollout)
-    learner.steps += 1
-    learner.scores.follow(learner.steps)
-    trainer.record_rollout(rollout)
-    trainer.sync()
-    trainer.evaluate()
-    trainer.write()
-    trainer.save()
+    with guarded(trainer):
+        learner = trainer.learner
+        rollout = trainer.collect()
+        if trainer.metrics["reward/groups"] > 0:
+            trainer.metrics |= learner.train_on(rollout, trainer.after_update)
+        else:  # no group has responses that differ in reward
+            trainer.metrics |= trainer.check_samples(rollout)
+        learner.steps += 1
+        learner.scores.follow(learner.steps)
+        trainer.record_rollout(rollout)
+        trainer.sync()
+        trainer.evaluate()
+        trainer.write()
+        trainer.save()

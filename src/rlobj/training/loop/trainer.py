@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import InitVar, dataclass, field
@@ -32,7 +33,8 @@ from rlobj.config.run_folder import (
 )
 from rlobj.config.starting import doubts
 from rlobj.data import Problem, ProblemStream
-from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade, summarise
+from rlobj.evaluation import sample_and_grade
+from rlobj.evaluation.summary import ProblemCounts, summarise_counts
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
@@ -44,7 +46,7 @@ from rlobj.samplers.types import WeightsLost, seed_generators
 from rlobj.training import checkpoint
 from rlobj.training.loop.clock import Callback
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics
+from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics, source_metrics
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
@@ -85,6 +87,7 @@ class Trainer:
         trackers: where metrics go beside metrics.jsonl.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
+        saved_at: `time.monotonic()` when it was written, or when the steps of this session began.
         begun: findings of the last step that the step before did not have; on the first rank.
         journal: the rollouts on disk.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
@@ -109,6 +112,7 @@ class Trainer:
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
+    saved_at: float = field(default_factory=time.monotonic)
     begun: list[Finding] = field(default_factory=list)
 
     def __post_init__(self, make_collector: Callable[..., Collector]) -> None:
@@ -199,6 +203,7 @@ class Trainer:
             self.evaluate()
             self.write_metrics()
         self.learner.clock.restart()
+        self.saved_at = time.monotonic()
 
     def facts(self, name: str, size: str, note: str) -> dict[str, str]:
         """What the run works with, in short texts by name.
@@ -283,6 +288,7 @@ class Trainer:
         measured = rollout_metrics(rollout, self.comm, names, decoupled)
         self.metrics = {"step": step + 1, **measured}
         self.metrics |= sameness_metrics(rollout, self.comm)
+        self.metrics |= source_metrics(rollout, self.stream, self.comm)
         self.metrics["train/learning_rate"] = rate
         self.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
         return rollout
@@ -386,7 +392,7 @@ class Trainer:
             return
         self.learner.clock.start("evaluating")
 
-        def own() -> list[GradedProblem]:
+        def own() -> list[ProblemCounts]:
             self._seed("held-out rewards")
             with together(comm, "evaluating", survive=done > 0):
                 part = sample_and_grade(
@@ -398,12 +404,11 @@ class Trainer:
                     count=evaluation.samples,
                     seed=derive_seed(self.config.seed, "evaluation"),
                 )
-                return list(part.problems)
+                return [ProblemCounts.of(each) for each in part.problems]
 
         ranks = comm.gather(self.repeated(own))
         whole = [ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems))]
-        graded = GradedBenchmark("evaluation", tuple(whole))
-        summary = summarise(graded, says_right=self.grader.says_right)
+        summary = summarise_counts("evaluation", whole, self.grader.says_right)
         for callback in self.callbacks:
             callback.evaluated(done, summary)
         self.metrics |= summary.metrics()
@@ -437,8 +442,8 @@ class Trainer:
         """
         done, settings, comm = self.learner.steps, self.config.checkpoint, self.comm
         due = _due(done, settings.every) or done == self.config.training.steps or self._is_best()
-        if not (due or now):
-            if not settings.every and comm.rank == 0:
+        if not (due or now or self._is_late()):
+            if not (settings.every or settings.minutes) and comm.rank == 0:
                 self.journal.forget(before=done)  # no checkpoint will cover them
             return
         if done in (0, self.saved):
@@ -466,7 +471,7 @@ class Trainer:
                     *(self.run, done, self.parallel, self.policy, state, add_rollouts),
                     self.learner.scores.lagged,
                 )
-            self.saved = done
+            self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
                     best = best_checkpoint(self.run.path) if settings.best else None
@@ -479,11 +484,18 @@ class Trainer:
         for callback in self.callbacks:
             callback.saved(path)
 
+    def _is_late(self) -> bool:
+        """Whether `checkpoint.minutes` have passed since the last checkpoint, on the first rank."""
+        minutes = self.config.checkpoint.minutes
+        if minutes is None:
+            return False
+        return self.comm.broadcast(time.monotonic() - self.saved_at >= 60 * minutes)
+
     def _is_best(self) -> bool:
         """Whether this step's evaluation is better than that of every checkpoint; on all ranks."""
         settings = self.config.checkpoint
         value = self.metrics.get(measure_of([self.metrics]).key, math.nan)
-        if math.isnan(value) or not (settings.best and settings.every):
+        if math.isnan(value) or not (settings.best and (settings.every or settings.minutes)):
             return False
         _, measured = held_out(self.run.path)
         return self.comm.broadcast(all(value > other for other in measured.values()))

@@ -4,7 +4,7 @@
     zero1           DeepSpeed: moments are sharded
     zero2           DeepSpeed: moments and gradients are sharded
     zero3           DeepSpeed: moments, gradients and weights are sharded
-    fsdp2           torch's fully_shard: moments, gradients and weights are sharded; needs GPUs
+    fsdp2           torch's fully_shard: moments, gradients and weights are sharded
 
     parallel = open_parallel("auto", max_grad_norm=1.0, autocast=None, seed=0)
     scorer = parallel.prepare(PolicyScorer(model), AdamW(model.parameters()))

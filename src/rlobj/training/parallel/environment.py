@@ -30,7 +30,12 @@ _ZERO = ("zero1", "zero2", "zero3")
 
 
 def open_parallel(
-    strategy: str, *, max_grad_norm: float, autocast: torch.dtype | None, seed: int
+    strategy: str,
+    *,
+    max_grad_norm: float,
+    autocast: torch.dtype | None,
+    seed: int,
+    offload: bool = False,
 ) -> Parallel:
     """Connect to the other processes of the run.
 
@@ -39,17 +44,18 @@ def open_parallel(
         max_grad_norm: the gradient is clipped to this norm.
         autocast: dtype of the caller's forward passes under `torch.autocast`; None = float32.
         seed: seed of the global generators, the same on every rank.
+        offload: moments, and the weights that are updated, are in the memory of the CPU.
 
     Raises:
-        ConfigError: the strategy is not possible on this machine, DeepSpeed is too old, or
-            environment variables for several processes are missing.
+        ConfigError: the strategy has no offload, DeepSpeed is too old, or environment variables for
+            several processes are missing.
         MissingExtra: a zero strategy is requested, and DeepSpeed is not installed.
     """
     chosen = resolve_strategy(strategy, os.environ)
-    if chosen == "fsdp2" and not torch.cuda.is_available():
+    if offload and chosen not in ("zero2", "zero3"):
         raise ConfigError(
-            "training.strategy is 'fsdp2', which needs a GPU, and torch finds none on this "
-            "machine. On CPUs use one of ddp, zero1, zero2, zero3."
+            f"training.offload is cpu, and training.strategy is {chosen}: expected zero2 or zero3. "
+            "Set training.strategy=zero2, or training.offload=null"
         )
     if chosen in _ZERO:
         from accelerate.utils import compare_versions
@@ -67,13 +73,17 @@ def open_parallel(
         grouped = launched or chosen != "ddp"
         accelerator = open_processes(stack, grouped)
         seed_generators(seed)
-        parallel = build_parallel(chosen, accelerator, max_grad_norm, autocast)
+        parallel = build_parallel(chosen, accelerator, max_grad_norm, autocast, offload)
         parallel.on_close(stack.pop_all().close)
     return parallel
 
 
 def build_parallel(
-    strategy: str, accelerator: Any, max_grad_norm: float, autocast: torch.dtype | None
+    strategy: str,
+    accelerator: Any,
+    max_grad_norm: float,
+    autocast: torch.dtype | None,
+    offload: bool = False,
 ) -> Parallel:
     """Build the `Parallel` of a strategy.
 
@@ -82,12 +92,14 @@ def build_parallel(
         accelerator: result of `open_processes`; every strategy but ddp needs `grouped=True`.
         max_grad_norm: as in `open_parallel`.
         autocast: as in `open_parallel`.
+        offload: as in `open_parallel`.
     """
     if strategy in _ZERO:
         from rlobj.training.parallel.zero import Zero
 
         stage = int(strategy.removeprefix("zero"))
-        return Zero(accelerator, stage, max_grad_norm=max_grad_norm, autocast=autocast)
+        settings = {"max_grad_norm": max_grad_norm, "autocast": autocast, "offload": offload}
+        return Zero(accelerator, stage, **settings)
     if strategy == "fsdp2":
         return FullySharded(accelerator, strategy, max_grad_norm=max_grad_norm)
     return Replicated(accelerator, strategy, max_grad_norm=max_grad_norm)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
+from rlobj.models.loading import filled, is_hollow, replace_parameters, values
 from rlobj.ranks import ProcessGroup
 from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
 
@@ -64,7 +65,11 @@ class Parallel(ABC):
         rank: rank of this process, from 0.
         size: number of processes.
         strategy: name of the strategy.
+        shards: whether ranks store parts of the weights; then parameters may be hollow before
+            `prepare` and `frozen`, see `rlobj.models.loading`.
     """
+
+    shards = False
 
     def __init__(self, accelerator: Any, strategy: str, *, max_grad_norm: float) -> None:
         self.accelerator = accelerator
@@ -101,6 +106,8 @@ class Parallel(ABC):
 
     def frozen(self, scorer: PolicyScorer) -> Scorer:
         """A scorer that is never trained, spread over the ranks as the policy is."""
+        for _ in filled(scorer.parameters()):
+            pass
         return scorer
 
     def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
@@ -194,11 +201,24 @@ def _local(tensor: Any) -> Tensor:
 
 def _as(parameter: Any, tensor: Tensor) -> Tensor:
     """A copy of a whole tensor, which every rank has, sharded as the parameter is."""
-    tensor = tensor.to(parameter.device, parameter.dtype, copy=True)
-    if not isinstance(parameter, DTensor):
-        return tensor
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+    if isinstance(parameter, DTensor):
+        return _shard(parameter, tensor, parameter.device)
+    return values(tensor, parameter.device, parameter.dtype)
+
+
+def _shard(parameter: DTensor, tensor: Tensor, device: torch.device) -> DTensor:
+    """A parameter's shards, of which this rank copies its own, some rows of a whole tensor."""
+    mesh = parameter.device_mesh
+    rows = -(-len(tensor) // mesh.size())
+    part = tensor[mesh.get_local_rank() * rows :][:rows]
+    return DTensor.from_local(
+        values(part, device, parameter.dtype),
+        mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 class Replicated(Parallel):
@@ -238,6 +258,8 @@ class FullySharded(Parallel):
     would need memory for whole gradients on every rank.
     """
 
+    shards = True
+
     def frozen(self, scorer: PolicyScorer) -> Scorer:
         return sharded_scorer(scorer, self.device, self.size)
 
@@ -253,15 +275,36 @@ class FullySharded(Parallel):
 
 
 def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
-    """Let each rank store its part of a scorer's weights; a layer is gathered while it computes."""
+    """Let each rank store its part of a scorer's weights; a layer is gathered while it computes.
+
+    Of hollow parameters, each rank reads only its part.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     root.to(device)
+    unread = {name: x.unread for name, x in _named(root) if is_hollow(x)}
+    replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
     mesh = init_device_mesh(device.type, (ranks,))
     for layer in _layers(root.scorer.model.get_decoder()):
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
     fully_shard(root, mesh=mesh, reshard_after_forward=True)
+    names = {id(parameter): name for name, parameter in _named(root)}
+
+    def read(parameter: Any) -> nn.Parameter:
+        if (whole := unread.get(names[id(parameter)])) is None:
+            return parameter
+        return _like(parameter, _shard(parameter, whole(), device))
+
+    replace_parameters(root, read)
+
+
+def _named(root: nn.Module) -> Iterator[tuple[str, Any]]:
+    yield from root.named_parameters()
+
+
+def _like(parameter: nn.Parameter, tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
 
 
 def sharded_scorer(scorer: PolicyScorer, device: torch.device, ranks: int) -> Scorer:

@@ -7,11 +7,13 @@ import logging
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rlobj.models.loading import filled
 from rlobj.scoring import PolicyScorer
 from rlobj.training.parallel.strategies import (
     MOMENTS,
@@ -42,21 +44,31 @@ class Zero(Parallel):
         max_grad_norm: the gradient is clipped to this norm.
         autocast: dtype of forward passes; None = float32. DeepSpeed needs it, because on a GPU it
             disables a `torch.autocast` around its engine.
+        offload: moments and the weights that are updated are in the memory of the CPU, which
+            computes the step; stages 2 and 3.
     """
 
     def __init__(
-        self, accelerator: Any, stage: int, *, max_grad_norm: float, autocast: torch.dtype | None
+        self,
+        accelerator: Any,
+        stage: int,
+        *,
+        max_grad_norm: float,
+        autocast: torch.dtype | None,
+        offload: bool = False,
     ) -> None:
         super().__init__(accelerator, f"zero{stage}", max_grad_norm=max_grad_norm)
-        self._stage = stage
-        self._autocast = autocast
+        self._stage, self.shards = stage, stage == 3
+        self._autocast, self._offload = autocast, offload
         self._apply = True
 
     def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
-        deepspeed = _deepspeed(self.device)
+        deepspeed, root = _deepspeed(self.device), Columns(scorer)
         self.on_close(functools.partial(setattr, nn.functional, "linear", nn.functional.linear))
+        if self.shards:
+            deepspeed.zero.Init(module=_Filled(root), config_dict_or_path=self._config())
         self._module, zero, _, _ = deepspeed.initialize(
-            model=Columns(scorer), optimizer=optimizer, config=self._config()
+            model=root, optimizer=optimizer, config=self._config()
         )
         self.on_close(self._module.destroy)
         if self._stage < 3:
@@ -86,7 +98,9 @@ class Zero(Parallel):
             "gradient_clipping": self.max_grad_norm,
             "steps_per_print": None,
             "torch_autocast": autocast,
+            "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's would be compiled
             "zero_optimization": {
+                "offload_optimizer": {"device": "cpu" if self._offload else "none"},
                 "stage": self._stage,
                 "reduce_bucket_size": BUCKET_ELEMENTS,
                 "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
@@ -98,12 +112,19 @@ class Zero(Parallel):
         self._module.backward(loss * self.size)
 
     def step(self, apply: bool) -> float:
-        shards = [g for part in self._module.optimizer.averaged_gradients.values() for g in part]
+        shards = [flat.grad for flat in self._flat if flat.grad is not None]
+        if not self._offload:
+            parts = self._module.optimizer.averaged_gradients.values()
+            shards = [gradient for part in parts for gradient in part]
         squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in shards]
         total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
         norm = float(self.comm.sum(total.to(self.device)).sqrt())
         self._apply = apply and math.isfinite(norm)
+        kept = [(flat, flat.grad) for flat in self._flat]
         self._module.step()
+        if self._offload:  # DeepSpeed writes the next gradient into the same memory
+            for flat, gradient in kept:
+                flat.grad = gradient
         skipped = self._apply and not self._module.was_step_applied()
         return math.inf if skipped else norm  # DeepSpeed's float32 norm may overflow
 
@@ -127,7 +148,7 @@ class Zero(Parallel):
 
     def frozen(self, scorer: PolicyScorer) -> Scorer:
         if self._stage < 3 or self.size == 1:
-            return scorer
+            return super().frozen(scorer)
         return sharded_scorer(scorer, self.device, self.size)
 
     def stored(self, parameter: nn.Parameter) -> Tensor:
@@ -173,6 +194,17 @@ class Zero(Parallel):
                 safe_set_local_optimizer_state(parameter, self._part(value), name)
         for flat in self._flat:
             self._optimizer.state[flat]["step"].copy_(moments["step"])
+
+
+class _Filled(nn.Module):
+    """Gives DeepSpeed the parameters of a module: each is read before DeepSpeed divides it."""
+
+    def __init__(self, root: nn.Module) -> None:
+        super().__init__()
+        self._roots = [root]  # in a list: it is no submodule
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return filled(self._roots[0].parameters(recurse))
 
 
 def _deepspeed(device: torch.device) -> Any:

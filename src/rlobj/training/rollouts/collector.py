@@ -247,10 +247,7 @@ class Collector:
         return Rollout(kept, dead, used, seconds, state, surplus=len(live) - len(chosen))
 
     def _groups(
-        self,
-        step: int,
-        problems: Sequence[tuple[int, Problem]],
-        seconds: Seconds,
+        self, step: int, problems: Sequence[tuple[int, Problem]], seconds: Seconds
     ) -> list[list[Response]]:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed

@@ -203,7 +203,7 @@ def _packed(response: Response) -> list[Any]:
     arrays = (sample.prompt, sample.tokens, sample.logprobs)
     return [
         [response.id, response.group, response.reward],
-        [problem.id, problem.prompt, problem.answer],
+        [problem.id, problem.prompt, problem.answer, {}, problem.source],
         [base64.b64encode(values.tobytes()).decode() for values in arrays],
         [sample.text, sample.finish, sample.weight_version],
         [grade.reward, grade.correct, grade.reason, grade.answer, *grade.rewards],
@@ -362,7 +362,8 @@ def write_samples(
 ) -> None:
     """Write the sample table of all ranks: one row per response, with its problem, text and grade.
 
-    Each of several rewards has a column, such as `reward_format`; `names` are their names.
+    Each of several rewards has a column, such as `reward_format`; `names` are their names. With
+    several sources, the column `source` has their labels.
     """
     responses = [*rollout.responses, *rollout.dead]
     columns = {
@@ -371,6 +372,7 @@ def write_samples(
         "problem": [r.problem.id for r in responses],
         "prompt": [r.problem.prompt for r in responses],
         "answer": [r.problem.answer for r in responses],
+        "source": [r.problem.source for r in responses],
         "response": [r.sample.text for r in responses],
         "graded_answer": [r.grade.answer for r in responses],
         "correct": [r.grade.correct for r in responses],
@@ -388,4 +390,6 @@ def write_samples(
     parts = comm.gather(columns)
     if not comm.rank:
         whole = {key: [value for part in parts for value in part[key]] for key in columns}
+        if not any(whole["source"]):
+            del whole["source"]
         run.write_table(f"samples/{step_name(step)}.parquet", whole)

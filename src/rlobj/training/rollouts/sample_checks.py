@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import RunError
+from rlobj.base.yaml import packaged_table
 from rlobj.config.run_config import SamplingConfig
 from rlobj.objectives.statistics import Comm
 from rlobj.records.metrics import sampler_gap
@@ -53,20 +54,7 @@ LIMITS = {
 ten times below. Temperature 0.9 has an excess of about 0.3, and top-p 0.95 one of about 0.8."""
 _NOISE = {"float32": 1e-5, "bfloat16": 0.03}
 """Gaps up to this one are rounding, however small the run's first gap was, nats."""
-_TOLD = {
-    "bias": "log-probs of fresh samples are {found:.3g} nats higher there on average; expected at "
-    "most {limit:.2g} in {name}. {cause}",
-    "slope": "log-probs of fresh samples change by {ratio:.3f} nats there for each nat of the "
-    "trainer's; expected 1 ± {limit:.2g} in {name}. Its temperature is about {actual:.2g}; "
-    "expected {temperature:g}.",
-    "excess": "it chooses tokens that are too likely, with an excess of {found:.2g}; expected at "
-    "most {limit:.2g}. The log-probs that it reports are not those that it draws from. Its "
-    "temperature is lower, or top_p, top_k or min_p is set.",
-    "gap": "log-probs of fresh samples differ by {found:.3g} nats a token on average, and by "
-    "{first:.2g} in the first step; expected at most {limit:.2g} in {name}. The largest ratio is "
-    "{largest:.3g}. The weights of the last sync are not all in use there, or its settings are "
-    "others.",
-}
+_TOLD = packaged_table("rlobj.training.rollouts", "sample_checks.yaml")
 """What each of the numbers says, in the order in which they are checked."""
 _DRIFT = 10
 """Largest accepted multiple of the run's first gap."""

@@ -1,0 +1,62 @@
+"""`rlobj estimate`: the memory, hours and disk space of a run, from the model's config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from rlobj.base.errors import ConfigError
+from rlobj_cli.screen.console import working
+
+
+def estimate(
+    model: str,
+    gpus: str | None = None,
+    preset: str | None = None,
+    config: Path | None = None,
+    settings: list[str] | None = None,
+    mean_tokens: float | None = None,
+    used: float = 0.3,
+    trust: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Show the memory, hours and disk space that a run needs, before anything is loaded.
+
+    The model may be a folder with nothing but a config.json. Settings that are left open, such as
+    the strategy and the micro-batch, are chosen so that the run fits. If it cannot, changes are
+    shown with which it can, and the exit code is 2.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj estimate --model Qwen/Qwen3-8B-Base --gpus 8x80 --preset stapo
+      rlobj estimate --model Qwen/Qwen3-1.7B-Base --gpus A100 --set sampling.max_tokens=4096
+      rlobj estimate --model ./Qwen3-8B-Base --gpus 8x80 --set model.lora.rank=16 --json
+    """
+    from rlobj.config.layers import file_layer, layers_of, origins, parse_setting
+    from rlobj.config.run_config import build_config
+
+    if not 0 < used <= 1 or (mean_tokens is not None and mean_tokens <= 0):
+        raise ConfigError(
+            "--utilization is a share above 0 and at most 1; --mean-tokens is above 0"
+        )
+    layers = [file_layer(config)] if config is not None else []
+    layers.append(("--model", {"model": {"name": model}}))
+    layers += [("--set", parse_setting(text)) for text in settings or []]
+    named = any({"objective", "preset"} & {*layer} for _, layer in layers)
+    layers = layers_of(preset or (None if named else "grpo"), layers)
+    if "data.source" not in origins(layers):
+        layers.insert(0, ("any problems", {"data": {"source": "addition"}}))
+    built = build_config(layers, trust=trust)
+    console = Console()
+    with working(Console(stderr=True)):
+        from rlobj_cli.screen.estimating import chosen, show
+    with working(Console(stderr=True), "reading config.json"):
+        found = chosen(built, gpus, mean_tokens, used)
+    if as_json:
+        typer.echo(found.json())
+    else:
+        show(console, found)
+    if not found.memory.fits:
+        raise typer.Exit(2)

@@ -1,0 +1,178 @@
+"""The tables of an estimate: memory by phase and part, tokens, hours, disk. Imports torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import RunConfig
+from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways, with_settings
+from rlobj.training.memory import estimate as estimate_memory
+from rlobj.training.parallel.environment import resolve_strategy
+from rlobj.training.sizes import GIB, Cards, Size, card_bytes
+from rlobj.training.workload import DECODING, USED, Work, work
+from rlobj_cli.screen.console import facts_grid, plain_value, say, table
+from rlobj_cli.screen.options import as_typed
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What an estimate found.
+
+    Attributes:
+        config: the run, with the choices.
+        size: of its model.
+        strategy: of the run.
+        ranks: number of processes.
+        memory: of a process.
+        cards: the GPUs; None = there is none.
+        work: tokens, hours and disk space; None without GPUs.
+        ways: changes with which the run fits, if it does not.
+        choices: the settings that were open.
+    """
+
+    config: RunConfig
+    size: Size
+    strategy: str
+    ranks: int
+    memory: Memory
+    cards: Cards | None = None
+    work: Work | None = None
+    ways: Sequence[tuple[str, Memory]] = ()
+    choices: Sequence[Choice] = ()
+
+    def json(self) -> str:
+        """Everything but the configuration; memory in bytes, by part and phase."""
+        memory, done = self.memory, self.work
+        shown = {
+            "phases": PHASES,
+            **{name: value for name, value in vars(self).items() if name != "config"},
+            "needed": memory.needed,
+            "fits": memory.fits,
+            "hours": done and done.hours,
+        }
+        return json.dumps(shown, indent=1, default=vars)
+
+
+def estimated(
+    config: RunConfig,
+    size: Size,
+    ranks: int,
+    cards: Cards | None,
+    mean: float | None = None,
+    used: float = USED,
+) -> Estimated:
+    """The estimate of a run with its settings, on some GPUs or on the CPU."""
+    strategy = resolve_strategy(config.training.strategy, os.environ)
+    memory = estimate_memory(config, size, strategy, ranks, cards and cards.bytes)
+    if cards is None:
+        return Estimated(config, size, strategy, ranks, memory)
+    done = work(config, size, memory, cards, mean=mean, used=used)
+    found = [] if memory.fits else ways(config, size, strategy, cards)
+    return Estimated(config, size, strategy, ranks, memory, cards, done, found)
+
+
+def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float) -> Estimated:
+    """The estimate of a run after `choose`, on some GPUs; None = those of this machine.
+
+    Raises:
+        ConfigError: there are no GPUs, or config.json cannot be read.
+    """
+    if gpus is None and card_bytes() is None:
+        raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
+    cards = Cards.parse(gpus) if gpus else Cards(torch.cuda.device_count(), card_bytes() or 0)
+    size = Size.named(config.model)
+    if size is None:
+        raise ConfigError(
+            f"the config.json of {config.model.name} is neither on this machine nor on the hub, or "
+            "transformers cannot read it. Expected a folder with a config.json, or the id of a "
+            "model on the hub: get one with: hf download ID config.json --local-dir FOLDER"
+        )
+    choices = choose(config, size, cards)
+    config = with_settings(config, {each.setting: each.value for each in choices})
+    return replace(estimated(config, size, cards.count, cards, mean, used), choices=choices)
+
+
+def here(config: RunConfig, ranks: int, size: Size) -> Estimated:
+    """The estimate of a run with its settings, on the GPUs or the CPU of this machine."""
+    card = card_bytes()
+    return estimated(config, size, ranks, None if card is None else Cards(ranks, card))
+
+
+def short(config: RunConfig, ranks: int) -> str:
+    """Memory and hours in a line, for the start of a run; "" without a GPU."""
+    size = Size.named(config.model, local=True) if card_bytes() is not None else None
+    if size is None:
+        return ""
+    found = here(config, ranks, size)
+    hours = f"; {found.work.hours:,.1f} hours by arithmetic" if found.work else ""
+    needed, card = max(found.memory.needed), found.memory.card or 0
+    return f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
+
+
+def show(console: Console, found: Estimated) -> None:
+    """Print an estimate, with the choices and the changes with which the run fits."""
+    cards, name = found.cards, Path(str(found.config.model.name or "embedded")).name
+    on = f"{cards.count} x {cards.bytes / GIB:g} GiB ({cards.kind})" if cards else "the CPU"
+    title = f"  {name}, {found.size.total / 1e9:.2f} billion parameters, on {on}"
+    console.print(Text.assemble(("rlobj estimate", "bold"), title), soft_wrap=True)
+    show_tables(console, found)
+    if found.choices:
+        shown = table("setting that was chosen", "because")
+        for each in found.choices:
+            shown.add_row(f"{each.setting}={plain_value(each.value)}", each.reason)
+        console.print(shown)
+    if not found.memory.fits:
+        fitting = [f"{way}: {max(each.needed) / GIB:.0f} GiB" for way, each in found.ways]
+        say(console, Text("It does not fit. It fits with one of these:", style="red"))
+        for line in fitting or ["a smaller model, or more or larger GPUs"]:
+            console.print(Text("  " + as_typed(line, "train")), soft_wrap=True)
+
+
+def show_tables(console: Console, found: Estimated) -> None:
+    """Print the memory of a process by part and phase; with GPUs also tokens, hours and disk."""
+    memory = found.memory
+    unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
+    text = f"memory of a process, {name}\n({found.strategy}, processes: {found.ranks})"
+    shown = table(text, right=PHASES)
+    for part, each in memory.parts.items():
+        if any(each):
+            shown.add_row(part, *(f"{x / unit:.1f}" if x else "" for x in each))
+    shown.add_section()
+    shown.add_row("together", *(f"{x / unit:.1f}" for x in memory.needed))
+    if memory.card is not None:
+        free = f"{(1 - MARGIN) * memory.card / unit:.1f}"
+        shown.add_row(f"the GPU, less {MARGIN:.0%} for CUDA and NCCL", *[free] * 4)
+    console.print("", shown, sep="\n")
+    if found.work is not None and found.cards is not None:
+        console.print(facts_grid(_facts(found, found.work, found.cards)), "", sep="\n")
+
+
+def _facts(found: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
+    """Tokens, hours and disk space in words, with what they assume."""
+
+    def listed(parts: Any, unit: float = 1.0) -> str:
+        return ", ".join(f"{name} {x / unit:,.0f}" for name, x in parts.items() if x >= unit / 2)
+
+    facts = {
+        "tokens": f"{done.tokens / 1e6:.2f} million a step: {done.responses:,} responses of "
+        f"{done.mean:,.0f} tokens, an assumption: set --mean-tokens",
+        "seconds": f"{sum(done.seconds.values()):,.0f} a step: {listed(done.seconds)}",
+        "hours": f"{done.hours:,.1f} for {done.steps} steps, by arithmetic and not measured: "
+        f"{done.used:.0%} of {cards.flops / 1e12:.0f} TFLOP/s (set --utilization), and "
+        f"{DECODING:.0%} of {cards.bandwidth / 1e12:.2f} TB/s in generation",
+        "disk": f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}",
+        "host": f"{found.memory.host / GIB:,.0f} GiB of memory a process, while it loads",
+    }
+    if (sequences := found.memory.sequences) is not None:
+        facts["cache"] = f"{sequences} of the longest sequences at a time on a GPU"
+    return facts

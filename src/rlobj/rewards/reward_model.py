@@ -1,0 +1,241 @@
+"""The reward `reward_model`: the number that a sequence classifier gives to a response."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from pydantic import Field
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.files import located
+from rlobj.base.progress import beat, waiting
+from rlobj.rewards.kinds import Graded, Grader, Reward
+
+if TYPE_CHECKING:
+    from rlobj.data import Problem
+
+_ROWS = 64
+"""Sequences of one request to a server."""
+_TIMEOUT, _PAUSES = 600.0, (1, 10, 60)
+"""Seconds to wait for an answer, and before each new attempt if a server does not answer."""
+
+
+class RewardModel(Reward):
+    """The output of a sequence classifier with one output, for a question and a response.
+
+    If its tokenizer has a chat template, the classifier reads the question as the user's message
+    and the response as the assistant's; else the question with the response right behind it. A
+    response is undecided if both are longer than the classifier's context. The output does not say
+    whether the response is right, unless there is a `threshold`. Code of the model's repository is
+    never run.
+    """
+
+    model: str
+    """folder or hub id of the classifier"""
+    server: str | None = Field(default=None, pattern="^https?://")
+    """address of a server of `vllm serve MODEL --runner pooling` that computes the outputs; of
+    `model`, only the configuration and the tokenizer are loaded"""
+    threshold: float | None = None
+    """a response is right if the output is at least this; null = nothing says what is right"""
+    device: str | None = None
+    """device of the classifier in every process, such as cuda:1; null = the process's GPU if there
+    is one, else cpu. Its weights are bfloat16 on a GPU and float32 on a CPU"""
+    batch_tokens: int = Field(default=16384, ge=1)
+    """padded tokens per forward pass"""
+
+    def seen_from(self, home: Path) -> Self:
+        return self.model_copy(update={"model": located(self.model, home)})
+
+    def open(self) -> Grader:
+        """Return a grader, which loads the classifier when it is entered.
+
+        Raises:
+            ConfigError: the model is no sequence classifier with one output, or has no weights.
+        """
+        return _ModelGrader(self)
+
+
+class _ModelGrader(Grader):
+    batched = True
+
+    def __init__(self, settings: RewardModel) -> None:
+        from transformers import AutoConfig, AutoTokenizer
+
+        self._settings, self._model, name = settings, None, settings.model
+        try:
+            self._config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+            self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        except Exception as error:  # a tokenizer may fail in many ways
+            raise ConfigError(f"the reward model {name} cannot be read: {error}") from error
+        kinds, folder = self._config.architectures or ["unknown"], Path(name).expanduser()
+        if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+            raise ConfigError(
+                f"the reward model {name} has the architecture {', '.join(kinds)}; expected a "
+                "sequence classifier, such as Qwen3ForSequenceClassification"
+            )
+        if self._config.num_labels != 1:
+            raise ConfigError(
+                f"the reward model {name} has {self._config.num_labels} outputs (num_labels); "
+                "expected one, which is the reward"
+            )
+        weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
+        if folder.is_dir() and not weights and not settings.server:
+            raise ConfigError(
+                f"the reward model {name} is a folder without weights; expected *.safetensors"
+            )
+        self._text = self._config.get_text_config()
+        most = getattr(self._text, "max_position_embeddings", None)
+        self._limit = min(most or math.inf, self._tokenizer.model_max_length)
+
+    @property
+    def says_right(self) -> bool:
+        return self._settings.threshold is not None
+
+    def __enter__(self) -> Self:
+        import torch
+        from transformers import AutoModelForSequenceClassification
+
+        name, device = self._settings.model, self._settings.device
+        if self._settings.server:
+            return self
+        gpu = torch.cuda.is_available()
+        device = torch.device(device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu"))
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            name,
+            dtype=torch.float32 if device.type == "cpu" else torch.bfloat16,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+        if absent := sorted(found["missing_keys"]):
+            raise ConfigError(f"the reward model {name} has no weights {', '.join(absent)}")
+        self._model = model.to(device).eval().requires_grad_(False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._model = None
+
+    def check(self, problems: Sequence[Problem]) -> None:
+        """Render the first problem, and have a server score it."""
+        for problem in problems[:1]:
+            try:
+                ids = self._ids(problem.answer or "1", problem)
+            except Exception as error:  # a chat template is a program
+                raise ConfigError(
+                    f"the chat template of the reward model {self._settings.model} fails: {error}"
+                ) from error
+            if self._settings.server:
+                card = self._request("/v1/models")["data"][0]
+                self._limit = min(self._limit, card.get("max_model_len") or math.inf)
+                self._served([ids[: int(min(self._limit, len(ids)))]])
+
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """Grade each response."""
+        rows = [self._ids(text, each) for text, each in zip(responses, problems, strict=True)]
+        fitting = [row for row in rows if len(row) <= self._limit]
+        values = iter(self._served(fitting) if self._settings.server else self._computed(fitting))
+        return [self._graded(next(values) if len(row) <= self._limit else None) for row in rows]
+
+    def _graded(self, value: float | None) -> Graded:
+        if value is None:
+            reason = f"longer than the reward model's {self._limit} tokens"
+        elif math.isfinite(value):
+            threshold = self._settings.threshold
+            right = None if threshold is None else value >= threshold
+            return Graded(value, right, "reward model", None)
+        else:
+            reason = "the reward model gives no finite number"
+        return Graded(math.nan, None, reason, None)
+
+    def _ids(self, response: str, problem: Problem) -> list[int]:
+        """The token ids that the classifier reads."""
+        if not self._tokenizer.chat_template:
+            return self._tokenizer(problem.prompt + response)["input_ids"]
+        said = {"user": problem.prompt, "assistant": response}
+        messages = [{"role": role, "content": text} for role, text in said.items()]
+        text = self._tokenizer.apply_chat_template(messages, tokenize=False)
+        return self._tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _computed(self, rows: Sequence[list[int]]) -> list[float]:
+        """The outputs of the classifier in this process."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        model: Any = self._model
+        values = [math.nan] * len(rows)
+        for batch in self._batches(rows):
+            if (pad := self._text.pad_token_id) is None:  # an id that no sequence has
+                used = {token for i in batch for token in rows[i]}
+                pad = model.config.get_text_config().pad_token_id = min({*range(10**4)} - used)
+            ids = [torch.tensor(rows[i]) for i in batch]
+            padded = pad_sequence(ids, True, pad)
+            mask = pad_sequence([torch.ones_like(each) for each in ids], True)
+            with torch.inference_mode():
+                output = model(padded.to(model.device), attention_mask=mask.to(model.device))
+            for i, value in zip(batch, output.logits[:, 0].float().tolist(), strict=True):
+                values[i] = value
+            beat()
+        return values
+
+    def _batches(self, rows: Sequence[list[int]]) -> Iterator[list[int]]:
+        """Indices of sequences, by length."""
+        batch: list[int] = []
+        for i in sorted(range(len(rows)), key=lambda i: len(rows[i])):
+            if batch and (len(batch) + 1) * len(rows[i]) > self._settings.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    def _served(self, rows: Sequence[list[int]]) -> list[float]:
+        """The outputs of the classifier on the server."""
+        values: list[float] = []
+        for start in range(0, len(rows), _ROWS):
+            body = {"input": rows[start : start + _ROWS], "use_activation": False}
+            for each in self._request("/classify", body)["data"]:
+                if len(each["probs"]) != 1:
+                    raise ConfigError(
+                        f"the model of the reward server {self._settings.server} has "
+                        f"{len(each['probs'])} outputs; expected one, which is the reward"
+                    )
+                values += each["probs"]
+        return values
+
+    def _request(self, path: str, body: Any = None) -> Any:
+        """The answer of the server, which may be gone for a minute.
+
+        Raises:
+            RunError: it refuses the request, or does not answer.
+        """
+        url, key = f"{self._settings.server}".rstrip("/") + path, os.environ.get("RLOBJ_API_KEY")
+        headers = {"Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        data = None if body is None else json.dumps(body).encode()
+        problem = ""
+        for pause in (0, *_PAUSES):
+            time.sleep(pause)
+            try:
+                with (
+                    waiting(),
+                    build_opener(ProxyHandler({})).open(
+                        Request(url, data, headers), timeout=_TIMEOUT
+                    ) as answer,
+                ):
+                    return json.load(answer)
+            except HTTPError as error:
+                text = error.read()[:300].decode(errors="replace")
+                raise RunError(f"{url} answers {error.code}: {text}") from error
+            except (OSError, ValueError) as error:
+                problem = str(error)
+        raise RunError(
+            f"the reward server {url} does not answer: {problem}. Start it with: vllm serve "
+            f"{self._settings.model} --runner pooling"
+        )

@@ -1,0 +1,94 @@
+"""`rlobj estimate`: its tables, its choices, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Qwen3Config
+from typer.testing import CliRunner
+
+from rlobj.training.sizes import GIB
+from rlobj_cli.app import app
+
+runner = CliRunner(env={"COLUMNS": "100", "TERM": "dumb"})
+
+
+def output(*words: object, code: int = 0) -> str:
+    result = runner.invoke(app, ["estimate", *map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing but the config.json of Qwen3-8B-Base."""
+    folder = tmp_path_factory.mktemp("models") / "Qwen3-8B-Base"
+    sizes = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    words = {"vocab_size": 151936, "tie_word_embeddings": False}
+    config = Qwen3Config(**sizes, **heads, **words, max_position_embeddings=32768)
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(folder)
+    return folder
+
+
+def test_a_newcomer_sees_memory_hours_and_choices_that_fit(eight: Path) -> None:
+    text = output("--model", eight, "--gpus", "8x80", "--preset", "stapo")
+    assert "Qwen3-8B-Base, 8.19 billion parameters, on 8 x 80 GiB (H100)" in text
+    shown = {line[:36].strip(): line[36:].split() for line in text.splitlines()}
+    assert shown["weights"] == ["3.8"] * 4
+    assert shown["moments"] == ["7.6"] * 4
+    assert max(map(float, shown["together"])) <= 0.92 * 80
+    words = " ".join(text.split())
+    assert "2,048 responses of 7,680 tokens" in words
+    assert "by arithmetic and not measured" in words
+    for setting in ("engine=vllm", "strategy=fsdp2", "gradient_checkpointing=true"):
+        assert setting in words
+
+
+def test_choices_can_be_given_to_a_run_and_are_numbers_for_programs(eight: Path) -> None:
+    words = ("--model", eight, "--gpus", "8x80", "--preset", "stapo", "--json")
+    found: dict[str, Any] = json.loads(output(*words))
+    assert found["size"]["total"] == 8_190_735_360
+    assert found["cards"] == {"count": 8, "bytes": 80 * GIB, "kind": "H100"}
+    given = [word for s, v, _ in found["choices"] for word in ("--set", f"{s}={v}".lower())]
+    again: dict[str, Any] = json.loads(output(*words, *given))
+    assert again["choices"] == []
+    assert again["memory"] == found["memory"]
+    half = json.loads(output(*words, "--mean-tokens", 3840, "--utilization", 0.2))
+    update = half["work"]["seconds"]["update"]
+    assert 0.9 < update / found["work"]["seconds"]["update"] < 1.1
+
+
+def test_a_run_that_does_not_fit_shows_what_to_type(eight: Path) -> None:
+    words = ("--model", eight, "--gpus", "80", "--preset", "stapo")
+    text = output(*words, code=2)
+    advice = text.partition("It fits with one of these:")[2]
+    assert "--set model.lora.rank=16" in advice
+    assert "--set training.strategy=fsdp2" in advice
+    assert "--processes 4: " in advice
+    lora = next(line for line in advice.splitlines() if "lora" in line)
+    output(*words, *lora.strip().rpartition(": ")[0].split(), code=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--gpus", "many"), "expected the number of GPUs"),
+        ((), "this machine has no GPU: name the GPUs, such as --gpus 8x80"),
+        (("--gpus", "80", "--utilization", "2"), "--utilization is a share"),
+        (("--gpus", "80", "--set", "training.stepz=3"), "Did you mean 'steps'?"),
+    ],
+)
+def test_bad_input_is_one_sentence(eight: Path, words: tuple[str, ...], message: str) -> None:
+    text = " ".join(output("--model", eight, *words, code=2).split())
+    assert message in text
+
+
+def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlobj.training.sizes.Size.named", lambda *_, **__: None)
+    text = " ".join(output("--model", "nobody/none", "--gpus", "80", code=2).split())
+    assert "hf download ID config.json --local-dir FOLDER" in text

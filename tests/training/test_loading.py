@@ -1,0 +1,183 @@
+"""Weights that ranks read in parts are those of a model that is loaded whole."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import call_in_ranks
+from parallel_worker import rollout, tiny_policy
+from safetensors.torch import load_file, save_file
+
+from rlobj import ConfigError
+from rlobj.config.run_config import LoraConfig, ModelConfig
+from rlobj.config.scores import ScoreConfig
+from rlobj.models.loading import filled, is_hollow, reading
+from rlobj.models.policy import frozen, load_model, with_adapters
+from rlobj.scoring import PolicyScorer, pad_sequences
+from rlobj.training.parallel import build_parallel, open_processes
+
+KINDS = ("tied", "untied", "bfloat16", "adapters")
+
+
+def save(folder: Path, kind: str) -> Path:
+    """A model with sizes that 2 and 3 do not divide, in several files."""
+    sizes = {"vocab_size": 49, "hidden_size": 37, "intermediate_size": 61, "head_dim": 6}
+    model = tiny_policy(tied=kind != "untied", **sizes)
+    model.generation_config.temperature = 0.3
+    model.generation_config.do_sample = True
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    model.to(dtype).save_pretrained(folder / kind, max_shard_size="20KB")
+    assert len([*(folder / kind).glob("*.safetensors")]) > 1
+    return folder / kind
+
+
+def loaded(folder: Path, kind: str, hollow: bool, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    model = load_model(ModelConfig(), str(folder), hollow=hollow, **settings)
+    return with_adapters(model, LoraConfig(rank=2), None) if kind == "adapters" else model
+
+
+def compare(parallel: Any, folder: Path, kind: str) -> None:
+    """Sharded weights and their scores against those of the whole model."""
+    model, whole = (loaded(folder / kind, kind, hollow) for hollow in (True, False))
+    unread = [is_hollow(parameter) for parameter in model.parameters()]
+    assert any(unread)
+    assert all(unread) is (kind != "adapters")
+    with reading(model):
+        scorer = PolicyScorer(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    score = parallel.prepare(scorer, torch.optim.AdamW(trained, lr=1.0))
+    expected = dict(whole.named_parameters())
+    found = {name: parallel.full(x).clone() for name, x in model.named_parameters()}
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), (kind, name)
+    inputs = pad_sequences(rollout()[1])
+    with torch.no_grad():
+        assert torch.equal(score(*inputs).logprobs, PolicyScorer(whole)(*inputs).logprobs)
+
+
+def compare_frozen(parallel: Any, folder: Path) -> None:
+    model, whole = (
+        loaded(folder / "untied", "untied", hollow, dtype=torch.bfloat16)
+        for hollow in (True, False)
+    )
+    inputs = pad_sequences(rollout()[1])
+    with torch.no_grad():
+        with reading(model):
+            scorer = PolicyScorer(model.requires_grad_(False))
+        found = parallel.frozen(scorer)(*inputs).logprobs
+        assert torch.equal(found, PolicyScorer(whole)(*inputs).logprobs)
+    held = sum(x.numel() for x in map(_stored, model.parameters()))
+    assert held < 0.7 * sum(x.numel() for x in whole.parameters())
+
+
+def _stored(parameter: Any) -> Any:
+    return parameter.to_local()
+
+
+def rank_main(rank: int, size: int, folder: str) -> None:
+    from rlobj.training.parallel import zero
+
+    torch.set_num_threads(1)
+    zero.PERSISTENT_ELEMENTS, zero.BUCKET_ELEMENTS = 100, 1000
+    with contextlib.ExitStack() as stack:
+        accelerator = open_processes(stack, grouped=True)
+        for strategy in ("fsdp2", "zero3"):
+            for kind in KINDS:
+                parallel = build_parallel(strategy, accelerator, 0.5, None)
+                compare(parallel, Path(folder), kind)
+                parallel.close()
+            parallel = build_parallel(strategy, accelerator, 0.5, None)
+            compare_frozen(parallel, Path(folder))
+            parallel.close()
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_read_their_shards_bit_for_bit(tmp_path, size):
+    for kind in KINDS:
+        save(tmp_path, kind)
+    call_in_ranks(rank_main, size, tmp_path)
+
+
+def state(model: Any) -> dict[str, torch.Tensor]:
+    """Weights and buffers by name, tied ones twice."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {**dict(named), **dict(model.named_buffers())}
+
+
+def change(folder: Path, **tensors: torch.Tensor | None) -> None:
+    """Put all weights in one file, with some changed or left out."""
+    kept = {n: x for file in folder.glob("*.safetensors") for n, x in load_file(file).items()}
+    for file in folder.glob("model*"):
+        file.unlink()
+    kept |= {name.replace("__", "."): x for name, x in tensors.items()}
+    whole = {name: x for name, x in kept.items() if x is not None}
+    save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_model_that_is_read_in_parts_is_the_one_that_transformers_loads(tmp_path):
+    folder = save(tmp_path, "tied")
+    torch.manual_seed(5)
+    model, drawn = load_model(ModelConfig(), str(folder), hollow=True), torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    whole = load_model(ModelConfig(), str(folder))
+    assert sum(x.untyped_storage().nbytes() for x in model.parameters()) < 1000
+    assert [*filled(model.parameters())] == [*model.parameters()]
+    found, expected = state(model), state(whole)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], x) for name, x in expected.items())
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.config.to_dict() == whole.config.to_dict()
+    assert model.generation_config.to_dict() == whole.generation_config.to_dict()
+    assert model.training is whole.training
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, None),
+        ({"lm_head__weight": torch.ones(49, 37)}, "lm_head.weight .* differ"),
+        ({"model__norm__weight": None}, "no model.norm.weight"),
+        ({"model__norm__weight": torch.ones(37, dtype=torch.int8)}, "model.norm.weight is I8"),
+    ],
+)
+def test_other_tensors_than_the_model_has_are_loaded_by_transformers(
+    tmp_path, caplog, changed, why
+):
+    folder = save(tmp_path, "tied")
+    if why is None:  # many files have both of two tied weights
+        changed = {
+            "lm_head__weight": state(load_model(ModelConfig(), str(folder)))["lm_head.weight"]
+        }
+    change(folder, **changed)
+    model, whole = (load_model(ModelConfig(), str(folder), hollow=x) for x in (True, False))
+    assert any(map(is_hollow, model.parameters())) is (why is None)
+    assert bool(re.search(f"loaded whole by each process: .*{why}", caplog.text)) is bool(why)
+    for _ in filled(model.parameters()):
+        pass
+    assert all(torch.equal(state(model)[name], x) for name, x in state(whole).items())
+
+
+def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):
+    folder = save(tmp_path, "tied")
+    change(folder, model__norm__weight=torch.full((37,), torch.nan))
+    model = load_model(ModelConfig(), str(folder), hollow=True)
+    with reading(model), pytest.raises(ConfigError, match="weights are damaged"):
+        PolicyScorer(model)
+
+
+def test_a_frozen_model_in_bfloat16_keeps_the_frequencies_of_its_positions(tmp_path):
+    model = load_model(ModelConfig(), str(save(tmp_path, "tied")))
+    before = model.model.rotary_emb.inv_freq.clone()
+    frozen(model, ScoreConfig(model="x", dtype="bfloat16"), "cpu")
+    assert {x.dtype for x in model.parameters()} == {torch.bfloat16}
+    assert torch.equal(model.model.rotary_emb.inv_freq, before)
