@@ -42,8 +42,9 @@ def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", preset_names())
-def test_every_preset_trains(policy, tmp_path, preset):
+@pytest.mark.parametrize("preset", sorted({*preset_names()} - {*WITHOUT_SCORES}))
+def test_presets_with_scores_train(policy, tmp_path, preset):
+    """tests/training/test_step_forwards.py trains the others."""
     asked = load_preset(preset).config.get("scores", {})
     required = {"model": str(policy)}
     readable = {"prompt": "{{ prompt }}{{ answer }},"}  # the tiny policy knows no letters
