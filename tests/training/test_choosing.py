@@ -69,7 +69,12 @@ def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
 
 
 def test_a_value_that_is_given_is_kept(vllm):
-    training = {"strategy": "zero3", "micro_batch_tokens": 2048, "gradient_checkpointing": False}
+    training = {
+        "strategy": "zero3",
+        "micro_batch_tokens": 2048,
+        "gradient_checkpointing": False,
+        "offload": None,
+    }
     own = {"engine": "vllm", "vllm": {"gpu_memory_utilization": 0.3, "sleep_level": 1}}
     assert chosen(named(training=training, sampling=own), Cards(8, 80 * GIB)) == {}
 

@@ -176,7 +176,7 @@ def show_dry_run(
     card, size = card_bytes(), Size.named(config.model, local=True)
     cards = None if card is None else Cards(ranks, card)
     choices = choose_settings(config, size, cards, os.environ)
-    if Path(str(config.data.source)).exists():  # a hub data set may be large
+    if config.model.name is None or Path(str(config.data.source)).exists():  # not from the hub
         choices += held_out_share(config)
     config = settled(config, choices)
     known |= {each.setting: "auto" for each in choices if each.reason}
