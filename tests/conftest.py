@@ -35,15 +35,15 @@ settings.load_profile("rlobj")
 
 
 LONGEST = (
-    *("test_server_training.py", "test_ranks.py", "test_vllm_server.py", "test_trl_versions.py"),
-    *("test_measurements.py", "test_parallel.py", "test_hangs.py", "test_eval_program.py"),
-    *("test_sharded_moments.py", "test_stability_command.py", "test_step_balance.py"),
-    *("test_seeds.py", "test_own_loop.py", "test_resume.py", "test_run.py", "test_kernels.py"),
-    *("test_default_task.py", "test_diagnosis_study.py", "test_reasoning_gym.py"),
-    *("test_whole_batches.py", "test_planted.py", "test_rules_and_updates.py"),
-    *("test_vllm_scoring.py", "test_training.py", "test_sick_runs.py", "test_gradient_rows.py"),
-    *("test_cli_train.py", "test_inspection_page.py"),
-    *("test_vllm_scoring.py",),
+    *("test_server_training.py", "test_training.py", "test_step_forwards.py", "test_ranks.py"),
+    *("test_sick_runs.py", "test_gradient_rows.py", "test_parallel.py", "test_vllm_server.py"),
+    *("test_sharded_moments.py", "test_stability_command.py", "test_trl_versions.py"),
+    *("test_score_models.py", "test_surviving.py", "test_measurements.py", "test_eval_program.py"),
+    *("test_step_balance.py", "test_hangs.py", "test_seeds.py", "test_own_loop.py"),
+    *("test_resume.py", "test_run.py", "test_kernels.py", "test_default_task.py"),
+    *("test_diagnosis_study.py", "test_reasoning_gym.py", "test_whole_batches.py"),
+    *("test_planted.py", "test_rules_and_updates.py", "test_vllm_scoring.py", "test_cli_train.py"),
+    *("test_inspection_page.py",),
 )
 """Files that take ten seconds or more. None of them runs vLLM in the process of the tests."""
 

@@ -5,39 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from forked import wait_until
-from runs import program
+from forked import WITH_VLLM, Forked, wait_until
 
 from rlobj.base.files import free_port
 
 READY = 400
 """Seconds for a server to start on a busy machine."""
+PROGRAM = Path(__file__).with_name("forked_server.py")
 ONE_PROCESS = {"distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor"}
 """Arguments of an engine without a worker process, which would import vLLM for ten seconds."""
 
 
 @contextlib.contextmanager
-def plain_server(model: str | Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """vLLM's own server as its users start it, with the key `plain`: its process and address."""
+def plain_server(model: str | Path, *words: str) -> Iterator[tuple[Forked, str]]:
+    """vLLM's own server, with the key `plain`: its process and address."""
     port = free_port()
-    first = ["-m", "vllm.entrypoints.openai.api_server", f"--model={model}", *words]
+    first = [PROGRAM, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", *words]
     first += ["--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}"]
     first += [f"--{name.replace('_', '-')}={value}" for name, value in ONE_PROCESS.items()]
-    process = subprocess.Popen(
-        [sys.executable, *first, f"--port={port}", "--api-key=plain"],
-        env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    environment = {**os.environ, **WITH_VLLM, "VLLM_NO_USAGE_STATS": "1"}
+    with open(os.devnull, "w") as nowhere:
+        process = Forked([*first, f"--port={port}", "--api-key=plain"], nowhere, env=environment)
 
     def answers() -> bool:
         assert process.poll() is None, "vLLM's server ended"
@@ -51,7 +45,8 @@ def plain_server(model: str | Path, *words: str) -> Iterator[tuple[subprocess.Po
         wait_until(answers, READY)
         yield process, f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
 
 
@@ -62,6 +57,7 @@ class Served:
         model: folder that it serves.
         folder: of its log.
         options: words of the command line.
+        fork: whether its server is forked from a process that has imported vLLM.
         arguments: other arguments of the engine.
         environment: variables of the server, which its clients need as well.
     """
@@ -71,6 +67,7 @@ class Served:
         model: Path,
         folder: Path,
         *options: str,
+        fork: bool = False,
         arguments: Mapping[str, Any] | None = None,
         **environment: str,
     ) -> None:
@@ -80,7 +77,10 @@ class Served:
         words = ["serve", model, "--port", str(self.port), *options]
         small = {"kv_cache_memory_bytes": 64 << 20, **(arguments or {})}
         words += [f"--set={name}={value}" for name, value in small.items()]
-        self.process = program(words, self.log, **environment)
+        start = [str(PROGRAM)] if fork else ["-m", "rlobj_cli"]
+        environment = {**os.environ, **environment, **(WITH_VLLM if fork else {})}
+        with self.log.open("w") as file:
+            self.process = Forked([*start, *words], file, env=environment)
 
     def await_text(self, text: str) -> None:
         wait_until(lambda: text in self.screen(), READY, self.process, self.log)
@@ -89,10 +89,14 @@ class Served:
         return self.log.read_text(encoding="utf-8")
 
     def server_processes(self) -> list[int]:
-        """vLLM's: they are in a session of their own, which its first process leads."""
-        mark = f"--port={self.port}"
-        first = [pid for pid in pids() if mark in command_line(pid)]
-        return [pid for pid in pids() if first and session(pid) == session(first[0])]
+        """vLLM's: they are in a session of their own, which a child of `rlobj serve` leads."""
+        try:
+            task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}")
+            children = [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            return []
+        leaders = [child for child in children if session(child) == child]
+        return [pid for pid in pids() if session(pid) in leaders]
 
     def kill_server(self) -> None:
         """Kill all of vLLM's processes."""

@@ -1,22 +1,37 @@
-"""The recipes of docs/recipes.md: its tables are the estimate's, and its commands are accepted."""
+"""docs/recipes.md: its tables are the estimate's, and a dry run accepts its commands."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
-import pytest
+from typer.testing import CliRunner
 
-DOCS = Path(__file__).parents[1] / "docs"
-sys.path.insert(0, str(DOCS))
-import recipes  # noqa: E402
+from rlobj_cli.app import app
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+import recipes
 
 TEXT = recipes.PAGE.read_text(encoding="utf-8")
+ADAPTERS = " --set model.lora.rank=32 --set training.learning_rate=1e-5"
 
 
 def test_tables_are_those_of_the_estimate():
     assert recipes.page(TEXT) == TEXT
 
 
-def test_every_command_of_a_model_is_accepted_by_a_dry_run(tmp_path, cli):
-    commands = re.findall(r"^rlobj train (.*?)\n```", TEXT, re.MULTILINE | re.DOTALL)
+def test_a_dry_run_accepts_every_command(tmp_path):
+    commands = re.findall(r"^rlobj (train --preset .*?)\n```", TEXT, re.MULTILINE | re.DOTALL)
     assert len(commands) == 2
+    assert ADAPTERS.strip() in TEXT
+    for command in [*commands, commands[-1] + ADAPTERS]:
+        words = shlex.split(command.replace("\\\n", " "))
+        place = words.index("--model") + 1
+        name = words[place]
+        words[place] = str(recipes.write_config(name, tmp_path))
+        for preset in recipes.PRESETS:
+            words[words.index("--preset") + 1] = preset
+            done = CliRunner().invoke(app, [*words, "--dry-run"])
+            assert done.exit_code == 0, done.output
+            assert "dry run: nothing was written" in done.output
+            assert "activations" in done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ def save_tiny_policy(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+@functools.cache
+def _recipe(preset: str) -> dict[str, Any]:
+    """The settings of a preset, read once."""
+    return load_preset(preset).config
+
+
 def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
     """A preset on `max-digits` from random weights; sections override."""
     quick = {
@@ -30,7 +37,7 @@ def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
         "output": {"tables_every": 0},
     }
     mine = merge({"model": {"name": str(policy)}, **quick}, sections)
-    recipe = load_preset(preset).config
+    recipe = _recipe(preset)
     profile = merge(PROFILES["max-digits"], limits(flattened(recipe)))
     layers = [(preset, recipe), ("profile", profile), ("test", mine)]
     return build_config(layers)

@@ -19,12 +19,16 @@ TOLERANCE = 1e-4
 NEEDS_VLLM = {"condition": connection.installed_vllm() is None, "reason": "vLLM is not installed"}
 
 
-def save_policy(folder: Path, *, tied: bool, positions: int = 512) -> Any:
-    """A random policy whose choices are far from uniform, saved with its tokenizer."""
+def save_policy(folder: Path, *, tied: bool, positions: int = 512, vocabulary: int = 20) -> Any:
+    """A random policy whose choices are far from uniform, saved with its tokenizer.
+
+    The tokenizer has 20 tokens; the others of a larger vocabulary have no text.
+    """
     from transformers import AutoModelForCausalLM
 
     config = build_policy(0).config
     config.tie_word_embeddings, config.max_position_embeddings = tied, positions
+    config.vocab_size = vocabulary
     model = AutoModelForCausalLM.from_config(config)
     jitter(model, seed=1, scale=0.2)
     model.save_pretrained(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -42,52 +43,9 @@ HELP = (
     "presets schema",
 )
 
-REFUSED = (
-    ("trian", "No such command 'trian'. Did you mean 'train'?"),
-    ("train --presets stapo", "No such option: --presets"),
-    ("train --lr 1e-4", "No such option: --lr. Did you mean '--set training.learning_rate=VALUE'?"),
-    ("train --steps 3", "No such option: --steps. Did you mean '--set training.steps=VALUE'?"),
-    ("eval --nn 3", "No such option: --nn"),
-    ("estimate --model a --preset stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
-    ("estimate --model a --set trainig.steps=3", "Did you mean 'training'?"),
-    ("presets lst", "Did you mean 'list'?"),
-    ("doctor --nope", "No such option: --nope"),
-    ("train --preset stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
-    ("train --preset stapo --set steps", "expected key=value, such as training.steps=50"),
-    ("train --config nowhere.yaml", "--config nowhere.yaml is not there"),
-    ("train", "no objective: name a preset"),
-    ("train --preset stapo --set trainig.steps=3", "Did you mean 'training'?"),
-    ("train --preset stapo --set training.steps=x", "unable to parse string as an integer"),
-    ("train --resume nowhere --set trainig.steps=3", "Leave out: --set trainig.steps"),
-    ("train --resume nowhere", "nowhere is not a run: there is no such folder"),
-    ("train --from nowhere", "nowhere is not a run: there is no such folder"),
-    ("train --from nowhere@7", "nowhere is not a run: there is no such folder"),
-    ("train --preset stapo --model ./nowhere --data addition", "no run or model folder"),
-    ("train --preset stapo --model embedded --data nowhere.jsonl", "is not a file, folder"),
-    ("train --preset stapo --eval-on nowhere.jsonl", "is not a file, folder"),
-    ("train --preset stapo --reward nowhere.py:score", "there is no file 'nowhere.py'"),
-    ("explain stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
-    ("presets show stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
-    ("presets check stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
-    ("presets diff dapo stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
-    ("train --resume nowhere --set training.steps=3", "nowhere is not a run"),
-    ("train --preset dapo --model a/b/c --data d/e", "no run or model folder 'a/b/c'"),
-    ("train --preset dapo --model a/b --data c.jsonl", "'c.jsonl' is not a file"),
-    ("eval embedded --set TYPO=1", "TYPO (from --set TYPO=1): unknown key"),
-    ("eval embedded --set typo", "expected key=value, such as training.steps=50"),
-    ("eval embedded --protocol stapoo", "Did you mean 'stapo'?"),
-    ("eval embedded --on math5000", "Did you mean 'math500'?"),
-    ("eval embedded --checkpoint best", "needs a run"),
-    ("eval a/b/c --on math500", "no run or model folder 'a/b/c'"),
-    ("eval score nowhere.jsonl", "nowhere.jsonl: cannot be read"),
-    ("serve embedded --set typo", "expected key=value, such as training.steps=50"),
-    ("replay nowhere --preset stapoo", "unknown preset 'stapoo'. Did you mean 'stapo'?"),
-    ("replay nowhere --rule x<1", "unknown name 'x'"),
-    ("inspect nowhere", "nowhere is not a run"),
-    ("report nowhere", "nowhere is not a run"),
-    ("diagnose nowhere", "nowhere is not a run"),
-    ("watch .", ". is not a run"),
-)
+FILE = Path(__file__).with_name("refused.jsonl")
+REFUSED = [*map(json.loads, FILE.read_text(encoding="utf-8").splitlines())]
+"""A command line, and words of the refusal."""
 READERS = ("replay", "inspect", "report", "diagnose", "watch")
 """Commands that read records, and import pyarrow for it."""
 

@@ -281,15 +281,8 @@ DEFINITIONS = {
         penalties=[EntropyBonus(coefficient=0.001)],
     ),
 }
-PINNED = {
-    "ar",
-    "ar-lopti",
-    "lopti",
-    "clip-cov",
-    "dppo-kl",
-    "m2po",
-    "opsm",
-}  # these keep the full divisor
+PINNED = {"ar", "ar-lopti", "lopti", "clip-cov", "dppo-kl", "m2po", "opsm"}
+"""These keep the full divisor."""
 
 
 def test_every_preset_has_a_python_definition_here() -> None:

@@ -118,6 +118,8 @@ def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypa
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2.*MASTER_ADDR.*set processes=1"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"torchrun --nproc-per-node 3, or type: rlobj eval"):
+        rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", processes=3)
 
 
 def test_other_settings_than_those_in_the_folder_are_refused(policy, tmp_path) -> None:

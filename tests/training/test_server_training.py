@@ -23,11 +23,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLL
 def servers(policy, tmp_path_factory):
     """Two, started together. The tests of this file kill the second and then the first."""
     folder = tmp_path_factory.mktemp("servers")
-    cache = str(folder / "cache")
-    started = [
-        Served(policy, folder, "--supervise", arguments=ONE_PROCESS, XDG_CACHE_HOME=cache)
-        for _ in range(2)
-    ]
+    settings = {"arguments": ONE_PROCESS, "fork": True, "XDG_CACHE_HOME": str(folder / "cache")}
+    started = [Served(policy, folder, "--supervise", **settings) for _ in range(2)]
     try:
         for each in started:
             each.await_text("Ready after")

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from typing import Any
 
 
-def names_of(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], list[str]]:
-    """The `__getattr__` and the public names of a package.
+def names_of(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """The `__getattr__` and the public names of a package: those that its `__init__.pyi` imports.
 
     Args:
         package: its `__name__`.
-        homes: by module below the package, the names that it has, separated by blanks.
+        file: its `__file__`.
     """
-    known = {name: f"{package}.{home}" for home, names in homes.items() for name in names.split()}
+    with open(f"{file}i", encoding="utf-8") as stub:
+        lines = re.findall(r"^from (\S+) import (\w+) as \w+$", stub.read(), re.MULTILINE)
+    homes = {name: home for home, name in lines}
 
     def load(name: str) -> Any:
-        if name not in known:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(known[name])
-        value = module if known[name].endswith(f".{name}") else getattr(module, name)
+        value = getattr(__import__(homes[name], fromlist=[name]), name)
         setattr(importlib.import_module(package), name, value)
         return value
 
-    return load, list(known)
+    return load, list(homes)

@@ -11,38 +11,6 @@ summarise         graded responses -> avg@n, pass@k, maj@k, standard errors, int
 PROTOCOLS         how papers evaluated
 """
 
-from rlobj.evaluation.comparing import compare
-from rlobj.evaluation.evaluating import evaluate, sample_and_grade
-from rlobj.evaluation.problem_sets import PROTOCOLS
-from rlobj.evaluation.regrading import regrade, score
-from rlobj.evaluation.result import (
-    EvaluationCallback,
-    EvaluationResult,
-    GradeChange,
-    summarise_folder,
-)
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, ResponseRecord, Samples
-from rlobj.evaluation.second_grader import SecondGrading, SecondVerdict, regrade_with
-from rlobj.evaluation.summary import BenchmarkSummary, summarise
+from rlobj.base.lazy import names_of
 
-__all__ = [
-    "PROTOCOLS",
-    "BenchmarkSummary",
-    "EvaluationCallback",
-    "EvaluationResult",
-    "GradeChange",
-    "GradedBenchmark",
-    "GradedProblem",
-    "ResponseRecord",
-    "Samples",
-    "SecondGrading",
-    "SecondVerdict",
-    "compare",
-    "evaluate",
-    "regrade",
-    "regrade_with",
-    "sample_and_grade",
-    "score",
-    "summarise",
-    "summarise_folder",
-]
+__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

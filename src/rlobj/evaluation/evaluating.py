@@ -234,10 +234,8 @@ def evaluate(
             everything is kept in memory and no file is written.
         trust: import the code that the settings of a run name: its reward, if that grades, and its
             model's.
-        processes: evaluate in this many processes on this machine, one per GPU if there are GPUs.
-            They get names only, no Python objects. None = with `out`, all processes that torchrun
-            or accelerate launch has started share the work, and each returns the result; 1 = this
-            process alone.
+        processes: None = with `out`, all processes that torchrun or accelerate launch has started
+            call this and share the work, and each returns the result; 1 = this process alone.
         callback: receives progress, in the first process; see `EvaluationCallback`.
 
     Returns:
@@ -261,6 +259,12 @@ def evaluate(
         41+3= 44 4
         56+3= 59 4
     """
+    if processes not in (None, 1):
+        raise ConfigError(
+            f"processes={processes}: expected None or 1. To use {processes} processes, start this "
+            f"program with torchrun --nproc-per-node {processes}, or type: rlobj eval MODEL "
+            f"--processes {processes}"
+        )
     given = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
@@ -469,44 +473,33 @@ def _evaluate(
     """Sample and grade the missing responses; the first process waits for those of the others."""
     if team.rank:
         samples.read()
-    todo = {each.name: open_keys(samples, each.name, each.problems, each.count) for each in sets}
+    todo = [(each, open_keys(samples, each.name, each.problems, each.count)) for each in sets]
     team.meet("read")  # nothing is stored before every process knows what there is to do
-    for each in sets:
-        if todo[each.name]:
-            _evaluate_one(samples, engine, each, todo[each.name], team, callback)
-    for each in () if team.rank else sets:
-        while not samples.grades.keys() >= {*todo[each.name]}:
+    for each, keys in todo:
+        if not keys:
+            continue
+        config, block = each.config, BLOCK.get(engine.settings["name"], LARGE_BLOCK)
+        if config.evaluation.temperature == 0 and each.count > 1:
+            text = f"{each.name}: at temperature 0 the {each.count} responses of a problem are one"
+            callback.noted(text, warning=True)
+        seed_generators(config.seed)
+        with each.open_grader() as grader:
+            sample_and_grade(
+                engine.sampler,
+                engine.encoder(config.data.template),
+                each.problems,
+                grader,
+                each.settings,
+                count=each.count,
+                seed=config.seed,
+                benchmark=each.name,
+                samples=samples,
+                callback=callback,
+                blocks=team.share(each.name, blocks_of(keys, block, team.size)),
+            )
+    for each, keys in [] if team.rank else todo:
+        while not samples.grades.keys() >= {*keys}:
             time.sleep(POLL)
             samples.gather()
             report(samples, each.name, each.total, callback)
     samples.gather(last=True)
-
-
-def _evaluate_one(
-    samples: Samples,
-    engine: Engine,
-    each: ProblemSet,
-    keys: Sequence[Key],
-    team: Team,
-    callback: EvaluationCallback,
-) -> None:
-    """Sample and grade the responses of a benchmark that `keys` name."""
-    config, block = each.config, BLOCK.get(engine.settings["name"], LARGE_BLOCK)
-    if config.evaluation.temperature == 0 and each.count > 1:
-        text = f"{each.name}: at temperature 0 the {each.count} responses of a problem are one"
-        callback.noted(text, warning=True)
-    seed_generators(config.seed)
-    with each.open_grader() as grader:
-        sample_and_grade(
-            engine.sampler,
-            engine.encoder(config.data.template),
-            each.problems,
-            grader,
-            each.settings,
-            count=each.count,
-            seed=config.seed,
-            benchmark=each.name,
-            samples=samples,
-            callback=callback,
-            blocks=team.share(each.name, blocks_of(keys, block, team.size)),
-        )

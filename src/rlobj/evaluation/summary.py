@@ -232,9 +232,8 @@ class ProblemCounts:
     def of(cls, problem: GradedProblem, equal: Equal | None = None) -> ProblemCounts:
         """Count the graded responses of a problem; `equal` as in `summarise`."""
         responses, grades = problem.responses, problem.grades
-        known = zip(
-            (each.tokens for each in responses), (each.correct for each in grades), strict=True
-        )
+        pairs = zip(responses, grades, strict=True)
+        known = [(each.tokens, grade.correct) for each, grade in pairs]
         return cls(
             counts=(len(grades), problem.correct, problem.undecided),
             votes=count_votes(problem, equal),

@@ -8,21 +8,6 @@ Outcome        what came out of a run, in numbers
 report         runs compared on one page
 """
 
-from rlobj.insight.diagnosis import Diagnosis, Finding, diagnose
-from rlobj.insight.inspecting import Inspection, Outcome, inspect
-from rlobj.insight.page.writing import write_inspection_page
-from rlobj.insight.replaying import Replay, replay
-from rlobj.insight.run_report import report
+from rlobj.base.lazy import names_of
 
-__all__ = [
-    "Diagnosis",
-    "Finding",
-    "Inspection",
-    "Outcome",
-    "Replay",
-    "diagnose",
-    "inspect",
-    "replay",
-    "report",
-    "write_inspection_page",
-]
+__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

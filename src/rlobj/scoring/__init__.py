@@ -10,17 +10,6 @@ tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_
 transformers models, `packing` makes batches of sequences.
 """
 
-from rlobj.scoring.packing import micro_batches, pack_sequences, pad_sequences
-from rlobj.scoring.policy_scorer import PolicyScorer, score_samples
-from rlobj.scoring.token_scores import FILTERED, TokenScores, score_tokens
+from rlobj.base.lazy import names_of
 
-__all__ = [
-    "FILTERED",
-    "PolicyScorer",
-    "TokenScores",
-    "micro_batches",
-    "pack_sequences",
-    "pad_sequences",
-    "score_samples",
-    "score_tokens",
-]
+__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -356,10 +356,11 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
         cards: the GPUs.
     """
     again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
-    tries = [("", again, strategy, cards.count), ("", again, "fsdp2", cards.count)]
+    strategies = [*dict.fromkeys((strategy, "fsdp2"))]
+    tries = [("", again, each, cards.count) for each in strategies]
     if config.model.lora is None:
         lora = {**again, "model.lora": LoraConfig()}
-        tries += [("set model.lora.rank=16 ", lora, x, cards.count) for x in (strategy, "fsdp2")]
+        tries += [("set model.lora.rank=16 ", lora, each, cards.count) for each in strategies]
     tries += [("", again, "fsdp2", cards.count * 2**power) for power in range(1, 7)]
     found: list[tuple[str, Memory]] = []
     for text, changes, chosen, count in tries:

@@ -5,14 +5,6 @@ Watch       the same checks on one line of metrics after another, as training us
 CHECKS      the checks by name
 """
 
-from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.diagnosis.diagnosing import (
-    Diagnosis,
-    Finding,
-    RunDiagnosis,
-    Watch,
-    agreed,
-    diagnose,
-)
+from rlobj.base.lazy import names_of
 
-__all__ = ["CHECKS", "Diagnosis", "Finding", "RunDiagnosis", "Watch", "agreed", "diagnose"]
+__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

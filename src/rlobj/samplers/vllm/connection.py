@@ -206,9 +206,17 @@ class Connection:
         return self._ask("POST", path, body, self.timeout * (_LONG if long else 1), watched=long)
 
     def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
-        """Call a method of all workers, and return one result per worker."""
+        """Call a method of all workers, and return one result per worker.
+
+        Raises:
+            RunError: a worker failed.
+        """
         body = {"method": method, "args": list(arguments)}
-        return self.post("/collective_rpc", body, long=long)["results"]
+        results = self.post("/collective_rpc", body, long=long)["results"]
+        for each in results:
+            if isinstance(each, dict) and "error" in each:
+                raise RunError(f"a worker of the server at {self.url} failed: {each['error']}")
+        return results
 
     def _ask(
         self, method: str, path: str, body: Any, timeout: float, *, watched: bool = False

@@ -20,6 +20,7 @@ because products with 1 and 0 and sums with 0 are exact.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
@@ -216,6 +217,20 @@ SHAPE = (
 """Entries of the model's configuration that must be equal for trainer and server."""
 
 
+def _answering(method: Callable[..., None]) -> Callable[..., dict[str, str] | None]:
+    """Make an error the method's answer: vLLM would mix up the next answers of several workers."""
+
+    @functools.wraps(method)
+    def answer(*arguments: Any) -> dict[str, str] | None:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            logging.getLogger("vllm").exception("%s failed", method.__name__)
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    return answer
+
+
 class WeightExtension:
     """Methods added to vLLM's worker; the prefix `rlobj_` avoids conflicts with its own names."""
 
@@ -267,10 +282,12 @@ class WeightExtension:
         """Tell whether this worker can read the trainer's file."""
         return {"sees": Path(path).is_file()}
 
+    @_answering
     def rlobj_load_files(self, folder: str, version: int) -> None:
         """Load the safetensors files of a folder, in the order of their names."""
         self.rlobj_load(_stored(Path(folder)), version)
 
+    @_answering
     def rlobj_open(self, address: str, port: int, size: int, timeout: float, first: int) -> None:
         """Join the trainer's broadcast group; the trainer is rank 0, worker 0 has rank `first`."""
         self.rlobj_group = None  # leave the group of an earlier trainer first
@@ -278,6 +295,7 @@ class WeightExtension:
         device = torch.device(self.device)  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_group = WeightGroup(address, port, rank, size, device, timeout)
 
+    @_answering
     def rlobj_receive(self, version: int) -> None:
         """Load weights from the trainer's broadcast."""
         if self.rlobj_group is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlobj.config.layers import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.config.run_config import RunConfig
@@ -17,9 +17,6 @@ from rlobj.models.policy import Policy, load_model, load_policy, policy_of, with
 from rlobj.ranks import together
 from rlobj.training.loop.clock import Callback
 from rlobj.training.parallel import Parallel
-
-if TYPE_CHECKING:
-    from rlobj.training.loop.opening import CallerInputs
 
 
 class InitialPolicy:
@@ -37,7 +34,7 @@ class InitialPolicy:
     """
 
     def __init__(
-        self, config: RunConfig, inputs: CallerInputs, parallel: Parallel, stack: ExitStack
+        self, config: RunConfig, inputs: Any, parallel: Parallel, stack: ExitStack
     ) -> None:
         self._config, self._inputs = config, inputs
         self._device, self._shards = parallel.device, parallel.shards

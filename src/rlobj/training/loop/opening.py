@@ -294,8 +294,7 @@ def open_trainer(
             )
             hints = hints_of(config, policy, objective.read_scores, train)
             stream = stream_of(train, config.data.weights, config.seed)
-            with reading(policy.model):
-                scorer = inputs.scorer(policy.model, config.training.packed)
+            scorer = _scorer(config, inputs, policy.model)
         clock = Clock(inputs.callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
@@ -396,6 +395,11 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
                 f"{shown!r} contains {unknown[:20]!r}. Train another model (model=NAME with a hub "
                 "id or a folder), or use problems of these characters with data.template={prompt}"
             )
+
+
+def _scorer(config: RunConfig, inputs: CallerInputs, model: Any) -> PolicyScorer:
+    with reading(model):
+        return inputs.scorer(model, config.training.packed)
 
 
 def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:

@@ -1,0 +1,15 @@
+from rlobj.samplers.transformers import TransformersSampler as TransformersSampler
+from rlobj.samplers.transformers import eos_ids as eos_ids
+from rlobj.samplers.types import Distribution as Distribution
+from rlobj.samplers.types import Done as Done
+from rlobj.samplers.types import Sample as Sample
+from rlobj.samplers.types import Sampler as Sampler
+from rlobj.samplers.types import SamplingSettings as SamplingSettings
+from rlobj.samplers.types import derive_seed as derive_seed
+from rlobj.samplers.weights import Digest as Digest
+from rlobj.samplers.weights import Held as Held
+from rlobj.samplers.weights import Live as Live
+from rlobj.samplers.weights import Received as Received
+from rlobj.samplers.weights import Sent as Sent
+from rlobj.samplers.weights import compare as compare
+from rlobj.samplers.weights import compare_live as compare_live
