@@ -199,7 +199,7 @@ class MixedStream(ProblemStream):
         >>> problems = [Problem(id, "?", "1", source=id[0]) for id in ("a1", "b1", "b2")]
         >>> stream = MixedStream(problems, {"a": 2, "b": 1})
         >>> "".join(problem.source for problem in stream.next(6))
-        'abaaba'
+        'aabaab'
     """
 
     def __init__(
