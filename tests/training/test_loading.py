@@ -16,11 +16,13 @@ from safetensors.torch import load_file, save_file
 from rlobj import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.config.scores import ScoreConfig
+from rlobj.models import policy as policies
 from rlobj.models.loading import filled, is_hollow, reading
-from rlobj.models.policy import frozen, load_model, with_adapters
+from rlobj.models.policy import frozen, with_adapters
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import build_parallel, open_processes
 
+load_model: Any = policies.load_model
 KINDS = ("tied", "untied", "bfloat16", "adapters")
 
 
