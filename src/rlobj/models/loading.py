@@ -74,7 +74,7 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
             buffer.copy_(_get(tensors, name))
     with contextlib.suppress(OSError):
         model.generation_config = GenerationConfig.from_pretrained(source)
-    return model.to(device).eval()
+    return model.to(nothing.device).eval()
 
 
 def _tensors(source: str) -> dict[str, Any]:

@@ -75,7 +75,8 @@ class Parallel(ABC):
         self.accelerator = accelerator
         self.strategy = strategy
         self.max_grad_norm = max_grad_norm
-        self.device: torch.device = accelerator.device
+        # Accelerate's may be cpu:0, which is no tensor's: `to` would copy each, a hollow one whole.
+        self.device: torch.device = torch.empty(0, device=accelerator.device).device
         self.comm = ProcessGroup(self.device)
         self.rank = self.comm.rank
         self.size = self.comm.size
@@ -282,9 +283,9 @@ def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    root.to(device)
     unread = {name: x.unread for name, x in _named(root) if is_hollow(x)}
     replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
+    root._apply(lambda x: x if x.is_meta else x.to(device))
     mesh = init_device_mesh(device.type, (ranks,))
     for layer in _layers(root.scorer.model.get_decoder()):
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
