@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
+from typer.testing import CliRunner
+
+from rlobj_cli.app import app
 
 
 def console(width: int = 80, *, terminal: bool = False) -> Console:
@@ -28,3 +31,11 @@ def text_of(screen: Console) -> str:
 def shows(part: object, text: str) -> bool:
     """Whether a text contains a part, wherever its lines are wrapped."""
     return "".join(str(part).split()) in "".join(text.split())
+
+
+def printed(*words: object, code: int = 0, columns: int = 80) -> str:
+    """What `rlobj WORDS` prints in this process, if it ends with this code."""
+    runner = CliRunner(env={"COLUMNS": str(columns), "TERM": "dumb"})
+    result = runner.invoke(app, [*map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
-from screens import console, text_of
-from typer.testing import CliRunner
+from screens import console, printed, text_of
 
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight import Finding
-from rlobj_cli.app import app
 from rlobj_cli.screen.progress import open_screen
 
 FOUND = Finding("collapse", "[red]fell[/red] from 0.5 to 0", "Go back.", 7, 7)
@@ -26,10 +25,7 @@ def write_run(folder: Path, steps: int = 8) -> Path:
     return folder
 
 
-def output(*words: str, code: int = 0) -> str:
-    result = CliRunner(env={"COLUMNS": "100", "TERM": "dumb"}).invoke(app, ["diagnose", *words])
-    assert result.exit_code == code, result.output
-    return result.output
+output = functools.partial(printed, "diagnose", columns=100)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

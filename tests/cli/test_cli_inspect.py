@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 from pathlib import Path
@@ -10,19 +11,14 @@ import pytest
 from record_rows import dropped, write_records
 from rich.cells import cell_len
 from rich.console import Console
-from typer.testing import CliRunner
+from screens import printed
 
-from rlobj_cli.app import app
 from rlobj_cli.screen.console import in_context
 
 HOSTILE = "\x1b[2J[red]\u202e\r\n\x00[/red]" + "x" * 10_000
 
 
-def output(*words: str, columns: int = 80, code: int = 0) -> str:
-    runner = CliRunner(env={"COLUMNS": str(columns), "TERM": "dumb"})
-    result = runner.invoke(app, ["inspect", *words])
-    assert result.exit_code == code, result.output
-    return result.output
+output = functools.partial(printed, "inspect")
 
 
 def scratchpad(run: Path) -> Path:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from screens import printed as output
 from typer.testing import CliRunner
 
 from rlobj import load_preset
@@ -14,22 +15,14 @@ from rlobj.config.run_config import compose, preset_schema
 from rlobj.config.run_folder import dump_config
 from rlobj_cli.app import app
 
-runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
-
-
-def output(*words: str, code: int = 0) -> str:
-    result = runner.invoke(app, list(words))
-    assert result.exit_code == code, result.output
-    return result.output
-
 
 @pytest.mark.parametrize("columns", [80, 160])
 def test_list_shows_every_preset_with_its_paper(columns: int) -> None:
-    result = runner.invoke(app, ["presets", "list"], env={"COLUMNS": str(columns)})
-    lines = result.output.splitlines()
+    text = output("presets", "list", columns=columns)
+    lines = text.splitlines()
     assert max(map(len, lines)) <= columns
     assert set(preset_names()) <= {line.split()[0] for line in lines if line.strip()}
-    assert result.output.count("arXiv:") == len(preset_names())
+    assert text.count("arXiv:") == len(preset_names())
 
 
 @pytest.mark.parametrize("name", ["stapo", "lp-reg"])
@@ -178,5 +171,5 @@ def test_schema_prints_the_json_schema_of_a_preset_file() -> None:
 def test_the_shell_completes_the_names_of_settings() -> None:
     variables = {"_RLOBJ_COMPLETE": "complete_bash", "COMP_CWORD": "3"}
     words = "rlobj train --set training.ste"
-    result = runner.invoke(app, [], env={**variables, "COMP_WORDS": words}, prog_name="rlobj")
+    result = CliRunner().invoke(app, [], env={**variables, "COMP_WORDS": words}, prog_name="rlobj")
     assert result.output.split() == ["training.steps="]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from screens import printed
 from tiny import tiny_config
-from typer.testing import CliRunner
 
 from rlobj.training import run_training
-from rlobj_cli.app import app
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,7 @@ def run(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def output(*words: object, code: int = 0) -> str:
-    runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
-    result = runner.invoke(app, ["replay", *map(str, words)])
-    assert result.exit_code == code, result.output
-    return result.output
+output = functools.partial(printed, "replay")
 
 
 def test_without_objectives_the_recorded_one_is_checked(run: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -16,22 +17,15 @@ import pytest
 import yaml
 from forked import Forked, wait_until
 from runs import finish
+from screens import printed
 from tiny import save_tiny_policy
-from typer.testing import CliRunner
 
 from rlobj.config.run_config import RunConfig, compose
 from rlobj.config.run_folder import RunFolder, newest_checkpoint, read_run_config
 from rlobj.training.choosing import choose_settings, settled
-from rlobj_cli.app import app
 from rlobj_cli.screen.training import annotated_yaml
 
-runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
-
-
-def output(*words: str, code: int = 0) -> str:
-    result = runner.invoke(app, ["train", *words])
-    assert result.exit_code == code, result.output
-    return result.output
+output = functools.partial(printed, "train")
 
 
 def test_dry_run_prints_the_configuration_and_writes_nothing(tmp_path, monkeypatch):
@@ -225,9 +219,8 @@ def test_eval_of_a_run_uses_its_own_problems(finished, monkeypatch):
     assert len(result["pass@k"]) == 3
     assert results["settings"]["max_tokens"] == 2
     monkeypatch.chdir(folder)
-    refused = runner.invoke(app, ["eval", "run", "-n", "3", "--out", "results"])
-    assert refused.exit_code == 2
-    assert "results contains an evaluation with other settings" in refused.output
+    refused = printed("eval", "run", "-n", "3", "--out", "results", code=2)
+    assert "results contains an evaluation with other settings" in refused
 
 
 @pytest.mark.slow
@@ -239,11 +232,8 @@ def test_a_run_with_too_few_groups_is_continued_by_a_command_that_it_prints(tmp_
     monkeypatch.chdir(tmp_path)
     dynamic = "sampling.dynamic={whole_batches: true, max_batches: 1}"
     words = ["--config", "run.yaml", "--out", "run", "--reward", "mine.py:even", "--set", dynamic]
-    failed = runner.invoke(app, ["train", *words])
-    assert failed.exit_code == 1
-    [more, less] = re.findall(
-        r"^  rlobj train (--resume run --trust --set .*)$", failed.output, re.M
-    )
+    failed = output(*words, code=1)
+    [more, less] = re.findall(r"^  rlobj train (--resume run --trust --set .*)$", failed, re.M)
     assert re.fullmatch(r".* sampling\.dynamic\.max_batches=[2-9]\d*", more)
     assert less.endswith(" sampling.dynamic.whole_batches=false")
     assert "2 steps done" in output(*less.split())
@@ -301,17 +291,14 @@ def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None
 def test_a_refused_strategy_shows_no_header(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
     words = ["train", "--preset", "stapo", "--strategy", "zero2", "--out", str(tmp_path / "run")]
-    result = runner.invoke(app, words)
-    assert result.exit_code == 2
-    assert "needs deepspeed" in result.output
-    assert "rlobj train  stapo" not in result.output
+    text = printed(*words, code=2)
+    assert "needs deepspeed" in text
+    assert "rlobj train  stapo" not in text
 
 
 def test_config_that_is_no_file_is_refused(tmp_path: Path) -> None:
     for name, reason in ((".", "is a folder, not a YAML file"), ("x.yaml", "is not there")):
-        result = runner.invoke(app, ["train", "--config", str(tmp_path / name)])
-        assert result.exit_code == 2
-        assert reason in result.output
+        assert reason in output("--config", tmp_path / name, code=2)
 
 
 def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Path) -> None:

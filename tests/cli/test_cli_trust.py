@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from screens import printed
 
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import compose
-from rlobj_cli.app import app
 
-runner = CliRunner(env={"COLUMNS": "250", "TERM": "dumb"})
 CODE = """
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +72,9 @@ def test_no_command_imports_what_a_file_names(command: str, what: str, tmp_path:
     if command in ("a dry run", "train") and "reward" in what:
         pytest.skip("the reward of the file is not used: that of the built-in task replaces it")
     (tmp_path / "FILE.yaml").write_text(FILES[what].replace("FILE", "code.py"))
-    result = runner.invoke(app, COMMANDS[command])
-    assert result.exit_code == 2, result.output
-    assert "code.py:" in result.output
-    assert "--trust" in result.output
+    text = printed(*COMMANDS[command], code=2, columns=250)
+    assert "code.py:" in text
+    assert "--trust" in text
     assert not (tmp_path / "imported").exists()
     assert not (tmp_path / "runs").exists()
 
@@ -88,8 +85,7 @@ def test_with_trust_each_command_imports_it(command: str, what: str, tmp_path: P
     if command in ("beside", "a configuration"):
         return
     (tmp_path / "FILE.yaml").write_text(FILES[what].replace("FILE", "code.py"))
-    result = runner.invoke(app, [*COMMANDS[command], "--trust"])
-    assert result.exit_code == 0, result.output
+    printed(*COMMANDS[command], "--trust")
     assert (tmp_path / "imported").exists() or "reward" in what
 
 
@@ -98,13 +94,11 @@ def test_what_the_command_line_names_needs_no_trust(tmp_path: Path) -> None:
     rule = ["--set", "objective.drop=custom('code.py:Rare')"]
     for named in (again, rule, ["--reward", "code.py:score"]):
         (tmp_path / "imported").unlink(missing_ok=True)
-        result = runner.invoke(app, ["train", "--preset", "grpo", *named, "--dry-run"])
-        assert result.exit_code == 0, result.output
+        printed("train", "--preset", "grpo", *named, "--dry-run")
     (tmp_path / "FILE.yaml").write_text(FILES["a rule"].replace("FILE", "code.py"))
-    result = runner.invoke(app, ["train", "--preset", "FILE.yaml", *again, "--dry-run"])
-    assert result.exit_code == 2  # the rule of the file is not named
-    result = runner.invoke(app, ["train", "--preset", "FILE.yaml", *rule, "--dry-run"])
-    assert result.exit_code == 0, result.output
+    words = ["train", "--preset", "FILE.yaml", "--dry-run"]
+    printed(*words, *again, code=2)  # the rule of the file is not named
+    printed(*words, *rule)
 
 
 def test_python_asks_in_the_same_way(tmp_path: Path) -> None:

@@ -6,20 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from rlobj_cli.app import app
-
-runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+from screens import printed
 
 
 @pytest.mark.parametrize("command", [["train"], ["eval", "MODEL"], ["eval", "score", "x.jsonl"]])
 def test_a_data_dir_that_is_no_folder_is_refused(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name, reason in (("file", "is a file"), ("gone", "does not exist")):
-        result = runner.invoke(app, [*command, "--data-dir", str(tmp_path / name)])
-        assert result.exit_code == 2
-        assert reason in " ".join(result.output.split()).replace(" │ │ ", " ")
+        text = printed(*command, "--data-dir", tmp_path / name, code=2)
+        assert reason in " ".join(text.split()).replace(" │ │ ", " ")
 
 
 def test_data_dir_is_in_the_environment_while_the_command_runs(tmp_path, monkeypatch):
@@ -27,7 +22,6 @@ def test_data_dir_is_in_the_environment_while_the_command_runs(tmp_path, monkeyp
     found: list[str | None] = []
     seen = lambda *_, **__: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731
     monkeypatch.setattr("rlobj_cli.screen.training.start", seen)
-    words = ["train", "--preset", "stapo", "--data-dir", str(tmp_path)]
-    assert runner.invoke(app, words).exit_code == 0
+    printed("train", "--preset", "stapo", "--data-dir", tmp_path)
     assert found == [str(tmp_path)]
     assert "RLOBJ_DATA_DIR" not in os.environ  # no other command of this process is told

@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 from forked import WITH_VLLM, wait_until
 from runs import finish, program, ranks
-from typer.testing import CliRunner
+from screens import printed
 
 from rlobj.evaluation import Samples
 from rlobj.samplers.vllm import connection
-from rlobj_cli.app import app
 
 pytestmark = pytest.mark.slow
-runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +43,7 @@ def words(policy: Path, problems: Path, out: Path, *more: str) -> list[str]:
 
 def here(*words: str | Path, code: int = 0) -> str:
     """What the program prints in this process, in one line: where a new one would show no more."""
-    found = runner.invoke(app, [*map(str, words)])
-    assert found.exit_code == code, found.output
-    return " ".join(found.output.split())
+    return " ".join(printed(*words, code=code).split())
 
 
 def lines(folder: Path, name: str = "samples.jsonl") -> list[dict]:
