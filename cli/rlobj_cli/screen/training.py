@@ -173,10 +173,12 @@ def show_dry_run(
     show_header(console, config, layers)
     known = {path: name for path, name in origins(layers).items() if path != "preset"}
     ranks = processes or int(os.environ.get("WORLD_SIZE", "1"))
-    card, size = card_bytes(), Size.named(config.model, local=True)
+    card = card_bytes()  # what a GPU run chooses depends on the hub's config.json
+    size = Size.named(config.model, local=card is None)
     cards = None if card is None else Cards(ranks, card)
     choices = choose_settings(config, size, cards, os.environ)
-    if config.model.name is None or Path(str(config.data.source)).exists():  # not from the hub
+    local = all(Path(name).exists() for name in source_names(config.data.source))
+    if config.model.name is None or local:  # not from the hub
         choices += held_out_share(config)
     config = settled(config, choices)
     known |= {each.setting: "auto" for each in choices if each.reason}

@@ -213,14 +213,16 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
         return []
     none = [Choice("data.test_fraction", 0.0, "")]
     data = settled(config, none).data
+    answers = config.objective.reads_rewards and config.rewards.needs_answers
     if rows or data.test is not None or not config.evaluation.every or config.model.name is None:
         return none
     try:
-        load_problems(data, "test")
+        load_problems(data, "test", answers=config.rewards.needs_answers)
         return none
     except DataError as error:
         why = str(error).partition(". ")[0]
-    problems = load_problems(data, "train", answers=config.objective.reads_rewards)
+    every = data.model_copy(update={"limit": None})  # which counts what the split leaves
+    problems = load_problems(every, "train", answers=answers)
     places = sorted(map(place_of, problems))
     most = min(int(_SHARE * len(places)), _HELD_OUT)
     share = math.floor(1e6 * places[most]) / 1e6

@@ -89,14 +89,19 @@ class Memory:
     @property
     def fits(self) -> bool:
         """Whether the GPU has as much with a margin, or there is none."""
-        room = self.sequences is None or self.sequences > 0
-        return self.card is None or (room and max(self.needed) <= (1 - MARGIN) * self.card)
+        enough = self.card is None or max(self.needed) <= (1 - MARGIN) * self.card
+        return self.card is None or (enough and self.has_room)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether vLLM's cache has room for a longest sequence."""
+        return self.sequences is None or self.sequences > 0
 
     @property
     def hopeless(self) -> bool:
-        """Whether the GPU has less than the parts that do not depend on responses."""
+        """Whether the parts that do not depend on responses, or vLLM's cache, can never fit."""
         sure = Memory({k: each for k, each in self.parts.items() if k not in BY_TOKENS}, self.card)
-        return self.card is not None and max(sure.needed) > self.card
+        return self.card is not None and (max(sure.needed) > self.card or not self.has_room)
 
 
 def estimate(
@@ -118,7 +123,7 @@ def estimate(
     own = WORD * trained / (1 if strategy == "ddp" else ranks)
     squares = own if card else min(own, 2.0 * WORD * size.matrix)  # a tensor at a time on a CPU
     parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
-    offload = card and config.training.offload == "cpu"
+    offload = card and config.training.offload == "cpu" and strategy in ("zero2", "zero3")
     moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
         parts["frozen weights"] = Use.always(WORD * size.total / sharded)
@@ -293,11 +298,13 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     take("sampling.engine", "vllm", "the fastest sampler on a GPU")
     if config.sampling.engine == "vllm":
         take("sampling.vllm.sleep_level", 2, "every update sends vLLM new weights")
-    fit = _fitting(config, size, cards, ["ddp", "fsdp2"] if cards.count > 1 else ["ddp"])
+    fit = _fitting(config, size, cards, _strategies(config, cards.count))
     needed = f"{fit.memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
     without = "do not fit" if fit.values[RECOMPUTE] else "fit"
     reasons = {
-        STRATEGY: "ddp does not fit" if fit.values[STRATEGY] != "ddp" else "it is the simplest",
+        STRATEGY: "it has training.offload=cpu"
+        if config.training.offload == "cpu"
+        else ("it is the simplest" if fit.values[STRATEGY] == "ddp" else "ddp does not fit"),
         RECOMPUTE: f"without it, activations {without}",
         TOKENS: f"the largest that fits: a backward pass needs {needed}"
         if fit.memory.fits
@@ -307,6 +314,13 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     for setting, value in fit.values.items():
         take(setting, value, reasons[setting])
     return found
+
+
+def _strategies(config: RunConfig, count: int) -> list[str]:
+    """The strategies that a run may have, the simplest first."""
+    if config.training.offload == "cpu":
+        return ["zero2", "zero3"]
+    return ["ddp", "fsdp2"] if count > 1 else ["ddp"]
 
 
 class _Fit(NamedTuple):
@@ -356,12 +370,13 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
         cards: the GPUs.
     """
     again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
-    strategies = [*dict.fromkeys((strategy, "fsdp2"))]
+    widest = _strategies(config, 2)[-1]
+    strategies = [*dict.fromkeys((strategy, widest))]
     tries = [("", again, each, cards.count) for each in strategies]
     if config.model.lora is None:
         lora = {**again, "model.lora": LoraConfig()}
         tries += [("set model.lora.rank=16 ", lora, each, cards.count) for each in strategies]
-    tries += [("", again, "fsdp2", cards.count * 2**power) for power in range(1, 7)]
+    tries += [("", again, widest, cards.count * 2**power) for power in range(1, 7)]
     found: list[tuple[str, Memory]] = []
     for text, changes, chosen, count in tries:
         more = Cards(count, cards.bytes)
@@ -373,7 +388,7 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
             if value != old.get(name, read_setting(config, name))
         ]
         if memory.fits and (count > 1 or chosen == strategy):
-            wider = f", processes={count}" if count > cards.count else ""
+            wider = f" processes={count}" if count > cards.count else ""
             found.append((text + " ".join(lines) + wider, memory))
             if wider:
                 break
@@ -393,8 +408,9 @@ def require_memory(
         return
     found = ways(config, size, strategy, Cards(ranks, card))
     fitting = [f"{way}: {_gib(each)}" for way, each in found]
+    room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
     text = (
-        f"a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
+        f"{room}a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
         f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
         "these:\n  "
         + "\n  ".join(fitting[:3] or ["a smaller model, or LoRA and fsdp2 over more GPUs"])

@@ -112,9 +112,9 @@ class Size:
             )
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(found, trust_remote_code=code)
-        except (OSError, ValueError):
+            return cls.of(model, config.lora)
+        except Exception:  # a file may hold anything, and transformers has errors of many kinds
             return None
-        return cls.of(model, config.lora)
 
 
 KINDS = {

@@ -16,7 +16,8 @@ _OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
 _OTHERS = (
     _OFFLOAD,
     *("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING"),
-    *("ACCELERATE_DYNAMO_BACKEND", "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_CPU_AFFINITY"),
+    *("ACCELERATE_DYNAMO_BACKEND", "ACCELERATE_USE_MEGATRON_LM", "FSDP_IGNORED_MODULES"),
+    *("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "FSDP_MIN_NUM_PARAMS"),
     *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE"),
     *("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"),
 )
@@ -51,12 +52,17 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
     given = {name: environment[name] for name in _OTHERS if name in environment}
     if _on(environment, "ACCELERATE_USE_DEEPSPEED"):
         stage: Any = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
-        if file := _deepspeed_file(environment.get(_FILE, "none")):
+        if (name := environment.get(_FILE, "none")) != "none":
+            file = _deepspeed_file(name)
             stage = file.pop("zero_optimization.stage", 0)
             enabled = [x for x in ("bf16", "fp16") if file.pop(f"{x}.enabled", False) is True]
             precision = (*enabled, precision)[0]
             given |= file
         stage = "2" if stage == "auto" else str(stage)
+        if stage not in ("0", "1", "2", "3"):
+            raise ConfigError(
+                f"accelerate launch has ZeRO stage {stage}; expected 0 to 3: --zero_stage 2"
+            )
         strategy = "ddp" if stage == "0" else f"zero{stage}"
         found["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")
         for name in (_OFFLOAD, "zero_optimization.offload_optimizer.device"):
@@ -64,6 +70,9 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
                 found["training.offload"] = (given.pop(name), "--offload_optimizer_device cpu")
     elif _on(environment, "ACCELERATE_USE_FSDP"):
         found["training.strategy"] = ("fsdp2", "--use_fsdp")
+        sharding = environment.get("FSDP_SHARDING_STRATEGY", "FULL_SHARD")
+        if sharding.upper() not in ("1", "FULL_SHARD"):
+            given["FSDP_SHARDING_STRATEGY"] = sharding
         if _on(environment, "FSDP_ACTIVATION_CHECKPOINTING"):
             found["training.gradient_checkpointing"] = (True, "--fsdp_activation_checkpointing")
     elif precision and int(environment.get("WORLD_SIZE", "1")) > 1:
@@ -83,12 +92,12 @@ def _on(environment: Mapping[str, str], name: str) -> bool:
 
 
 def _deepspeed_file(name: str) -> dict[str, Any]:
-    """The settings of DeepSpeed's file by dotted name; none without a file."""
-    if name == "none":
-        return {}
+    """The settings of DeepSpeed's file by dotted name."""
     try:
-        return flattened(parse_json(read_whole(Path(name))))
-    except (OSError, ValueError, AttributeError) as error:
+        if not isinstance(found := parse_json(read_whole(Path(name))), dict):
+            raise ValueError(f"it holds a {type(found).__name__}, and not settings by name")
+        return flattened(found)
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"accelerate launch names the DeepSpeed file {name}, which cannot be read: {error}. "
             "Expected a JSON file"
