@@ -172,8 +172,8 @@ def _facts(found: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
         return ", ".join(f"{name} {x / unit:,.0f}" for name, x in parts.items() if x >= unit / 2)
 
     facts = {
-        "tokens": f"{done.tokens / 1e6:.2f} million a step: {done.responses:,} responses of "
-        f"{done.mean:,.0f} tokens, an assumption: set --mean-tokens",
+        "tokens": f"{done.tokens / 1e6:.2f} million a step are trained on; {done.responses:,} "
+        f"responses of {done.mean:,.0f} tokens are sampled, an assumption: set --mean-tokens",
         "seconds": f"{sum(done.seconds.values()):,.0f} a step: {listed(done.seconds)}",
         "hours": f"{done.hours:,.1f} for {done.steps} steps, by arithmetic and not measured: "
         f"{done.used:.0%} of {cards.flops / 1e12:.0f} TFLOP/s (set --utilization), and "

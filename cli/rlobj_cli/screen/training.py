@@ -28,6 +28,7 @@ from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, RunFolder, dump_config, held_out, read_settings
 from rlobj.config.starting import doubts
+from rlobj.data.sources import source_names
 from rlobj.insight import Inspection, diagnose, inspect
 from rlobj.insight.filtering import deciding
 from rlobj.insight.inspecting import Line, Outcome, percent

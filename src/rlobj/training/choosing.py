@@ -28,13 +28,12 @@ from rlobj.training.parallel import Parallel, open_parallel, open_processes
 from rlobj.training.parallel.environment import launched
 from rlobj.training.parallel.launched import read_launch
 from rlobj.training.sizes import GIB, Cards, Size, own_card
+from rlobj.training.workload import STEP, decode_steps
 
 logger = logging.getLogger(__name__)
 
 _KEPT = ("model.dtype", "data.test_fraction", "sampling.engine", *PLAIN)
 """Settings that a resumed run has from its beginning."""
-_PASS = 0.025
-"""Seconds of a forward pass of one token: what the Python code of transformers takes at least."""
 _SHARE, _HELD_OUT = 0.05, 256
 """Share of the problems that is held out by default, and the largest number of them."""
 _ALIKE = 0.95
@@ -191,10 +190,9 @@ def _engine(config: RunConfig, cards: Cards | None) -> Choice:
             why = str(error).rstrip(".")
     sampling, ranks = config.sampling, cards.count if cards else 1
     responses = math.ceil(sampling.prompts_per_step * sampling.group_size / ranks)
-    batches = math.ceil(responses / max(sampling.batch_tokens // sampling.max_tokens, 1))
-    passes = batches * sampling.max_tokens
-    if (hours := passes * _PASS / 3600) >= 0.1:
-        each = f"{hours:.1f} hours at {1000 * _PASS:.0f} ms each"
+    passes = decode_steps(config, responses)
+    if (hours := passes * STEP / 3600) >= 0.1:
+        each = f"{hours:.1f} hours at {1000 * STEP:.0f} ms each"
         why = f"{why}. A step is up to {passes:,} forward passes in a row, {each}"
     return Choice("sampling.engine", "transformers", why)
 

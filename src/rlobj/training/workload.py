@@ -2,8 +2,9 @@
 
 With P parameters that compute, n tokens of mean length l, L layers and queries of width Q, a
 forward pass takes 2·P·n + 2·L·Q·l·n operations. A backward pass takes twice as many, and
-recomputation one forward pass more. A decode step reads the weights and the cache of all its
-sequences: it takes the longer of the time to read them and the time to compute.
+recomputation one forward pass more. A decode step of vLLM reads the weights and the cache of
+all its sequences: it takes the longer of the time to read them and the time to compute. One of
+transformers takes `STEP` at least. Dynamic sampling counts with its first batch of prompts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ PROMPT = 256
 AT_ONCE = 256
 """The most sequences that vLLM decodes at the same time."""
 
+STEP = 0.025
+"""Seconds of a decode step of transformers: what its Python code takes at least."""
+
 LINK = 50e9
 """Bytes a second between GPUs."""
 
@@ -43,9 +47,9 @@ class Work:
     """What a run does.
 
     Attributes:
-        responses: of a step, over all GPUs.
+        responses: that a step samples, over all GPUs.
         mean: tokens of a response.
-        tokens: of a step, prompts and responses.
+        tokens: that a step trains on, prompts and responses.
         seconds: of a step, by part.
         steps: of the run.
         disk: bytes, by part.
@@ -87,10 +91,13 @@ def work(
     """
     sampling, training, evaluation = config.sampling, config.training, config.evaluation
     mean = mean or FULL * sampling.max_tokens
-    responses = sampling.prompts_per_step * sampling.group_size
+    trained = sampling.prompts_per_step * sampling.group_size
+    dynamic = sampling.dynamic
+    more = dynamic.oversampling if dynamic and dynamic.whole_batches else 1.0
+    responses = math.ceil(more * trained)
     prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
     length = prompt + mean
-    tokens = responses * length
+    tokens = trained * length
     computing = size.total - (0 if size.tied else size.matrix)
     attention = 2 * size.layers * size.queries * length
     forward = tokens * (2 * computing + attention) / (cards.count * cards.flops * used)
@@ -124,12 +131,14 @@ def _scorings(config: RunConfig) -> float:
 def _generation(
     config: RunConfig, size: Size, memory: Memory, cards: Cards, responses: int, mean: float
 ) -> float:
-    """Seconds to sample responses with vLLM.
+    """Seconds to sample responses.
 
-    A GPU decodes its responses together, as many as its cache takes. The longest response sets the
-    least number of decode steps.
+    With vLLM, a GPU decodes its responses together, as many as its cache takes. The longest
+    response sets the least number of decode steps.
     """
     own = math.ceil(responses / cards.count)
+    if config.sampling.engine == "transformers":
+        return decode_steps(config, own) * STEP
     most, fitting = config.sampling.max_tokens, memory.sequences
     room = AT_ONCE if fitting is None else fitting * longest(config, size) / mean
     together = max(1.0, min(own, room, AT_ONCE))
@@ -137,6 +146,13 @@ def _generation(
     reading = (2 * size.total + cache) / (cards.bandwidth * DECODING)
     computing = 2 * size.total * together / (cards.flops * DECODING)
     return max(own * mean / together, most) * max(reading, computing)
+
+
+def decode_steps(config: RunConfig, responses: int) -> int:
+    """Decode steps of transformers for so many responses, each of which may be the longest."""
+    sampling = config.sampling
+    at_once = max(sampling.batch_tokens // sampling.max_tokens, 1)
+    return math.ceil(responses / at_once) * sampling.max_tokens
 
 
 def _disk(config: RunConfig, size: Size, tokens: float) -> dict[str, float]:
