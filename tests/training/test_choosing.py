@@ -158,8 +158,14 @@ def test_a_deepspeed_file_is_read_and_the_rest_is_named_in_one_line(tmp_path, ca
     assert (found["training.strategy"], found["model.dtype"]) == ("zero1", "bfloat16")
     [line] = caplog.messages
     assert "does not use gradient_accumulation_steps=4, zero_optimization.overlap_comm=T" in line
-    file.write_text("{")
-    with pytest.raises(ConfigError, match=r"file .*ds\.json, which cannot be read"):
+    for text in ("{", "[]"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=r"file .*ds\.json, which cannot be read"):
+            chosen(named(), environment=environment)
+    file.write_text("{}")
+    assert chosen(named(), environment=environment)["training.strategy"] == "ddp"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 5}}))
+    with pytest.raises(ConfigError, match="ZeRO stage 5; expected 0 to 3"):
         chosen(named(), environment=environment)
 
 
@@ -211,17 +217,20 @@ def write_problems(folder: Path, count: int, name: str = "problems.jsonl") -> Pa
 
 
 @pytest.mark.parametrize(("count", "low", "high"), [(10_000, 250, 256), (400, 19, 20), (19, 0, 0)])
-def test_a_source_without_a_test_part_is_split(tmp_path, count, low, high):
+@pytest.mark.parametrize("answers", [{"answer": "1"}, {}], ids=["answers", "no answers"])
+def test_a_source_without_a_test_part_is_split(tmp_path, count, low, high, answers):
     file = tmp_path / "p.jsonl"
-    file.write_text(
-        "".join(json.dumps({"prompt": f"{i}?", "answer": "1"}) + "\n" for i in range(count))
-    )
-    config = named(data={"source": str(file), "template": "{prompt}"})
+    rows = [{"prompt": f"{i}?", **answers} for i in range(count)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewards = {} if answers else {"rewards": {"kind": "reward_model", "model": "a/judge"}}
+    config = named(data={"source": str(file), "template": "{prompt}"}, **rewards)
+    limited = named(data={"source": str(file), "template": "{prompt}", "limit": 20}, **rewards)
+    assert held_out_share(limited) == held_out_share(config)
     made = held_out_share(config)
     data = settled(config, made).data
-    held_out = load_problems(data, "test") if data.test_fraction else []
+    held_out = load_problems(data, "test", answers=bool(answers)) if data.test_fraction else []
     assert low <= len(held_out) <= high
-    assert len(held_out) + len(load_problems(data, "train")) == count
+    assert len(held_out) + len(load_problems(data, "train", answers=bool(answers))) == count
     assert (
         not held_out
         or f"{len(held_out)} of {count} problems are held out, as {file} is one file"

@@ -11,7 +11,7 @@ from transformers import Qwen3Config
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig, compose
+from rlobj.config.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
 from rlobj.models.embedded import build_policy
 from rlobj.models.policy import with_adapters
 from rlobj.training.activations import MicroBatch
@@ -105,6 +105,11 @@ def test_offload_moves_moments_to_the_host():
     moved = estimate(run(training={"offload": "cpu"}), EIGHT, "zero2", 4, 80 * GIB)
     assert usual.needed.sampling - moved.needed.sampling == 3 * EIGHT.total
     assert moved.host - usual.host == (1 + 1 + 2 + 1) * EIGHT.total
+    whole = [estimate(run(training={"offload": x}), EIGHT, "fsdp2", 4) for x in (None, "cpu")]
+    assert whole[0] == whole[1]
+    auto = run(training={"offload": "cpu", "strategy": "auto"})
+    values = {each.setting: each.value for each in choose(auto, EIGHT, Cards(8, 80 * GIB))}
+    assert values["training.strategy"] == "zero2"
 
 
 def test_copies_and_vllm_are_counted_where_a_run_has_them():
@@ -183,6 +188,13 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
     assert done.seconds["generation"] == pytest.approx(2048 * reading / (3.35e12 * 0.5))
     assert done.hours == pytest.approx(100 * sum(done.seconds.values()) / 3600)
     assert max(done.disk.values()) == 3 * 12 * EIGHT.total
+    three = {"whole_batches": True, "oversampling": 3.0}
+    drawn = work(
+        with_settings(config, {"sampling.dynamic": DynamicSampling(**three)}), EIGHT, memory, cards
+    )
+    assert (drawn.responses, drawn.tokens) == (192, tokens)
+    slow = work(with_settings(config, {"sampling.engine": "transformers"}), EIGHT, memory, cards)
+    assert slow.seconds["generation"] == 2048 * 0.025  # eight responses at a time
 
 
 @pytest.mark.slow
