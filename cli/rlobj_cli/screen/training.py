@@ -28,6 +28,7 @@ from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, RunFolder, dump_config, held_out, read_settings
 from rlobj.config.starting import doubts
+from rlobj.data.sources import source_names
 from rlobj.insight import Inspection, diagnose, inspect
 from rlobj.insight.filtering import deciding
 from rlobj.insight.inspecting import Line, Outcome, percent
@@ -154,7 +155,7 @@ def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
     preset, settings = f"preset {config.preset}", flattened(merged(layers))
     file = Path(config.preset or "")
     own = flattened(read_yaml(file)) if file.is_file() else {}
-    below = (EMBEDDED_LAYER, preset, f"data {config.data.source}")
+    below = (EMBEDDED_LAYER, preset, f"data {', '.join(source_names(config.data.source))}")
     return "\n".join(
         f"{path}: {plain_value(settings[path])} ({file.name if name == preset else name})"
         for path, name in origins(layers).items()
