@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -110,6 +111,16 @@ def test_each_of_several_processes_returns_the_result_of_all(policy, tmp_path) -
     call_in_ranks(evaluated_in_a_process, 2, tmp_path)
     for rank in range(2):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
+
+
+def test_the_weights_are_read_to_the_gpu(policy, monkeypatch) -> None:
+    """Processes that read all weights to the host's memory first may fill it."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    placed = Mock(side_effect=InterruptedError)
+    monkeypatch.setattr("rlobj.models.policy.load_policy", placed)
+    with pytest.raises(InterruptedError):
+        rlobj.evaluate(policy, ROWS, **QUICK)
+    assert placed.call_args.kwargs == {"device": "cuda"}
 
 
 def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypatch) -> None:

@@ -106,6 +106,36 @@ def test_single_settings_win_over_the_run(run: Path) -> None:
     assert (benchmark.config.rewards.kind, benchmark.config.evaluation.samples) == ("math", 1)
 
 
+def test_a_run_on_several_sources_has_held_out_problems_of_all(tmp_path: Path) -> None:
+    files = [tmp_path / "aa.jsonl", tmp_path / "bb.jsonl"]
+    for file in files:
+        file.write_text("".join(f'{{"problem": "{i}?", "answer": "{i}"}}\n' for i in range(60)))
+    sources = [str(files[0]), {"source": str(files[1]), "template": "B {prompt}"}]
+    data = {"source": sources, "test_fraction": 0.3}
+    made = RunFolder(tmp_path / "run")
+    made.create(compose("grpo", [("test", {"model": {"name": "some/model"}, "data": data})]))
+    write_checkpoint(made, 2)
+    [own] = asked(str(made.path))
+    assert (own.name, own.source) == ("aa+bb (held out)", ", ".join(map(str, files)))
+    templates = {each.source: each.template for each in own.problems}
+    assert templates == {"aa": MATH_TEMPLATE, "bb": "B {prompt}"}
+    [typed] = asked(str(made.path), None, {"--template": ("data.template", MATH_TEMPLATE)})
+    assert {each.template for each in typed.problems} == {MATH_TEMPLATE}
+    assert typed.data_digest != own.data_digest
+
+
+def test_a_typed_template_wins_over_that_of_a_run_without_test_problems(
+    tmp_path: Path, problems: Path
+) -> None:
+    data = {"source": str(problems), "template": "Q: {prompt}", "test_fraction": 0.9}
+    made = RunFolder(tmp_path / "run")
+    made.create(compose("grpo", [("test", {"model": {"name": "some/model"}, "data": data})]))
+    write_checkpoint(made, 2)
+    [found] = asked(str(made.path), None, {"--template": ("data.template", "T: {prompt}")})
+    assert found.config.data.template == "T: {prompt}"
+    assert found.name == "problems.jsonl (held out)"
+
+
 def test_a_task_is_graded_exactly_on_its_test_split(run: Path) -> None:
     [benchmark] = asked(str(run), "addition")
     assert benchmark.config.data.template == PLAIN_TEMPLATE

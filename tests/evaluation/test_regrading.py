@@ -146,6 +146,21 @@ def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_pat
     assert json.loads((out / "results.json").read_text())["settings"]["verifier"] != "0123456789"
 
 
+def test_a_killed_process_does_not_bring_old_grades_back(tmp_path):
+    out = tmp_path / "out"
+    score(three_problems(tmp_path / "r.jsonl"), reward="exact", out=out)
+    for kind in ("samples", "grades"):
+        file = out / f"{kind}.jsonl"
+        first, *others = file.read_text().splitlines(keepends=True)
+        file.write_text(first)
+        text = "".join(others).replace('"correct": true', '"correct": false')
+        (out / f"{kind}.1.jsonl").write_text(text)
+    expected = regrade(out).rows
+    assert [grade.correct for grade in Samples.open(out).grades.values()] == [True, False, True]
+    assert summarise_folder(out).rows == expected
+    assert len(expected) == 2
+
+
 def test_compare_warns_of_different_versions_of_the_verifier(tmp_path):
     file, a, b = three_problems(tmp_path / "r.jsonl"), tmp_path / "a", tmp_path / "b"
     score(file, out=a)

@@ -148,14 +148,14 @@ def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
 
 
 @pytest.fixture
-def answered(monkeypatch):
-    """A server that answers with these numbers of outputs in turn, and what it was asked."""
+def answered(monkeypatch, tmp_path):
+    """A server that answers with these numbers of outputs in turn, its card, and its requests."""
     asked: list[Any] = []
-    outputs = [1, 1, 1]
+    outputs, card = [1, 1, 1, 1], {"max_model_len": 9, "root": str(tmp_path)}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.answer({"data": [{"max_model_len": 9}]})
+            self.answer({"data": [card]})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -173,12 +173,12 @@ def answered(monkeypatch):
     monkeypatch.setenv("RLOBJ_API_KEY", "mine")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/", outputs, asked
+        yield f"http://127.0.0.1:{server.server_port}/", outputs, card, asked
         server.shutdown()
 
 
 def test_a_server_gets_token_ids_and_gives_raw_outputs(tmp_path, answered):
-    url, outputs, asked = answered
+    url, outputs, card, asked = answered
     (save_classifier(tmp_path) / "model.safetensors").unlink()
     found = grades(tmp_path, server=url)
     rows = build_tokenizer()([p.prompt + r for p, r in zip(ASKED, RESPONSES, strict=True)])
@@ -188,9 +188,18 @@ def test_a_server_gets_token_ids_and_gives_raw_outputs(tmp_path, answered):
     path, key, body = asked[-1]
     assert (path, key, body["use_activation"]) == ("/classify", "Bearer mine", False)
     assert body["input"] == [row for row in rows["input_ids"] if len(row) <= 9]
+    with Reward.build({"kind": "reward_model", "model": str(tmp_path), "server": url}).open() as it:
+        assert it.score(RESPONSES, ASKED)[0].reward == lengths[0]  # nothing was checked before
+    assert asked[-1][2]["input"] == body["input"]
     outputs[0] = 2
     with pytest.raises(ConfigError, match="has 2 outputs; expected one"):
         grades(tmp_path, server=url)
+    card["root"] = "another/model"
+    with pytest.raises(ConfigError, match=r"serves another/model, not .* --served-model-name"):
+        grades(tmp_path, server=url)
+    card["id"] = str(tmp_path)
+    outputs.extend([1, 1])
+    assert len(grades(tmp_path, server=url)) == len(RESPONSES)
 
 
 @pytest.mark.vllm

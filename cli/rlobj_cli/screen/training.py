@@ -155,7 +155,7 @@ def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
     preset, settings = f"preset {config.preset}", flattened(merged(layers))
     file = Path(config.preset or "")
     own = flattened(read_yaml(file)) if file.is_file() else {}
-    below = (EMBEDDED_LAYER, preset, f"data {config.data.source}")
+    below = (EMBEDDED_LAYER, preset, f"data {', '.join(source_names(config.data.source))}")
     return "\n".join(
         f"{path}: {plain_value(settings[path])} ({file.name if name == preset else name})"
         for path, name in origins(layers).items()

@@ -136,7 +136,7 @@ def layers_of(
     elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
         layers.append((f"data {source}", {"rewards": PROFILES[source]["rewards"]}))
     if (names := source_names(source)) and all(map(is_gym, names)):
-        layers.append((f"data {source}", {"rewards": {"kind": REWARD}}))
+        layers.append((f"data {', '.join(names)}", {"rewards": {"kind": REWARD}}))
     return [*layers, *above]
 
 

@@ -178,12 +178,13 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         )
     name, dtype = str(config.model.name), arithmetic(config.model)
     if tokenizer is None:
-        policy = load_policy(config.model, config.data, model)
-        name, model, tokenizer = model, policy.model, policy.tokenizer
         gpu = torch.cuda.is_available()
+        place = "cuda" if gpu else "cpu"
+        policy = load_policy(config.model, config.data, model, device=place)
+        name, model, tokenizer = model, policy.model, policy.tokenizer
         if not gpu and _parameters(model) < SMALL:
             torch.set_num_threads(1)
-        model.to("cuda" if gpu else "cpu")
+        model.to(place)  # new adapters
     elif config.model.dtype == "auto":
         dtype = None
     weights = next(model.parameters())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,7 @@ from rlobj.evaluation.problem_sets import (
 )
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
 from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
-from rlobj.evaluation.team import POLL, Team
+from rlobj.evaluation.team import Team
 from rlobj.installation import session
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
@@ -499,7 +498,7 @@ def _evaluate(
             )
     for each, keys in [] if team.rank else todo:
         while not samples.grades.keys() >= {*keys}:
-            time.sleep(POLL)
+            team.pause()
             samples.gather()
             report(samples, each.name, each.total, callback)
     samples.gather(last=True)

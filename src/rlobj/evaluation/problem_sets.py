@@ -40,7 +40,13 @@ from rlobj.config.presets import difference
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import DAPO_TEMPLATE, MATH_TEMPLATE, digest
-from rlobj.data.sources import BENCHMARKS, GROUPS, NAMED_SOURCES, load_benchmark
+from rlobj.data.sources import (
+    BENCHMARKS,
+    GROUPS,
+    NAMED_SOURCES,
+    load_benchmark,
+    source_names,
+)
 from rlobj.data.tasks import REWARD, TASKS, is_gym
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings
@@ -232,9 +238,10 @@ class ProblemSet:
 
     @property
     def data_digest(self) -> str:
-        """Hash of every id, question and gold answer."""
+        """Hash of every id, question, gold answer and template of its own."""
         rows = (
             f"{item.id}\0{item.prompt}\0{item.answer}\0{item.extra.get('alternatives', '')}\0"
+            + (f"{item.template}\0" if item.template is not None else "")
             for item in self.problems
         )
         return digest("".join(rows))[:16]
@@ -342,14 +349,18 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
     test = model[1]["data"].get("test")
     above = overrides.above(test)
     config = build_config([model, *above])
-    if not any("template" in layer.get("data", {}) for _, layer in above):
-        data = config.data.model_copy(update={"template": config.data.template_for_tests})
-        config = config.model_copy(update={"data": data})
+    typed = any("template" in layer.get("data", {}) for _, layer in above)
+    template = config.data.template if typed else config.data.template_for_tests
+    # A test template also wins over those of several sources.
+    for_tests = template if typed else config.data.test_template
+    data = config.data.model_copy(update={"template": template, "test_template": for_tests})
+    config = config.model_copy(update={"data": data})
     if test in BENCHMARKS:
         return _published(test, config, overrides, lower_to_context=False)
-    source = str(test or data.source)
-    problems = load_problems(config.data, "test", answers=config.rewards.needs_answers)
-    name = source if source in TASKS else f"{_short(source)} (held out)"
+    source = ", ".join(source_names(test or data.source))
+    problems = load_problems(data, "test", answers=config.rewards.needs_answers)
+    several = "" if test else "+".join(data.weights)
+    name = source if source in TASKS else f"{several or _short(source)} (held out)"
     return ProblemSet(name, config, problems, source, overrides.notes)
 
 

@@ -261,10 +261,12 @@ def regrade(
     Raises:
         ConfigError: no evaluation there, or settings that the reward does not have.
     """
-    callback, samples = callback or EvaluationCallback(), Samples.open(path)
+    Samples.open(path)  # an error, before the folder is locked
+    callback, samples = callback or EvaluationCallback(), Samples(path)
     given = {"kind": reward, "deadline": deadline}
     change = {name: value for name, value in given.items() if value is not None}
     with samples.locked():
+        samples.read(repair=True)  # files of killed processes would bring old grades back
         settings, problems = samples.settings(), samples.problems()
         again = Samples()
         again.responses, home = samples.responses, Path.cwd()

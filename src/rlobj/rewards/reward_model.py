@@ -105,6 +105,7 @@ class _ModelGrader(Grader):
 
         name, device = self._settings.model, self._settings.device
         if self._settings.server:
+            self._meet_server()
             return self
         gpu = torch.cuda.is_available()
         device = device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu")
@@ -136,9 +137,27 @@ class _ModelGrader(Grader):
                     f"the chat template of the reward model {self._settings.model} fails: {error}"
                 ) from error
             if self._settings.server:
-                card = self._request("/v1/models")["data"][0]
-                self._limit = min(self._limit, card.get("max_model_len") or math.inf)
+                self._meet_server()
                 self._served([ids[: int(min(self._limit, len(ids)))]])
+
+    def _meet_server(self) -> None:
+        """Ask the server for its context.
+
+        Raises:
+            ConfigError: it serves another model.
+            RunError: it does not answer.
+        """
+        cards, name = self._request("/v1/models")["data"], self._settings.model
+        served = [card[key] for card in cards for key in ("root", "id") if card.get(key)]
+        mine = Path(name).expanduser().resolve()
+        if served and mine not in [Path(each).resolve() for each in served]:
+            raise ConfigError(
+                f"the reward server {self._settings.server} serves {', '.join(served)}, not {name}."
+                f" Set rewards.model to that model, or start the server with: vllm serve {name} "
+                f"--runner pooling. If it has this model under another name, start it with "
+                f"--served-model-name {name}"
+            )
+        self._limit = min(self._limit, cards[0].get("max_model_len") or math.inf)
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response."""

@@ -28,7 +28,7 @@ from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
-from rlobj.data.sources import Source
+from rlobj.data.sources import Source, source_names
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import RECIPES
 from rlobj.models.loading import reading
@@ -370,7 +370,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         return train, [], note
     test = test[: config.evaluation.problems]
     if known := known_problems(train, test):
-        logger.warning(f"{data.test or data.source}: {known}")
+        logger.warning(f"{', '.join(source_names(data.test or data.source))}: {known}")
     return train, test, ""
 
 
