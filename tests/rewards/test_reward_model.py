@@ -70,7 +70,7 @@ def test_a_batch_has_the_outputs_of_single_texts(tmp_path, chat, form, fields):
     pairs = zip(ASKED, RESPONSES, strict=True)
     expected = alone(folder, [form.format(problem.prompt, text) for problem, text in pairs])
     for tokens in (1, 20, 1000):
-        found = grades(folder, batch_tokens=tokens)
+        found = grades(folder, batch_tokens=tokens, device="cpu:0")
         assert [each.reward for each in found] == pytest.approx(expected, rel=1e-5)
     assert {each.correct for each in found} == {None}
     middle = sorted(expected)[3]
@@ -101,6 +101,10 @@ def without_a_head(folder: Path) -> None:
     save_file(kept, file, metadata={"format": "pt"})
 
 
+def with_damaged_weights(folder: Path) -> None:
+    (save_classifier(folder) / "model.safetensors").write_bytes(b"damaged")
+
+
 @pytest.mark.parametrize(
     ("save", "message"),
     [
@@ -108,13 +112,14 @@ def without_a_head(folder: Path) -> None:
         (other_architecture, "architecture Qwen3ForCausalLM; expected a sequence classifier"),
         (without_weights, "a folder without weights"),
         (without_a_head, r"no weights score\.weight"),
+        (with_damaged_weights, "weights of the reward model .* cannot be read: .*save_pretrained"),
     ],
 )
 def test_what_is_no_reward_model_is_refused_before_the_policy_loads(
     policy, tmp_path, monkeypatch, save, message
 ):
     save(tmp_path / "classifier")
-    monkeypatch.setattr("rlobj.training.loop.opening.load_policy", None)
+    monkeypatch.setattr("rlobj.training.loop.initial.load_policy", None)
     rewards = {"kind": "reward_model", "model": str(tmp_path / "classifier")}
     with pytest.raises(ConfigError, match=message):
         run_training(tiny_config(policy, rewards=rewards), tmp_path / "run")

@@ -13,11 +13,13 @@ import torch
 from forked import call_in_ranks
 from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
+from tiny import save_tiny_policy
 
 from rlobj import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.models import policy as policies
+from rlobj.models.embedded import build_tokenizer
 from rlobj.models.loading import filled, hollow_model, is_hollow, reading
 from rlobj.models.policy import frozen, with_adapters
 from rlobj.scoring import PolicyScorer, pad_sequences
@@ -181,6 +183,13 @@ def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatc
     assert hollow_model(settings, str(tmp_path), torch.float32, "cpu") is None
     assert not asked
     assert ("may have code of its own" in caplog.text) is trust
+
+
+def test_damaged_weights_of_a_teacher_are_an_error_that_names_it(tmp_path):
+    (save_tiny_policy(tmp_path) / "model.safetensors").write_bytes(b"damaged")
+    score = ScoreConfig(model=str(tmp_path))
+    with pytest.raises(ConfigError, match=f"cannot load the model '{tmp_path}'"):
+        policies.load_score("teacher", score, ModelConfig(), build_tokenizer())
 
 
 def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):

@@ -112,12 +112,19 @@ class _ModelGrader(Grader):
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"rewards.device is {device}: {error}") from error
-        model, found = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            dtype=torch.float32 if device == "cpu" else torch.bfloat16,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        on_cpu = torch.device(device).type == "cpu"
+        try:
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                name,
+                dtype=torch.float32 if on_cpu else torch.bfloat16,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except Exception as error:  # of many libraries, about any of the files
+            raise ConfigError(
+                f"the weights of the reward model {name} cannot be read: {error}. Expected a "
+                "folder written by save_pretrained, or the id of a classifier on the hub"
+            ) from error
         if absent := sorted(found["missing_keys"]):
             raise ConfigError(f"the reward model {name} has no weights {', '.join(absent)}")
         self._model = model.to(device).eval().requires_grad_(False)
