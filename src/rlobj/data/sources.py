@@ -232,7 +232,7 @@ class Source(Model):
 
     source: Annotated[str, BeforeValidator(lambda x: str(x) if isinstance(x, Path) else x)]
     """training problems"""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, le=1e6)
     """share of the prompts is this over the sum of all weights"""
     label: str = Field(default=None, validate_default=True, pattern=r"^[\w.+-]+$")
     """its name in metrics, sample tables and ids. Default: the last part of `source`"""
