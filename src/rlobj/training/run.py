@@ -38,7 +38,7 @@ from rlobj.config.layers import (
 )
 from rlobj.config.presets import difference, load_preset, merge, read_yaml
 from rlobj.config.resuming import refuse_changes, require_trust
-from rlobj.config.run_config import RunConfig, build_config, learning_rate, settings_of
+from rlobj.config.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of
 from rlobj.config.run_folder import RunFolder, dump_config
 from rlobj.config.scores import is_template
 from rlobj.config.starting import refuse_unknown_accuracy
@@ -257,6 +257,7 @@ def open_resumed(
     known = origins(changes)
     refuse_changes(run, [*refused, *(f"{origin} {name}" for name, origin in known.items())])
     own = run_folder.read_settings(path)
+    _refuse_auto(run, flattened(own), flattened(merged(changes)))
     if not trust:
         given = merged([*again, *changes])
         require_trust(run, merge(own, given), given)
@@ -272,6 +273,16 @@ def open_resumed(
     if steps < done:
         raise ConfigError(f"training.steps={steps}: {run} has {done} steps done already")
     return Resumed(path, directory, config, done, "training.steps" in known)
+
+
+def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check that no change is `auto` for a setting that a run has a value of."""
+    for name in ("sampling.engine", *PLAIN):
+        if given.get(name) == "auto" != own.get(name, "auto"):
+            raise ConfigError(
+                f"{name} is auto, which is chosen once, when a run begins: {run} has {own[name]}. "
+                f"Leave it out, or set {name}=VALUE"
+            )
 
 
 def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
