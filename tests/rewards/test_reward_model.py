@@ -144,6 +144,12 @@ def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
         "gdpo", data="max-digits", model=policy, reward=both, settings=short, out=tmp_path / "b"
     )
     line = run.history[-1]
+    place = {"training.steps": 2, "rewards": [{**both[0], "batch_tokens": 99}, both[1]]}
+    assert rlobj.resume(tmp_path / "b", settings=place).history[-1]["step"] == 2
+    changed = {**place, "rewards": [{**both[0], "weight": 3}, both[1]]}
+    for rewards, name in ((changed["rewards"], r"of\.judge\.weight"), (both[::-1], "order")):
+        with pytest.raises(ConfigError, match=rf"Leave out: rewards\.{name}$"):
+            rlobj.resume(tmp_path / "b", settings={"training.steps": 3, "rewards": rewards})
     total = 2 * line["reward/judge/mean"] + line["reward/exact/mean"]
     assert line["reward/mean"] == pytest.approx(total, abs=1e-6)
     assert "reward/accuracy" in line
