@@ -29,13 +29,15 @@ ASKED = [Problem(str(i), f"{i},{9 - i}=", "") for i in range(8)]
 RESPONSES = ["9", "1,2,3", "", "77=7", "5", "5,5", "0000000", "3"]
 
 
-def save_classifier(folder: Path, labels: int = 1, chat: str | None = None, **fields: Any) -> Path:
+def save_classifier(
+    folder: Path, labels: int = 1, chat: str | None = None, seed: int = 3, **fields: Any
+) -> Path:
     """A random classifier that reads what the embedded policy reads."""
     from transformers import Qwen3ForSequenceClassification
 
     config = build_policy(0).config
     config.update({"num_labels": labels, "pad_token_id": 0, **fields})
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     model = Qwen3ForSequenceClassification(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -156,6 +158,13 @@ def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
     found = rlobj.evaluate(tmp_path / "a", on=rows, settings={"evaluation.samples": 2})
     [benchmark] = found.benchmarks.values()
     assert math.isfinite(benchmark.summary.estimate.mean)
+    save_classifier(folder, seed=4)
+    for go_on in (
+        lambda: rlobj.resume(tmp_path / "b", settings={"training.steps": 3}),
+        lambda: rlobj.evaluate(tmp_path / "a", on=rows, settings={"evaluation.samples": 2}),
+    ):
+        with pytest.raises(ConfigError, match=f"{folder} is not the reward model .* has changed"):
+            go_on()
 
 
 @pytest.fixture
