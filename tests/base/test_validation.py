@@ -18,7 +18,6 @@ from rlobj.config.run_config import (
 )
 from rlobj.data import DataConfig
 
-
 AT_LEAST_1 = "expected a whole number of at least 1 or auto"
 
 
