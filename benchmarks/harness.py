@@ -198,11 +198,12 @@ def parser(text: str | None, out: str, runs: bool = False) -> argparse.ArgumentP
 
 
 def write(table: Table, folder: Path) -> None:
-    """Write NAME.md and NAME.json, and NAME.png if the table has bars."""
+    """Write NAME.md, NAME.json with the command without --out, and NAME.png if there are bars."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / table.name
     file.with_suffix(".md").write_text(table.markdown(), encoding="utf-8")
-    found = {**asdict(table), "machine": machine(), "command": " ".join(sys.orig_argv[1:])}
+    command = re.sub(r" --out[ =]\S+", "", " ".join(sys.orig_argv[1:]))
+    found = {**asdict(table), "machine": machine(), "command": command}
     file.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if not table.bars:
         return

@@ -16,6 +16,9 @@ from rlobj.config.run_config import (
     TrainingConfig,
     build_config,
 )
+from rlobj.data import DataConfig
+
+AT_LEAST_1 = "expected a whole number of at least 1 or auto"
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,13 @@ from rlobj.config.run_config import (
         ),
         (TrainingConfig, "threads", "abc", "expected a whole number or auto, got 'abc'"),
         (TrainingConfig, "threads", 1.5, "expected a whole number or auto, got 1.5"),
+        (TrainingConfig, "micro_batch_tokens", 0, f"{AT_LEAST_1}, got 0"),
+        (
+            DataConfig,
+            "test_fraction",
+            1,
+            "expected a number of at least 0 and below 1 or auto, got 1",
+        ),
         (SamplingConfig, "max_logprob_gap", None, "expected a number or auto, got None"),
         (LoraConfig, "targets", ["a", 3], "expected all-linear or a list of texts, got ['a', 3]"),
     ],

@@ -60,13 +60,18 @@ def test_the_table_shows_each_number_in_its_format() -> None:
     assert lines[-1].startswith("rounds 1; processor ")
 
 
-def test_the_files_hold_every_number_the_machine_and_the_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize("out", ["--out=a/b", "--out a/b"])
+def test_the_files_hold_every_number_the_machine_and_the_command(
+    tmp_path: Path, monkeypatch, out: str
+) -> None:
+    words = ["-m", "benchmarks.name", *out.split(), "--full"]
+    monkeypatch.setattr(sys, "orig_argv", ["python", *words])
     write(TABLE, tmp_path)
     assert (tmp_path / "name.md").read_text("utf-8") == TABLE.markdown()
     found = json.loads((tmp_path / "name.json").read_text("utf-8"))
     assert found["rows"] == TABLE.rows
     assert found["machine"]["torch"]
-    assert found["command"] == " ".join(sys.orig_argv[1:])
+    assert found["command"] == "-m benchmarks.name --full"
     assert (tmp_path / "name.png").stat().st_size > 5000
 
 

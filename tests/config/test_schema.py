@@ -28,6 +28,10 @@ def test_every_preset_is_valid_under_the_schema(path: Path) -> None:
     assert errors(read_yaml(path)) == []
 
 
+def test_items_of_a_list_of_sources_are_names_or_mappings() -> None:
+    assert errors({"data": {"source": ["a.jsonl", {"source": "b", "weight": 2}]}}) == []
+
+
 @pytest.mark.parametrize(
     ("content", "path"),
     [
@@ -35,6 +39,7 @@ def test_every_preset_is_valid_under_the_schema(path: Path) -> None:
         ({"preset": "dapo"}, "$"),
         ({"training": {"stepz": 3}}, "$.training"),
         ({"training": {"steps": "many"}}, "$.training.steps"),
+        ({"data": {"source": ["a", {"source": "b", "wieght": 2}]}}, "$.data.source"),
         ({"objective": {"surrogate": "clipp"}}, "$.objective.surrogate"),
         ({"objective": {"surrogate": {"kind": "clipp"}}}, "$.objective.surrogate"),
         ({"objective": {"surrogate": {"kind": "clip", "lo": 0.2}}}, "$.objective.surrogate"),

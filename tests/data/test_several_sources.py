@@ -57,9 +57,12 @@ def test_each_source_has_epochs_of_its_own():
     drawn = stream.next(18)
     for name in "ab":
         own = [each for each in drawn if each.source == name]
-        alone = ProblemStream(stream.first(3) if name == "a" else stream.first(11)[3:], seed=5)
+        part = [each for each in stream.first(11) if each.source == name]
+        alone = ProblemStream(part, seed=5)
         assert own == alone.next(len(own))
     assert stream.epochs(stream.state()) == {"a": 4.0, "b": 6 / 8}
+    assert stream.drawn == 18
+    assert "".join(each.source for each in stream.first(8)) == "abababbb"
 
 
 @given(st.integers(0, 40), st.integers(1, 20))
@@ -135,6 +138,7 @@ def test_the_reward_of_several_generators_is_not_the_users_setting(monkeypatch):
         ([], "source: expected at least one source"),
         (["a.jsonl", "x/a.csv"], "source.1.label: a is taken"),
         ([{"source": "a", "weight": 0}], "source.0.weight: .*greater than 0"),
+        ([{"source": "a", "weight": 1e308}], "source.0.weight: .*less than or equal to 1000000"),
         ([{"source": "a", "wieght": 2}], "source.0.wieght: unknown key.*weight"),
         (["a", 5], "source.1: expected a name or {source: NAME}, got 5"),
         ([{"source": "a", "template": "?"}], "source.0.template: .*does not contain {prompt}"),

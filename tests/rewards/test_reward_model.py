@@ -29,13 +29,15 @@ ASKED = [Problem(str(i), f"{i},{9 - i}=", "") for i in range(8)]
 RESPONSES = ["9", "1,2,3", "", "77=7", "5", "5,5", "0000000", "3"]
 
 
-def save_classifier(folder: Path, labels: int = 1, chat: str | None = None, **fields: Any) -> Path:
+def save_classifier(
+    folder: Path, labels: int = 1, chat: str | None = None, seed: int = 3, **fields: Any
+) -> Path:
     """A random classifier that reads what the embedded policy reads."""
     from transformers import Qwen3ForSequenceClassification
 
     config = build_policy(0).config
     config.update({"num_labels": labels, "pad_token_id": 0, **fields})
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     model = Qwen3ForSequenceClassification(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -70,7 +72,7 @@ def test_a_batch_has_the_outputs_of_single_texts(tmp_path, chat, form, fields):
     pairs = zip(ASKED, RESPONSES, strict=True)
     expected = alone(folder, [form.format(problem.prompt, text) for problem, text in pairs])
     for tokens in (1, 20, 1000):
-        found = grades(folder, batch_tokens=tokens)
+        found = grades(folder, batch_tokens=tokens, device="cpu:0")
         assert [each.reward for each in found] == pytest.approx(expected, rel=1e-5)
     assert {each.correct for each in found} == {None}
     middle = sorted(expected)[3]
@@ -101,6 +103,10 @@ def without_a_head(folder: Path) -> None:
     save_file(kept, file, metadata={"format": "pt"})
 
 
+def with_damaged_weights(folder: Path) -> None:
+    (save_classifier(folder) / "model.safetensors").write_bytes(b"damaged")
+
+
 @pytest.mark.parametrize(
     ("save", "message"),
     [
@@ -108,13 +114,14 @@ def without_a_head(folder: Path) -> None:
         (other_architecture, "architecture Qwen3ForCausalLM; expected a sequence classifier"),
         (without_weights, "a folder without weights"),
         (without_a_head, r"no weights score\.weight"),
+        (with_damaged_weights, "weights of the reward model .* cannot be read: .*save_pretrained"),
     ],
 )
 def test_what_is_no_reward_model_is_refused_before_the_policy_loads(
     policy, tmp_path, monkeypatch, save, message
 ):
     save(tmp_path / "classifier")
-    monkeypatch.setattr("rlobj.training.loop.opening.load_policy", None)
+    monkeypatch.setattr("rlobj.training.loop.initial.load_policy", None)
     rewards = {"kind": "reward_model", "model": str(tmp_path / "classifier")}
     with pytest.raises(ConfigError, match=message):
         run_training(tiny_config(policy, rewards=rewards), tmp_path / "run")
@@ -139,12 +146,25 @@ def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
         "gdpo", data="max-digits", model=policy, reward=both, settings=short, out=tmp_path / "b"
     )
     line = run.history[-1]
+    place = {"training.steps": 2, "rewards": [{**both[0], "batch_tokens": 99}, both[1]]}
+    assert rlobj.resume(tmp_path / "b", settings=place).history[-1]["step"] == 2
+    changed = {**place, "rewards": [{**both[0], "weight": 3}, both[1]]}
+    for rewards, name in ((changed["rewards"], r"of\.judge\.weight"), (both[::-1], "order")):
+        with pytest.raises(ConfigError, match=rf"Leave out: rewards\.{name}$"):
+            rlobj.resume(tmp_path / "b", settings={"training.steps": 3, "rewards": rewards})
     total = 2 * line["reward/judge/mean"] + line["reward/exact/mean"]
     assert line["reward/mean"] == pytest.approx(total, abs=1e-6)
     assert "reward/accuracy" in line
     found = rlobj.evaluate(tmp_path / "a", on=rows, settings={"evaluation.samples": 2})
     [benchmark] = found.benchmarks.values()
     assert math.isfinite(benchmark.summary.estimate.mean)
+    save_classifier(folder, seed=4)
+    for go_on in (
+        lambda: rlobj.resume(tmp_path / "b", settings={"training.steps": 3}),
+        lambda: rlobj.evaluate(tmp_path / "a", on=rows, settings={"evaluation.samples": 2}),
+    ):
+        with pytest.raises(ConfigError, match=f"{folder} is not the reward model .* has changed"):
+            go_on()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import torch
 from forked import call_in_ranks
 from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
+from tiny import save_tiny_policy
 
 from rlobj import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.models import policy as policies
-from rlobj.models.loading import filled, is_hollow, reading
+from rlobj.models.embedded import build_tokenizer
+from rlobj.models.loading import filled, hollow_model, is_hollow, reading
 from rlobj.models.policy import frozen, with_adapters
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import build_parallel, open_processes
@@ -168,6 +171,25 @@ def test_other_tensors_than_the_model_has_are_loaded_by_transformers(
     for _ in filled(model.parameters()):
         pass
     assert all(torch.equal(state(model)[name], x) for name, x in state(whole).items())
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatch, caplog, trust):
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked: list[Any] = []
+    monkeypatch.setattr("builtins.input", asked.append)
+    settings = ModelConfig(trust_remote_code=trust)
+    assert hollow_model(settings, str(tmp_path), torch.float32, "cpu") is None
+    assert not asked
+    assert ("may have code of its own" in caplog.text) is trust
+
+
+def test_damaged_weights_of_a_teacher_are_an_error_that_names_it(tmp_path):
+    (save_tiny_policy(tmp_path) / "model.safetensors").write_bytes(b"damaged")
+    score = ScoreConfig(model=str(tmp_path))
+    with pytest.raises(ConfigError, match=f"cannot load the model '{tmp_path}'"):
+        policies.load_score("teacher", score, ModelConfig(), build_tokenizer())
 
 
 def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):

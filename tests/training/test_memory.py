@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.harness import ask
-from transformers import Qwen3Config
+from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 import rlobj
 from rlobj.base.errors import ConfigError
@@ -43,7 +43,7 @@ EIGHT = Size(
 """Qwen3-8B."""
 
 
-def run(**sections: dict[str, Any]) -> RunConfig:
+def run(**sections: Any) -> RunConfig:
     above = {"model": {"name": "an/8B", **sections.pop("model", {})}, "data": {"source": "x.jsonl"}}
     return compose("grpo", [("here", {**above, **sections})])
 
@@ -130,6 +130,22 @@ def test_copies_and_vllm_are_counted_where_a_run_has_them():
     level_2 = with_settings(small, {"sampling.vllm.sleep_level": 2})
     saved = found.host - estimate(level_2, EIGHT, "zero3", 2, 80 * GIB).host
     assert saved == 2 * EIGHT.total
+
+
+def test_reward_models_are_counted_where_they_share_the_gpu(tmp_path):
+    config = Qwen3Config(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=99)
+    config.num_labels = 1
+    config.save_pretrained(tmp_path)
+    model = Qwen3ForSequenceClassification(config)
+    kept = 2 * sum(p.numel() for p in model.parameters())
+    here = {"name": "judge", "kind": "reward_model", "model": str(tmp_path)}
+    away = [{"name": "b", "server": "http://127.0.0.1:1"}, {"name": "c", "device": "cuda:1"}]
+    rewards = [here, *({**here, **each} for each in away)]
+    parts = estimate(run(rewards=rewards), EIGHT, "fsdp2", 2, 80 * GIB).parts
+    found = {name: each for name, each in parts.items() if "reward" in name}
+    assert found == {"reward model judge": (kept,) * 4}
+    on_cpu = estimate(run(rewards=here | {"name": None}), EIGHT, "ddp", 1).parts
+    assert on_cpu["reward model"] == (2 * kept,) * 4
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -118,6 +118,7 @@ _WORDS = {
     tuple[str, ...]: ("a list of texts",),
 }
 """Descriptions of types in union fields, for error messages."""
+_LIMITS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 
 
 def _problems(
@@ -163,13 +164,22 @@ def _problems(
 
 
 def _words(annotation: Any) -> list[str]:
-    """The allowed values of a union of `_WORDS` types and literals; [] for any other type."""
+    """The allowed values of a union of `_WORDS`, also with limits, and literals; else []."""
     members = [member for member in get_args(annotation) if member is not NoneType]
     if get_origin(annotation) not in (Union, UnionType) or len(members) < 2:
         return []
     words: list[str] = []
     for member in members:
         names = get_args(member) if get_origin(member) is Literal else _WORDS.get(member)
+        if get_origin(member) is Annotated:
+            kind, field = get_args(member)
+            limits = [
+                f"{text} {getattr(each, key):g}"
+                for each in field.metadata
+                for key, text in _LIMITS.items()
+                if hasattr(each, key)
+            ]
+            names = (f"{_WORDS[kind][0]} {' and '.join(limits)}",)
         if not names:
             return []
         words += names

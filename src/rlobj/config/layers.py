@@ -21,7 +21,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.presets import flattened, load_preset, merge
-from rlobj.data.sources import source_names
+from rlobj.data.sources import require_source, source_names
 from rlobj.data.tasks import REWARD, TASKS, is_gym, refuse_missing
 
 DEFAULT_TASK = "scratchpad"
@@ -222,6 +222,7 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
     Raises:
         ConfigError: the source is not a built-in task, and the user did not ask for this policy;
             or it is a dataset of reasoning-gym.
+        DataError: one of several sources is no known name, no path and no hub id.
         MissingExtra: it is one, and reasoning-gym is not installed.
     """
     if source is None:
@@ -231,9 +232,12 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
     if is_gym(source):
         refuse_missing(source)
     if is_gym(source) or not chosen:
+        names = source_names(source)
+        for name in names if isinstance(source, list | tuple) else ():
+            require_source(name)
         raise ConfigError(
-            f"data.source: '{source}' needs a model: model=NAME with a hub id or a folder. Without "
-            "one, rlobj trains its embedded policy on a built-in task: "
+            f"data.source: '{', '.join(names)}' needs a model: model=NAME with a hub id or a folder. "
+            "Without one, rlobj trains its embedded policy on a built-in task: "
             f"{', '.join(PROFILES)}. If the problems contain only digits and + - * , = use "
             "model=embedded"
         )

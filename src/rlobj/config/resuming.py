@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
@@ -80,13 +81,23 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
 
 
 def _within(path: str, *names: str) -> bool:
-    """Whether a setting is one of those, or in a section among them."""
+    """Whether a setting is one of those, or in a section among them; of several rewards, any."""
+    path = re.sub(r"^rewards\.of\.[^.]+\.", "rewards.", path)
     return any(fnmatch(f"{path}.", f"{name}.*") for name in names)
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings (before, now) by name that differ."""
-    return {path: (a, b) for path, a, b in difference(before, now)}
+    return {path: (a, b) for path, a, b in difference(_by_name(before), _by_name(now))}
+
+
+def _by_name(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings with the list of several rewards as a mapping of names, and their order."""
+    rewards = settings.get("rewards")
+    if not isinstance(rewards, Mapping) or not rewards.get("of"):
+        return settings
+    named = {str(each["name"]): each for each in rewards["of"]}
+    return {**settings, "rewards": {**rewards, "of": named, "order": [*named]}}
 
 
 def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -108,6 +119,9 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
         before: the key at that step; "" = none is known.
     """
     training, flat = settings["training"], flattened(settings)
+    if several := flat.get("rewards.of"):
+        places = ("server", "device", "batch_tokens")
+        flat["rewards.of"] = [{k: x for k, x in of.items() if k not in places} for of in several]
     fixed = training["schedule"] == "constant" and training["warmup_ratio"] is None
 
     def without(*names: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -210,6 +211,16 @@ class MixedStream(ProblemStream):
         if absent := [name for name, part in own.items() if not part]:
             raise DataError(f"data.source: no problem of {', '.join(absent)} is left to train on")
         self._streams = {name: ProblemStream(part, seed=seed) for name, part in own.items()}
+
+    @property
+    def drawn(self) -> int:
+        return sum(stream.drawn for stream in self._streams.values())
+
+    def first(self, count: int) -> list[Problem]:
+        """Return the first problems of each source in turn, `count` together."""
+        parts = (stream.first(count) for stream in self._streams.values())
+        turns = itertools.zip_longest(*parts)
+        return [each for turn in turns for each in turn if each is not None][:count]
 
     def next(self, count: int) -> list[Problem]:
         weights, whole = self._weights, sum(self._weights.values())

@@ -232,7 +232,7 @@ class Source(Model):
 
     source: Annotated[str, BeforeValidator(lambda x: str(x) if isinstance(x, Path) else x)]
     """training problems"""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, le=1e6)
     """share of the prompts is this over the sum of all weights"""
     label: str = Field(default=None, validate_default=True, pattern=r"^[\w.+-]+$")
     """its name in metrics, sample tables and ids. Default: the last part of `source`"""
@@ -249,6 +249,12 @@ class Source(Model):
     `data.template`"""
     limit: int | None = Field(default=None, ge=1)
     """largest number of problems, from the first"""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {
+            "anyOf": [{"type": "string"}, super().__get_pydantic_json_schema__(schema, handler)]
+        }
 
     @field_validator("label", mode="before")
     @classmethod

@@ -44,13 +44,15 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
     from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+    tensors: dict[str, Any] = {}
     try:
-        settings = AutoConfig.from_pretrained(source)
-        tensors = _tensors(source)
+        if not config.trust_remote_code:
+            settings = AutoConfig.from_pretrained(source, trust_remote_code=False)
+            tensors = _tensors(source)
     except (OSError, ValueError):
         return None  # transformers tells what is wrong when it loads the whole model
-    if config.trust_remote_code or not tensors:
-        why: str | None = "it has code of its own, or no files of safetensors"
+    if not tensors:
+        why: str | None = "it may have code of its own, or has no files of safetensors"
     else:
         # No random number is used up: new adapters are those of a model that is loaded whole.
         with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):

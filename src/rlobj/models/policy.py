@@ -395,7 +395,8 @@ def load_score(
     source = score_folder(name, score)
     if difference := tokenizer_difference(tokenizer, load_tokenizer(config, source), score.end):
         raise ConfigError(f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}"))
-    model: Any = load_model(config, source, **placing)
+    with _loading(source):
+        model: Any = load_model(config, source, **placing)
     rows, ids = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
     if rows <= ids:
         raise ConfigError(

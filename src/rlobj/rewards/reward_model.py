@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -22,6 +23,8 @@ from rlobj.rewards.kinds import Graded, Grader, Reward
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
+_FILES, _PART = (".json", ".safetensors", ".bin", ".jinja"), 1 << 16
+"""The files of a model that its digest is of, and the bytes of each of 32 parts."""
 _ROWS = 64
 """Sequences of one request to a server."""
 _TIMEOUT, _PAUSES = 600.0, (1, 10, 60)
@@ -50,9 +53,14 @@ class RewardModel(Reward):
     is one, else cpu. Its weights are bfloat16 on a GPU and float32 on a CPU"""
     batch_tokens: int = Field(default=16384, ge=1)
     """padded tokens per forward pass"""
+    digest: str | None = None
+    """what a run records of the files of `model`, if that is a folder; others are refused then"""
 
     def seen_from(self, home: Path) -> Self:
-        return self.model_copy(update={"model": located(self.model, home)})
+        model = located(self.model, home)
+        return self.model_copy(
+            update={"model": model, "digest": self.digest or _digest(Path(model).expanduser())}
+        )
 
     def open(self) -> Grader:
         """Return a grader, which loads the classifier when it is entered.
@@ -61,6 +69,21 @@ class RewardModel(Reward):
             ConfigError: the model is no sequence classifier with one output, or has no weights.
         """
         return _ModelGrader(self)
+
+
+def _digest(folder: Path) -> str | None:
+    """The digest of the files of a model: of each the size and parts; None = there is no folder."""
+    if not folder.is_dir():
+        return None
+    found = hashlib.sha256()
+    for file in sorted(each for each in folder.iterdir() if each.suffix in _FILES):
+        size = file.stat().st_size
+        found.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as stream:
+            for place in range(0, size, max(size // 32, _PART)):
+                stream.seek(place)
+                found.update(stream.read(_PART))
+    return found.hexdigest()[:16]
 
 
 class _ModelGrader(Grader):
@@ -75,6 +98,11 @@ class _ModelGrader(Grader):
             self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except Exception as error:  # a tokenizer may fail in many ways
             raise ConfigError(f"the reward model {name} cannot be read: {error}") from error
+        if settings.digest not in (None, _digest(Path(name).expanduser())):
+            raise ConfigError(
+                f"{name} is not the reward model with the digest {settings.digest}: it has changed "
+                "since. Put the old one back, or start a new run with rewards.digest=null"
+            )
         kinds, folder = self._config.architectures or ["unknown"], Path(name).expanduser()
         if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
             raise ConfigError(
@@ -113,12 +141,19 @@ class _ModelGrader(Grader):
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"rewards.device is {device}: {error}") from error
-        model, found = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            dtype=torch.float32 if device == "cpu" else torch.bfloat16,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        on_cpu = torch.device(device).type == "cpu"
+        try:
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                name,
+                dtype=torch.float32 if on_cpu else torch.bfloat16,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except Exception as error:  # of many libraries, about any of the files
+            raise ConfigError(
+                f"the weights of the reward model {name} cannot be read: {error}. Expected a "
+                "folder written by save_pretrained, or the id of a classifier on the hub"
+            ) from error
         if absent := sorted(found["missing_keys"]):
             raise ConfigError(f"the reward model {name} has no weights {', '.join(absent)}")
         self._model = model.to(device).eval().requires_grad_(False)

@@ -12,8 +12,9 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.models.location import score_folder
+from rlobj.rewards.reward_model import RewardModel
 from rlobj.training.activations import WORD, MicroBatch
-from rlobj.training.sizes import GIB, Cards, Size
+from rlobj.training.sizes import GIB, Cards, Size, classifier_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +133,7 @@ def estimate(
         if kept := _score_bytes(score, config, size, trained, card) / sharded:
             label = "reference model" if score.required else f"score {name}"
             parts[label] = Use.always(kept)
+    parts |= dict(_reward_models(config, size, card))
     batch = micro_batch(config, size, ranks, card)
     parts["activations"] = Use(backward=batch.kept())
     tile, work = batch.tile(), batch.backward()
@@ -209,6 +211,15 @@ def _score_bytes(
     usual = card is not None and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
     return (named or size).total * (2.0 if half else 4.0)
+
+
+def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[tuple[str, Use]]:
+    """The weights of reward models, whole in each process, without those on a server or device."""
+    for each in getattr(config.rewards, "of", [config.rewards]):
+        if isinstance(each, RewardModel) and not (each.server or each.device):
+            total = classifier_parameters(each.model) or size.total
+            label = f"reward model {each.name or ''}".rstrip()
+            yield label, Use.always(total * (4.0 if card is None else 2.0))
 
 
 @functools.cache

@@ -37,8 +37,8 @@ from rlobj.config.layers import (
     origins,
 )
 from rlobj.config.presets import difference, load_preset, merge, read_yaml
-from rlobj.config.resuming import refuse_changes, require_trust
-from rlobj.config.run_config import RunConfig, build_config, learning_rate, settings_of
+from rlobj.config.resuming import changed, refuse_changes, require_trust
+from rlobj.config.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of
 from rlobj.config.run_folder import RunFolder, dump_config
 from rlobj.config.scores import is_template
 from rlobj.config.starting import refuse_unknown_accuracy
@@ -254,15 +254,22 @@ def open_resumed(
     if run_folder.in_another_trainer(path):
         how = run_folder.how_to_continue(path)
         raise ConfigError(f"{run} cannot be resumed here. {how}")
-    known = origins(changes)
-    refuse_changes(run, [*refused, *(f"{origin} {name}" for name, origin in known.items())])
+    known, flat = origins(changes), flattened(merged(changes))
+    several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
+    names = [f"{origin} {name}" for name, origin in known.items() if name not in several]
+    refuse_changes(run, [*refused, *names])
     own = run_folder.read_settings(path)
+    _refuse_auto(run, flattened(own), flat)
     if not trust:
         given = merged([*again, *changes])
         require_trust(run, merge(own, given), given)
     with importing(trust or str(merged(changes))):  # what `named_code` cannot see: texts of rules
         stored = settings_of(RunConfig(**own))
         config = build_config([("run", stored), *changes])
+    if several:  # of which each may have a change
+        rewards = config.rewards.seen_from(Path.cwd())
+        config = config.model_copy(update={"rewards": rewards})
+        refuse_changes(run, changed(stored, settings_of(config)))
     _require_same_objects(run, stored, again, recorded_objects(config))
     from rlobj.training.checkpoint import newest_sound
 
@@ -272,6 +279,16 @@ def open_resumed(
     if steps < done:
         raise ConfigError(f"training.steps={steps}: {run} has {done} steps done already")
     return Resumed(path, directory, config, done, "training.steps" in known)
+
+
+def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check that no change is `auto` for a setting that a run has a value of."""
+    for name in ("sampling.engine", *PLAIN):
+        if given.get(name) == "auto" != own.get(name, "auto"):
+            raise ConfigError(
+                f"{name} is auto, which is chosen once, when a run begins: {run} has {own[name]}. "
+                f"Leave it out, or set {name}=VALUE"
+            )
 
 
 def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:

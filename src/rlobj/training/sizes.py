@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import dataclass
@@ -115,6 +116,20 @@ class Size:
             return cls.of(model, config.lora)
         except Exception:  # a file may hold anything, and transformers has errors of many kinds
             return None
+
+
+@functools.cache
+def classifier_parameters(name: str) -> int | None:
+    """The parameters of a sequence classifier; None if its `config.json` cannot be read."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    try:
+        found = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(found, trust_remote_code=False)
+        return sum(parameter.numel() for parameter in model.parameters())
+    except Exception:  # as in `Size.named`
+        return None
 
 
 KINDS = {
