@@ -236,8 +236,8 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
         for name in names if isinstance(source, list | tuple) else ():
             require_source(name)
         raise ConfigError(
-            f"data.source: '{', '.join(names)}' needs a model: model=NAME with a hub id or a folder. "
-            "Without one, rlobj trains its embedded policy on a built-in task: "
+            f"data.source: '{', '.join(names)}' needs a model: model=NAME with a hub id or a folder"
+            ". Without one, rlobj trains its embedded policy on a built-in task: "
             f"{', '.join(PROFILES)}. If the problems contain only digits and + - * , = use "
             "model=embedded"
         )
