@@ -114,7 +114,7 @@ def test_what_is_no_reward_model_is_refused_before_the_policy_loads(
     policy, tmp_path, monkeypatch, save, message
 ):
     save(tmp_path / "classifier")
-    monkeypatch.setattr("rlobj.training.loop.opening.load_policy", None)
+    monkeypatch.setattr("rlobj.training.loop.initial.load_policy", None)
     rewards = {"kind": "reward_model", "model": str(tmp_path / "classifier")}
     with pytest.raises(ConfigError, match=message):
         run_training(tiny_config(policy, rewards=rewards), tmp_path / "run")
