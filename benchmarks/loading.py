@@ -25,8 +25,8 @@ def save(folder: str, dtype: str, sizes: dict[str, int]) -> float:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
-    config = Qwen3Config(**sizes, **heads, vocab_size=VOCABULARY, tie_word_embeddings=False)
+    heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
+    config = Qwen3Config(**{**sizes, **heads}, vocab_size=VOCABULARY, tie_word_embeddings=False)
     model: Any = Qwen3ForCausalLM(config).to(getattr(torch, dtype))
     model.save_pretrained(folder)
     return sum(each.numel() for each in model.parameters()) / 2**18
