@@ -67,8 +67,8 @@ def plain_step(
 
     def score(part: Any) -> Any:
         rows = [*part, ([0] * (longest - 1), [])] if widest else part
-        inputs = [x for x in scorer.collate(rows) if x is not None]
-        return scorer(*(x[: len(part)] for x in inputs)).logprobs
+        inputs = (None if x is None else x[: len(part)] for x in scorer.collate(rows))
+        return scorer(*inputs).logprobs
 
     parts = [sequences[i : i + AT_ONCE] for i in range(0, len(sequences), AT_ONCE)]
     with torch.no_grad():

@@ -86,7 +86,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _compared(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The settings that differ; a run has values for those that are auto."""
     names = [name for name in {**left, **right} if not name.startswith(IGNORED)]
+    names = [name for name in names if right.get(name) != "auto"]
     return [(n, left.get(n), right.get(n)) for n in names if left.get(n) != right.get(n)]
 
 

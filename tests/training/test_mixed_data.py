@@ -68,9 +68,10 @@ def test_python_names_several_sources(policy, tmp_path, files):
 
 
 def test_a_column_that_one_source_lacks_is_refused_before_the_model_loads(tmp_path, files):
-    """The model is only a config.json."""
+    """The model's files are empty."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
     mine = tmp_path / "mine.py"
     mine.write_text("def score(response, answer, level):\n    return level")
     files[0].write_text('{"prompt": "1,2=", "answer": "2", "level": 0.5}')

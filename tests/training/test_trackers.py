@@ -59,7 +59,7 @@ def test_tensorboard_has_every_setting_of_the_run(tmp_path, accelerator):
     [file] = (tmp_path / "tensorboard").glob("*/hparams.yml")
     logged = yaml.safe_load(file.read_text())
     assert logged["training.steps"] == RunConfig().training.steps
-    assert logged["sampling.engine"] == "transformers"
+    assert logged["sampling.engine"] == "auto"
     assert logged == flat(settings_of(run_with("tensorboard")))
 
 

@@ -188,9 +188,8 @@ class _ModelGrader(Grader):
         if served and mine not in [Path(each).resolve() for each in served]:
             raise ConfigError(
                 f"the reward server {self._settings.server} serves {', '.join(served)}, not {name}."
-                f" Set rewards.model to that model, or start the server with: vllm serve {name} "
-                f"--runner pooling. If it has this model under another name, start it with "
-                f"--served-model-name {name}"
+                " Set rewards.model to that model, or start the server with: vllm serve FOLDER "
+                f"--runner pooling --served-model-name {name}"
             )
         self._limit = min(self._limit, cards[0].get("max_model_len") or math.inf)
 

@@ -152,7 +152,7 @@ def choose_settings(
     if (dtype := settled(config, made).model.dtype) not in ("auto", "float32", "bfloat16"):
         raise ConfigError(
             f"accelerate launch has mixed precision {dtype}, and rlobj trains in bfloat16 or "
-            "float32. Launch with --mixed_precision bf16, or set model.dtype=bfloat16"
+            "float32. Set model.dtype=bfloat16, or its mixed precision to bf16"
         )
     chosen = take([_engine(config, cards)])
     if cards is not None and size is not None and config.model.name is not None:

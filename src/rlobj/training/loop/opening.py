@@ -265,7 +265,7 @@ def open_trainer(
         RunError: something cannot be opened.
     """
     with ExitStack() as stack:
-        stored = read_settings(Path(out)) if resume else None
+        stored = read_settings(Path(out)) if resume and is_run(Path(out)) else None
         config, choices, parallel = open_hardware(config, inputs.passed("model"), stored, stack)
         comm, autocast = parallel.comm, arithmetic(config.model)
         run = _open_folder(config, out, resume, comm, stack)

@@ -61,7 +61,8 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
         stage = "2" if stage == "auto" else str(stage)
         if stage not in ("0", "1", "2", "3"):
             raise ConfigError(
-                f"accelerate launch has ZeRO stage {stage}; expected 0 to 3: --zero_stage 2"
+                f"accelerate launch has ZeRO stage {stage}; expected 0 to 3. Change the stage, or "
+                "set training.strategy=zero2"
             )
         strategy = "ddp" if stage == "0" else f"zero{stage}"
         found["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")
