@@ -53,7 +53,7 @@ SETTINGS = {
     "model.system_prompt=hi": "trust_remote_code. Elsewhere: data.system",
     "data.system=hi": "prompts go through no chat template",
     "data.template=hello": "the template 'hello' does not contain {prompt}",
-    "data.test_fraction=2": "should be less than 1, got 2",
+    "data.test_fraction=2": "expected a number of at least 0 and below 1 or auto, got 2",
     "objective.surrogate=clipp": "kind 'clipp' is unknown. Did you mean 'clip'?",
     "objective.surrogate.low=-1": "expected a number >= 0 or an expression",
     "'objective.drop=prob <'": "cannot be read: invalid syntax",
