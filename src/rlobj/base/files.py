@@ -6,13 +6,14 @@ Network ports of this machine.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,7 @@ from rlobj.base.errors import ConfigError, RunError
 
 WHOLE = 1 << 26
 """The largest file in bytes that is read at once, unless its reader says another number."""
+_PIECE = 1 << 20
 _KINDS = {"d": "a folder", "p": "a pipe", "s": "a socket"}
 
 
@@ -240,3 +242,22 @@ def free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def files_digest(files: Sequence[Path], pieces: int = 1024) -> str:
+    """16 hexadecimal digits of a hash of the names, sizes and bytes of files.
+
+    Args:
+        files: in the order that counts.
+        pieces: of a file of more MiB than this, about so many pieces of 1 MiB are read.
+    """
+    found = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        found.update(f"{file.name}:{size};".encode())
+        step = max(_PIECE, size // pieces)
+        with file.open("rb") as content:
+            for start in range(0, size, step):
+                content.seek(start)
+                found.update(content.read(_PIECE))
+    return found.hexdigest()[:16]

@@ -24,7 +24,6 @@ Settings are {"model": {...}, "engine": {...}, "benchmarks": {name: {...}}}, as 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.base.files import files_digest
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import PROFILES, Layer, flattened
 from rlobj.config.presets import difference
@@ -394,8 +394,6 @@ def _short(name: str) -> str:
     return path.name if path.exists() else name
 
 
-PIECES, PIECE = 1024, 1 << 20
-"""A file is hashed in at most so many pieces of so many bytes: whole up to 1 GiB."""
 MODEL_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 """Files of a model folder that say how weights and tokens are used."""
 NOT_COMPARED = {"source", "notes", "protocol", "reward.deadline"}
@@ -478,20 +476,6 @@ def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _grown(was: object, new: object) -> bool:
     return isinstance(was, int) and isinstance(new, int) and new > was
-
-
-def files_digest(files: Sequence[Path]) -> str:
-    """16 hexadecimal digits of a hash of the names, sizes and bytes of files."""
-    found = hashlib.sha256()
-    for file in files:
-        size = file.stat().st_size
-        found.update(f"{file.name}:{size};".encode())
-        step = max(PIECE, size // PIECES)
-        with file.open("rb") as content:
-            for start in range(0, size, step):
-                content.seek(start)
-                found.update(content.read(PIECE))
-    return found.hexdigest()[:16]
 
 
 def _revision(identifier: str) -> str | None:

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.base.files import files_digest
 from rlobj.data import Problem
 from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text, column_names, prompt_text, value_of
 from rlobj.data.problems import digest
 from rlobj.data.sources import load_benchmark
 from rlobj.evaluation.evaluating import AUTO, blocks_of, grade_stored, open_keys
-from rlobj.evaluation.problem_sets import files_digest
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, GradeChange, publish
 from rlobj.evaluation.samples import SETTINGS, Key, ResponseRecord, Samples
 from rlobj.installation import session

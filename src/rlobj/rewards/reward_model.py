@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -16,15 +15,15 @@ from urllib.request import ProxyHandler, Request, build_opener
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import located
+from rlobj.base.files import files_digest, located
 from rlobj.base.progress import beat, waiting
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
-_FILES, _PART = (".json", ".safetensors", ".bin", ".jinja"), 1 << 16
-"""The files of a model that its digest is of, and the bytes of each of 32 parts."""
+_FILES = (".json", ".safetensors", ".bin", ".jinja")
+"""The files of a model that its digest is of."""
 _ROWS = 64
 """Sequences of one request to a server."""
 _TIMEOUT, _PAUSES = 600.0, (1, 10, 60)
@@ -72,18 +71,10 @@ class RewardModel(Reward):
 
 
 def _digest(folder: Path) -> str | None:
-    """The digest of the files of a model: of each the size and parts; None = there is no folder."""
+    """The digest of the files of a model, of each at most 33 MiB; None = there is no folder."""
     if not folder.is_dir():
         return None
-    found = hashlib.sha256()
-    for file in sorted(each for each in folder.iterdir() if each.suffix in _FILES):
-        size = file.stat().st_size
-        found.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as stream:
-            for place in range(0, size, max(size // 32, _PART)):
-                stream.seek(place)
-                found.update(stream.read(_PART))
-    return found.hexdigest()[:16]
+    return files_digest(sorted(x for x in folder.iterdir() if x.suffix in _FILES), pieces=32)
 
 
 class _ModelGrader(Grader):
