@@ -10,9 +10,25 @@ from rlobj.config.layers import PROFILES, flattened, limits
 from rlobj.config.presets import load_preset, merge, preset_names
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.models.embedded import build_policy, build_tokenizer
+from rlobj.training.sizes import Size
 
 WITHOUT_SCORES = [name for name in preset_names() if "scores" not in load_preset(name).config]
 """Presets that read no score, so that a run needs no other policy."""
+
+EIGHT = Size(
+    total=8_190_735_360,
+    adapters=2_727_936,
+    layers=36,
+    hidden=4096,
+    queries=4096,
+    keys=1024,
+    heads=32,
+    inner=12288,
+    vocab=151936,
+    normed=True,
+    context=32768,
+)
+"""The size of Qwen3-8B, which nobody loads."""
 
 
 def save_tiny_policy(folder: Path, seed: int = 0) -> Path:

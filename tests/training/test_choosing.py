@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from runs import metrics
-from tiny import tiny_config
+from tiny import EIGHT, tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError, MissingExtra
@@ -31,12 +31,6 @@ from rlobj.training.memory import estimate
 from rlobj.training.sizes import Cards, Size
 
 GIB = 1 << 30
-EIGHT = Size(
-    *(8_190_735_360, 2_727_936, 36, 4096, 4096, 1024, 32, 12288, 151936),
-    normed=True,
-    context=32768,
-)
-"""Qwen3-8B."""
 SETTINGS = ("sampling.engine", "training.strategy", "training.gradient_checkpointing",
             "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization",
             "sampling.vllm.sleep_level")  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.harness import ask
+from tiny import EIGHT
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 import rlobj
@@ -26,21 +27,6 @@ from rlobj.training.memory import (
 )
 from rlobj.training.sizes import GIB, Cards, Size
 from rlobj.training.workload import work
-
-EIGHT = Size(
-    total=8_190_735_360,
-    adapters=2_727_936,
-    layers=36,
-    hidden=4096,
-    queries=4096,
-    keys=1024,
-    heads=32,
-    inner=12288,
-    vocab=151936,
-    normed=True,
-    context=32768,
-)
-"""Qwen3-8B."""
 
 
 def run(**sections: Any) -> RunConfig:

@@ -16,7 +16,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.training.choosing import choose_settings, settled
-from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways, with_settings
+from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways
 from rlobj.training.memory import estimate as estimate_memory
 from rlobj.training.parallel.environment import resolve_strategy
 from rlobj.training.sizes import GIB, Cards, Size, card_bytes
@@ -99,7 +99,7 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
             "model on the hub: get one with: hf download ID config.json --local-dir FOLDER"
         )
     choices = choose(config, size, cards)
-    config = with_settings(config, {each.setting: each.value for each in choices})
+    config = settled(config, choices)
     return replace(estimated(config, size, cards.count, cards, mean, used), choices=choices)
 
 

@@ -23,7 +23,7 @@ from rlobj.models.location import require_weights
 from rlobj.models.policy import arithmetic
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.connection import check_vllm
-from rlobj.training.memory import Choice, choose, read_setting, require_memory, with_settings
+from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
 from rlobj.training.parallel.environment import launched
 from rlobj.training.parallel.launched import read_launch
@@ -142,7 +142,7 @@ def choose_settings(
 
     def take(choices: Iterable[Choice]) -> RunConfig:
         for each in choices:
-            if read_setting(settled(config, made), each.setting) == "auto":
+            if is_open(settled(config, made), each.setting):
                 made.append(each)
         return settled(config, made)
 

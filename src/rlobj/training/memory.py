@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
+from rlobj.config.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.models.location import score_folder
 from rlobj.rewards.reward_model import RewardModel
@@ -33,9 +33,9 @@ ZERO_BUCKET = 50_000_000
 VLLM_WORK = 2 * GIB
 """What vLLM needs beside weights and cache: activations and captured graphs."""
 
-USUAL, USEFUL = 16384, 5
-"""The micro-batch of "auto" before `choose`. How many `choose` tries without recomputation: from
-65536 to 4096 tokens, since smaller ones leave a GPU idle."""
+USEFUL = 5
+"""The micro-batches that `choose` tries without recomputation: from 65536 to 4096 tokens. Smaller
+ones leave a GPU idle."""
 
 STRATEGY, RECOMPUTE = "training.strategy", "training.gradient_checkpointing"
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
@@ -155,7 +155,7 @@ def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> 
     step = -(-sampling.prompts_per_step * sampling.group_size // ranks) * length
     return MicroBatch(
         size,
-        tokens=min(max(budget if isinstance(budget, int) else USUAL, length), step),
+        tokens=min(max(PLAIN[TOKENS] if budget == "auto" else budget, length), step),
         half=dtype == "bfloat16" or (dtype == "auto" and card is not None),
         lora=config.model.lora is not None,
         recompute=training.gradient_checkpointing is True,
@@ -245,7 +245,7 @@ def _with_sampler(
         return Memory(parts, card, host=host)
     settings = sampling.vllm
     share, cache = settings.gpu_memory_utilization, settings.kv_cache_bytes
-    whole = (share if isinstance(share, float) else 0.5) * (card or 0)
+    whole = (PLAIN[SHARE] if share == "auto" else share) * (card or 0)
     taken = weights + cache if isinstance(cache, int) else max(weights, whole)
     room = cache if isinstance(cache, int) else max(0.0, taken - weights - VLLM_WORK)
     parts["vLLM"] = Use.always(taken) if settings.sleep_level == 0 else Use(taken)
