@@ -21,6 +21,7 @@ FLOORS = (
     {"base"},
     {"answers", "installation", "objectives", "reporting"},
     {"data", "rewards", "samplers", "scoring"},
+    {"conversations"},
     {"config", "ranks"},
     {"models", "records"},
     {"insight"},

@@ -1,0 +1,4 @@
+from rlobj.conversations.environment import Environment as Environment
+from rlobj.conversations.environment import Message as Message
+from rlobj.conversations.environment import Turn as Turn
+from rlobj.conversations.settings import EnvironmentSettings as EnvironmentSettings

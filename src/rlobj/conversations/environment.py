@@ -1,0 +1,124 @@
+"""The interface of environments: what they are asked, and what they answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlobj.base.errors import RunError
+from rlobj.base.targets import shown
+
+Message = dict[str, Any]
+"""A message as chat templates read it: `role`, `content`, and perhaps `tool_calls` or `name`."""
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """One call of a tool: what the record keeps of it.
+
+    Attributes:
+        name: of the tool.
+        error: "" if it returned, else "error" (it raised, or the call was malformed), "timeout",
+            "crash" (its process ended) or "flood" (it wrote too much).
+        seconds: that it took.
+    """
+
+    name: str
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an environment answers to one turn of the policy.
+
+    Attributes:
+        observation: what the policy reads next: a text, or messages; "" = nothing.
+        reward: of this turn.
+        done: the conversation has ended, and nobody reads the observation.
+        correct: whether the whole response is right, for accuracy; None = the environment does not
+            say.
+        uses: the calls of tools in this turn.
+    """
+
+    observation: str | Sequence[Message] = ""
+    reward: float = 0.0
+    done: bool = False
+    correct: bool | None = None
+    uses: tuple[ToolUse, ...] = ()
+
+
+class Environment(Protocol):
+    """One conversation's other side; there is one object per conversation.
+
+    Methods are plain or `async`. If all attributes of an object are plain data (numbers, texts,
+    lists, dicts with text keys), a run that was killed restores them. Other objects may define
+    `state() -> data` and `restore(data)`.
+    """
+
+    def reset(self, problem: Any) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+        """Begin a conversation.
+
+        Args:
+            problem: a `Problem`: its `prompt`, `answer` and `extra` columns.
+
+        Returns:
+            The messages that the policy reads first; None = the problem's prompt as it is.
+        """
+        ...
+
+    def step(self, messages: Sequence[Message]) -> Turn | Awaitable[Turn]:
+        """Answer a turn of the policy.
+
+        Args:
+            messages: the conversation so far. The last one is the policy's: `content` is its text,
+                and `tool_calls` are the calls that were found in it, if there are tools.
+        """
+        ...
+
+
+def checked_turn(found: Any, name: str) -> Turn:
+    """What `step` returned, if it is a turn.
+
+    Raises:
+        RunError: it is none.
+    """
+    expected = "expected Turn(observation, reward, done, correct)"
+    if not isinstance(found, Turn):
+        raise RunError(f"{name}.step returned {shown(found)}; {expected}")
+    reward, right = found.reward, found.correct
+    if isinstance(reward, bool | str) or not _finite(reward):
+        raise RunError(f"{name}.step returned the reward {shown(reward)}; expected a finite number")
+    if right is not None and not isinstance(right, bool):
+        raise RunError(f"{name}.step returned correct={shown(right)}; expected True, False or None")
+    if not isinstance(found.done, bool):
+        raise RunError(f"{name}.step returned done={shown(found.done)}; expected True or False")
+    if not isinstance(found.observation, str):
+        checked_messages(found.observation, f"{name}.step returned the observation")
+    return found
+
+
+def checked_messages(found: Any, what: str) -> list[Message]:
+    """Messages, each with a role and a content that is text.
+
+    Raises:
+        RunError: there is something else.
+    """
+    whole = isinstance(found, Sequence) and not isinstance(found, str | bytes)
+    for each in found if whole else [found]:
+        text = isinstance(each, Mapping) and isinstance(each.get("content"), str)
+        if not (whole and text and isinstance(each.get("role"), str)):
+            raise RunError(
+                f"{what} {shown(each)}; expected a text, or a list of messages such as "
+                '{"role": "user", "content": "..."}'
+            )
+    return [dict(each) for each in found]
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False

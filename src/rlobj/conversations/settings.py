@@ -1,0 +1,43 @@
+"""The settings of conversations."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlobj.base.validation import Model
+
+
+class EnvironmentSettings(Model):
+    """Who answers the policy, and when a conversation ends. By default nobody does."""
+
+    target: str | None = None
+    """package.module:Class or path/to/file.py:Class, an environment; or a built-in one:
+    calculator"""
+    tools: tuple[str, ...] = ()
+    """tools that the policy may call: calculator, python, package.module:function or
+    path/to/file.py:function"""
+    calls: Literal["auto", "template", "hermes", "llama3"] = "auto"
+    """how the policy writes calls of tools (auto: `template`, the tokenizer's response_template,
+    where it has one; else the format that its chat template shows)"""
+    max_turns: int = Field(default=16, ge=1)
+    """turns of the policy; the conversation ends after the last one"""
+    max_errors: int | None = Field(default=None, ge=0)
+    """calls of tools that may fail in one conversation; one more ends it; null = any number"""
+    at_limit: float | Literal["undecided", "graded"] = "undecided"
+    """the response whose conversation reached a limit of turns, tokens or errors: undecided, graded
+    as it is, or this reward"""
+    deadline: float = Field(default=30.0, gt=0, le=86_400)
+    """time limit of one call of a tool, or of one step of an environment, in seconds"""
+    max_output: int = Field(default=4096, ge=1)
+    """largest number of characters that the policy reads of one call's output"""
+    workers: int = Field(default=4, ge=1)
+    """processes that run tools"""
+    memory_mb: int = Field(default=1024, ge=64)
+    """limit on the memory of one such process, MB"""
+
+    @property
+    def active(self) -> bool:
+        """Whether there are conversations."""
+        return bool(self.target or self.tools)
