@@ -58,7 +58,7 @@ class Environment(Protocol):
     `state() -> data` and `restore(data)`.
     """
 
-    def reset(self, problem: Any) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+    def reset(self, problem: Any) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """Begin a conversation.
 
         Args:

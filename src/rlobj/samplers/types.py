@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import queue
 import random
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import numpy
 import torch
 from pydantic import Field, StringConstraints
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.interleaved import Interleaved
+from rlobj.base.progress import beat
 from rlobj.base.validation import Model
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlobj.conversations.environment import TurnRecord
     from rlobj.samplers.weights import Received
+
+
+Item = TypeVar("Item")
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -53,6 +62,8 @@ class Sample:
         text: `token_ids` decoded without special tokens; a stop string is included.
         finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached.
         weight_version: the version of the last `sync`; 0 before the first.
+        turns: of a conversation: its turns; `token_ids` and `logprobs` are those of all turns, and
+            `text` is that of the last one. () = the response is one turn.
 
     Attributes:
         prompt: `prompt_ids` as an array of int32.
@@ -60,7 +71,7 @@ class Sample:
         logprobs: `logprobs` as an array of float32.
     """
 
-    __slots__ = ("finish", "logprobs", "prompt", "text", "tokens", "weight_version")
+    __slots__ = ("finish", "logprobs", "prompt", "text", "tokens", "turns", "weight_version")
 
     def __init__(
         self,
@@ -70,6 +81,7 @@ class Sample:
         text: str,
         finish: Literal["stop", "length"],
         weight_version: int,
+        turns: Sequence[TurnRecord] = (),
     ) -> None:
         self.prompt = packed("i", prompt_ids)
         self.tokens = packed("i", token_ids)
@@ -77,6 +89,20 @@ class Sample:
         self.text = text
         self.finish: Literal["stop", "length"] = finish
         self.weight_version = weight_version
+        self.turns = tuple(turns)
+
+    @property
+    def response(self) -> Sequence[int]:
+        """The token ids of the response, with what was said between them in a conversation."""
+        if not self.turns:
+            return self.tokens
+        ends = itertools.accumulate(turn.size for turn in self.turns)
+        heard = [(end, turn.observed) for end, turn in zip(ends, self.turns, strict=True)]
+        return Interleaved(self.tokens, heard)
+
+    def by_turn(self) -> list[int]:
+        """The number of the turn of each token, from 0."""
+        return [k for k, turn in enumerate(self.turns) for _ in range(turn.size)]
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -176,11 +202,109 @@ class WaitEnded(RunError):
     """The process was asked to end (`base.progress.ENDING`) while it waited for the engine."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """A response to be drawn, which may become known while others are drawn.
+
+    Attributes:
+        key: whose response it is.
+        prompt: token ids.
+        seed: of the response.
+        max_tokens: of the response.
+    """
+
+    key: Any
+    prompt: array[int]
+    seed: int
+    max_tokens: int
+
+
+class Feed(Generic[Item]):
+    """Items that may come while earlier ones are worked on. Its methods work in any thread.
+
+    Args:
+        items: the first ones.
+        expected: the largest number of items that are worked on at a time.
+
+    Attributes:
+        woken: called when something was put in; whoever takes the items may set it.
+    """
+
+    def __init__(self, items: Iterable[Item] = (), *, expected: int = 1) -> None:
+        self.expected = expected
+        self.woken: Callable[[], object] = lambda: None
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._ended = False
+        for item in items:
+            self.put(item)
+
+    @classmethod
+    def whole(cls, items: Sequence[Item]) -> Feed[Item]:
+        """A feed of these items and no others."""
+        feed = cls(items, expected=len(items))
+        feed.close()
+        return feed
+
+    def put(self, item: Item) -> None:
+        """Add an item."""
+        self._waiting.put(item)
+        self.woken()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """No more items come. With an error, `take` raises it."""
+        self._waiting.put(_End(error))
+        self.woken()
+
+    def take(self, *, wait: bool) -> list[Item] | None:
+        """The items that have come, perhaps none; None if no more will come.
+
+        Args:
+            wait: until there is one.
+        """
+        taken: list[Item] = []
+        while not self._ended and (not self._waiting.empty() or (wait and not taken)):
+            try:
+                found = self._waiting.get(timeout=1.0)  # a signal is handled between two waits
+            except queue.Empty:
+                beat()
+                continue
+            if not isinstance(found, _End):
+                taken.append(found)
+                continue
+            self._ended = True
+            if found.error is not None:
+                raise found.error
+        return None if self._ended and not taken else taken
+
+
+class Mapped(Feed[Any]):
+    """The items of another feed, each turned into something else when it is taken."""
+
+    def __init__(self, feed: Feed[Any], change: Callable[[Any], Any]) -> None:
+        super().__init__(expected=feed.expected)
+        self._feed, self._change = feed, change
+        feed.woken = lambda: self.woken()
+
+    def take(self, *, wait: bool) -> list[Any] | None:
+        taken = self._feed.take(wait=wait)
+        return taken and [self._change(item) for item in taken]
+
+
+@dataclass(frozen=True)
+class _End:
+    error: BaseException | None
+
+
 class Sampler(Protocol):
     """Draws responses from the current policy."""
 
     dtype: torch.dtype | None
     """The dtype in which `sync` expects weights; None = the trainer's dtype."""
+
+    @property
+    def context(self) -> int | None:
+        """The largest number of tokens in prompt and response together; None = no limit."""
+        ...
 
     def sample(
         self,
@@ -204,6 +328,24 @@ class Sampler(Protocol):
             done: called with a prompt's index and samples when they are finished before those of
                 other prompts: at most once per prompt, in any order, possibly in another thread.
                 A sampler need not call it. An exception in it ends the call.
+
+        Raises:
+            WeightsLost: the trainer should call `sync` again and repeat the call.
+        """
+        ...
+
+    def stream(
+        self,
+        feed: Feed[Request],
+        settings: SamplingSettings,
+        done: Callable[[Request, Sample], None],
+    ) -> None:
+        """Draw a response to each request of a feed until it is closed.
+
+        Args:
+            feed: has the requests, with their own seeds and `max_tokens`.
+            settings: how responses are drawn.
+            done: called with each request and its response as soon as the engine has it.
 
         Raises:
             WeightsLost: the trainer should call `sync` again and repeat the call.

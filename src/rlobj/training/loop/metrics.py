@@ -15,6 +15,7 @@ from rlobj.data import ProblemStream
 from rlobj.insight.diagnosis import agreed
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
+from rlobj.scoring.packing import sequence_length
 from rlobj.training.rollouts.collector import Response, Rollout, has_signal
 from rlobj.training.rollouts.sharding import Sequences
 
@@ -107,7 +108,7 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
 
 def token_count(sequences: Sequences) -> int:
     """Tokens of prompts and responses together."""
-    return sum(len(prompt) + len(response) for prompt, response in sequences)
+    return sum(sequence_length(*pair) for pair in sequences)
 
 
 class TokenCounts(Counter[str]):
