@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import Field
 
+from rlobj.base.files import located_target
 from rlobj.base.validation import Model
 
 
@@ -36,6 +38,12 @@ class EnvironmentSettings(Model):
     """processes that run tools"""
     memory_mb: int = Field(default=1024, ge=64)
     """limit on the memory of one such process, MB"""
+
+    def seen_from(self, home: Path) -> Self:
+        """The settings with absolute paths of files that were named in a folder."""
+        target = self.target and located_target(self.target, home)
+        tools = tuple(located_target(tool, home) for tool in self.tools)
+        return self.model_copy(update={"target": target, "tools": tools})
 
     @property
     def active(self) -> bool:

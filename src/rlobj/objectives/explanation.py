@@ -231,12 +231,12 @@ def _meaning(node: Expr) -> str:
             size = f"{node.round}({node.amount}·n)"
             return f"sample: {size} random {unit} with {node.rule}; n counts {counted}"
         case nodes.Aggregate() | nodes.Quantified() | nodes.Rank():
-            unit = "tokens" if node.counted == Level.TOKEN else "responses"
+            unit = f"{node.counted.name.lower()}s"
             return f"{node}: over {_population(node.by, node.within, unit)}"
         case nodes.Scan():
-            start = node.side == "prefix"
-            span = "response's start to the token" if start else "token to the response's end"
-            decay = f", times {node.decay} per token of distance" if node.decay != 1 else ""
+            start, step = node.side == "prefix", node.level.name.lower()
+            span = f"{node.by}'s start to the {step}" if start else f"{step} to the {node.by}'s end"
+            decay = f", times {node.decay} per {step} of distance" if node.decay != 1 else ""
             return f"{node}: the sum of {node.value} from the {span}{decay}"
         case CustomRule():
             return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
@@ -244,18 +244,23 @@ def _meaning(node: Expr) -> str:
 
 
 def _ranked(node: nodes.Cut | nodes.Quantile | nodes.MeanCut) -> str:
-    """What a cut ranks, in words; tokens that have the value of their response tie."""
-    if node.counted == Level.RESPONSE:
-        return _population(node.by, node.within, "responses")
+    """What a cut ranks, in words; tokens that have the value of their response or turn tie."""
+    if node.counted != Level.TOKEN:
+        return _population(node.by, node.within, f"{node.of}s")
     text = _population(node.by, node.within)
-    if node.value.level == Level.RESPONSE:
-        text += " (of tokens, which tie if they are of one response; of='response' ranks responses)"
+    if node.value.level in (Level.RESPONSE, Level.TURN):
+        of = node.value.level.name.lower()
+        text += f" (of tokens, which tie if they are of one {of}; of='{of}' ranks {of}s)"
     return text
 
 
 def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
     """A population in words: the n tokens of each response with entropy > 1."""
-    texts = {"update": f"the update's n {unit}", "position": f"the n {unit} of a group's position"}
+    texts = {
+        "update": f"the update's n {unit}",
+        "position": f"the n {unit} of a group's position",
+        "group_turn": f"the n {unit} of a group's turns of one number",
+    }
     text = texts.get(by, f"each {by}'s n {unit}")
     return text + (f" with {within}" if within is not None else "")
 

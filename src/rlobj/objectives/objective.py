@@ -132,7 +132,7 @@ class Objective(Model):
             if name in (*rules.NAMES, *COLUMN_NAMES) or not (
                 name.isidentifier() and name[0].islower()
             ):
-                yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
+                yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
         yield from score_name_mistakes(self.scores, self.columns)
         yield from against_mistakes(self.scores, self._terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:

@@ -264,7 +264,7 @@ class VllmBase(ABC):
 
         asked = [[*prompt, *whole(response)] for prompt, response in sequences]
         self._send(Feed.whole([(ids, SCORING) for ids in asked]), arrived)
-        return [value for index in range(len(whole)) for value in found[index]]
+        return [value for index in range(len(asked)) for value in found[index]]
 
     @abstractmethod
     def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from rlobj.conversations.environment import LIMITS
+from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.data import ProblemStream
 from rlobj.insight.diagnosis import agreed
 from rlobj.objectives.statistics import Comm
@@ -64,6 +66,22 @@ def rollout_metrics(
         "sampling/surplus_groups": float(rollout.surplus),
         "tokens/sampled": whole["tokens"],
         "tokens/step": kept["tokens"],
+        **(_conversations(whole) if whole["turns"] else {}),
+    }
+
+
+def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
+    """Turns per response; calls of tools, failed ones, those without an answer in time, and their
+    seconds; and the shares of responses that called a tool, and that ended at a limit."""
+    count = sums["responses"]
+    return {
+        "turns/mean": sums["turns"] / count,
+        "tools/calls": sums["calls"],
+        "tools/errors": sums["errors"],
+        "tools/timeouts": sums["timeouts"],
+        "tools/seconds": sums["seconds"],
+        "tools/used_share": sums["with_calls"] / count,
+        **{f"turns/at_{name}": sums[f"at_{name}"] / count for name in (*LIMITS, "broken")},
     }
 
 
@@ -103,6 +121,7 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
             f"reward/{name}": sum(r.grade.rewards[k] for r in decided)
             for k, name in enumerate(names)
         },
+        **conversation_sums([r.sample for r in responses]),
     }
 
 
