@@ -9,7 +9,6 @@ conversation when it is known, so that a slow tool holds up its own conversation
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import json
 import logging
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.processes import DaemonThreads
 from rlobj.base.targets import shown
 from rlobj.conversations.environment import (
     Environment,
@@ -351,24 +351,10 @@ async def called(function: Callable[..., Any], *arguments: Any, deadline: float)
         TimeoutError: it did not return in time.
         Exception: of the function.
     """
-    loop = asyncio.get_running_loop()
     async with asyncio.timeout(deadline):
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
-        future = loop.create_future()
-
-        def work() -> None:
-            try:
-                found = True, function(*arguments)
-            except BaseException as error:
-                found = False, error
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_settle, future, found)
-
-        threading.Thread(target=work, name="environment", daemon=True).start()
-        good, result = await future
-        if not good:
-            raise result if isinstance(result, Exception) else RunError(repr(result))
+        result = await asyncio.wrap_future(DaemonThreads().submit(function, *arguments))
         return await result if inspect.isawaitable(result) else result
 
 
