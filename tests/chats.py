@@ -17,7 +17,12 @@ TEMPLATES = Path(_TRL.origin).parent / "chat_templates"
 _ADDED = re.compile(
     r"<\|[^|<>{}' ]+\|>|</?(?:think|tool_call|tool_response)>|<(?:start|end)_of_turn>"
 )
-ENDS = {"gemma": "<end_of_turn>", "llama3": "<|eot_id|>", "llama3_1": "<|eot_id|>"}
+ENDS = {
+    "gemma": "<end_of_turn>",
+    "llama3": "<|eot_id|>",
+    "llama3_1": "<|eot_id|>",
+    "cohere2": "<|END_OF_TURN_TOKEN|>",
+}
 
 TOOLS: list[dict[str, Any]] = [
     {

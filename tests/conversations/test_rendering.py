@@ -230,13 +230,21 @@ def test_a_message_that_the_template_refuses_is_an_error_that_says_why():
         rendering("gemma", ()).after([user("1"), user("2")])
 
 
-def test_a_turn_that_ends_with_a_token_of_the_next_message_does_not_repeat_it():
-    tokenizer = chat_tokenizer("glm4moe")
-    end = tokenizer.convert_tokens_to_ids("<|observation|>")
-    made = Rendering(tokenizer, Chat(), TOOLS, ends=[end])
-    said = "\n<tool_response>\n4\n</tool_response><|assistant|>"
-    assert tokenizer.decode(made.after([tool("4")], end)) == said
-    assert tokenizer.decode(made.after([tool("4")])) == "<|observation|>" + said
+COHERE = "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>4<|END_OF_TURN_TOKEN|>"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "last", "expected"),
+    [
+        ("glm4moe", tool("4"), "<|observation|>", "\n<tool_response>\n4\n</tool_response>"),
+        ("cohere2", user("4"), "<|END_OF_TURN_TOKEN|>", COHERE),
+    ],
+)
+def test_the_end_of_a_turn_is_never_there_twice(name, message, last, expected):
+    made = rendering(name, TOOLS if message["role"] == "tool" else ())
+    end = made.tokenizer.convert_tokens_to_ids(last)
+    assert made.tokenizer.decode(made.after([message], end)).startswith(expected)
+    assert made.tokenizer.decode(made.after([message])).startswith(last + expected)
 
 
 @pytest.mark.slow
