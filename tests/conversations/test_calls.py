@@ -9,7 +9,7 @@ import pytest
 from chats import TOOLS, chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import get_json_schema
 
 from rlobj.base.errors import ConfigError
 from rlobj.conversations import CallReader, Rendering

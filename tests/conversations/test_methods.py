@@ -37,6 +37,10 @@ def says(*calls: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": "hi"}, {**said, "tool_calls": [*calls]} if calls else said]
 
 
+def run(work: Any) -> Any:
+    return asyncio.run(work)
+
+
 def told(turn: Any) -> list[str]:
     assert all(each["role"] == "tool" for each in turn.observation)
     return [each["content"] for each in turn.observation]
@@ -52,10 +56,10 @@ class Slow:
 
 def test_calls_are_made_at_once_and_answered_in_their_order():
     environment = ToolEnvironment(Slow())
-    assert asyncio.run(environment.reset(PROBLEM)) is None
+    assert run(environment.reset(PROBLEM)) is None
     begun = time.monotonic()
     calls = [call("a", seconds=1.0), call("b", seconds=0.01), call("a", seconds=0.9)]
-    turn = asyncio.run(environment.step(says(*calls)))
+    turn = run(environment.step(says(*calls)))
     assert time.monotonic() - begun < 1.8
     assert told(turn) == ["a 1.0", "b 0.01", "a 0.9"]
     assert [each["name"] for each in turn.observation] == ["a", "b", "a"]
@@ -64,14 +68,14 @@ def test_calls_are_made_at_once_and_answered_in_their_order():
 
 
 def test_a_turn_without_calls_ends_the_conversation():
-    turn = asyncio.run(ToolEnvironment(Slow()).step(says()))
+    turn = run(ToolEnvironment(Slow()).step(says()))
     assert turn.done
     assert turn.uses == ()
 
 
 def test_a_malformed_call_is_told_and_counted_and_not_made():
     calls = [call("unknown", "there is no tool 'x'"), call("a", seconds=0.0)]
-    turn = asyncio.run(ToolEnvironment(Slow()).step(says(*calls)))
+    turn = run(ToolEnvironment(Slow()).step(says(*calls)))
     assert told(turn) == ["error: there is no tool 'x'", "a 0.0"]
     assert [use.error for use in turn.uses] == ["error", ""]
 
@@ -91,7 +95,7 @@ def add(a: int, b: int) -> int:
 def test_functions_are_tools_and_their_failures_are_answers():
     with ToolPool(SETTINGS, [add]) as pool:
         calls = [call("add", a=1, b=2), call("add", a=-1, b=2)]
-        turn = asyncio.run(ToolEnvironment(pool).step(says(*calls)))
+        turn = run(ToolEnvironment(pool).step(says(*calls)))
     assert told(turn) == ["3", "error: ValueError: a is negative"]
     assert [use.error for use in turn.uses] == ["", "error"]
 
@@ -167,19 +171,19 @@ def test_an_object_of_trl_is_an_environment():
         assert turn.done
         assert turn.reward == 1.0
 
-    asyncio.run(converse())
+    run(converse())
     assert Counter.rewards == before + 1
 
 
 def test_each_conversation_has_its_own_object_which_a_resumed_run_restores():
     made = adapted(Counter, SETTINGS)
     one, other = made(), made()
-    asyncio.run(one.reset(PROBLEM))
-    asyncio.run(one.step(says(call("increment", step=5))))
+    run(one.reset(PROBLEM))
+    run(one.step(says(call("increment", step=5))))
     assert state_of(other) == {"count": 0}
     assert state_of(one) == {"count": 6, "target": 3}
     restore(other, state_of(one))
-    assert told(asyncio.run(other.step(says(call("look"))))) == ["{'count': 6}"]
+    assert told(run(other.step(says(call("look"))))) == ["{'count': 6}"]
     assert state_of(ToolEnvironment(Slow())) == {}
 
 
@@ -213,14 +217,14 @@ class Odd:
 def test_objects_of_trl_are_told_from_environments():
     assert adapted(Ours, SETTINGS) is Ours
     environment = adapted(Guess, SETTINGS)()
-    assert asyncio.run(environment.reset(PROBLEM)) is None
-    assert told(asyncio.run(environment.step(says(call("step", action="a"))))) == ["A"]
-    ended = asyncio.run(environment.step(says()))
+    assert run(environment.reset(PROBLEM)) is None
+    assert told(run(environment.step(says(call("step", action="a"))))) == ["A"]
+    ended = run(environment.step(says()))
     assert (ended.done, ended.reward) == (True, 0.0)
     with pytest.raises(ConfigError, match=r"has no method reset\. Expected the methods reset\("):
         adapted(SimpleNamespace, SETTINGS)
     with pytest.raises(RunError, match="reset returned 3; expected None or a text"):
-        asyncio.run(adapted(Odd, SETTINGS)().reset(PROBLEM))
+        run(adapted(Odd, SETTINGS)().reset(PROBLEM))
 
 
 @pytest.mark.slow
@@ -259,7 +263,7 @@ def test_the_policy_reads_what_it_reads_in_trl():
     )
     trainer.async_loop.call_soon_threadsafe(trainer.async_loop.stop)
     environment = MethodEnvironment(Counter(), SETTINGS)
-    asyncio.run(environment.reset(PROBLEM))
-    turn = asyncio.run(environment.step(says(*CALLS)))
+    run(environment.reset(PROBLEM))
+    turn = run(environment.step(says(*CALLS)))
     assert found[1][0][1:4] == turn.observation
     assert found[5] == sum(bool(use.error) for use in turn.uses)

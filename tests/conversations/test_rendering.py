@@ -214,7 +214,7 @@ def test_the_first_prompt_is_that_of_conversations_of_one_turn():
 
 
 def test_contents_are_concatenated_without_a_chat_template():
-    tokenizer = build_tokenizer("0123456789+;#<>eos")
+    tokenizer: Any = build_tokenizer("0123456789+;#<>eos")
     made = Rendering(tokenizer, None)
     assert (
         tokenizer.decode(made.after([user("17"), user("02;")], tokenizer.eos_token_id)) == "1702;"
@@ -253,7 +253,7 @@ def test_the_suffix_is_that_of_trl(name):
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     made = rendering(name)
-    trainer = SimpleNamespace(
+    trainer: Any = SimpleNamespace(
         processing_class=made.tokenizer,
         _tokenizer=made.tokenizer,
         _is_vlm=False,
