@@ -520,7 +520,7 @@ class Fleet:
     ) -> None:
         """Send the requests; servers that die in it leave theirs to the others."""
         work.begin()
-        share = min(_CONCURRENT, -(-work.feed.expected // len(nodes)))
+        share = min(_CONCURRENT, -(-work.feed.sources // len(nodes)))
 
         async def serve(node: Connection) -> None:
             async with node.session() as session:

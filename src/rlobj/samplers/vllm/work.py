@@ -43,7 +43,7 @@ class Work:
 
     def refill(self) -> None:
         """Take what has come."""
-        new = self.feed.take(wait=False) if self.open else []
+        new = self.feed.take() if self.open else []
         self.open = self.open and new is not None
         numbers = range(len(self.bodies), len(self.bodies) + len(new or ()))
         self.bodies += new or ()

@@ -315,12 +315,11 @@ def open_trainer(
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
-        sampler = inputs.passed("sampler")
-        if sampler is None:
-            with together(comm, "opening the sampler"):
+        with together(comm, "opening the sampler"):
+            sampler = inputs.passed("sampler")
+            if sampler is None:
                 sampler = _sampler(config, policy, parallel, initial, run)
-            stack.callback(sampler.close)
-        with together(comm, "opening the environment"):
+                stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, stack)
         trainer = Trainer(
             *(config, inputs.callbacks, parallel, policy, learner, stream),
