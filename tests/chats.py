@@ -17,7 +17,12 @@ TEMPLATES = Path(_TRL.origin).parent / "chat_templates"
 _ADDED = re.compile(
     r"<\|[^|<>{}' ]+\|>|</?(?:think|tool_call|tool_response)>|<(?:start|end)_of_turn>"
 )
-ENDS = {"gemma": "<end_of_turn>", "llama3": "<|eot_id|>", "llama3_1": "<|eot_id|>"}
+ENDS = {
+    "gemma": "<end_of_turn>",
+    "llama3": "<|eot_id|>",
+    "llama3_1": "<|eot_id|>",
+    "cohere2": "<|END_OF_TURN_TOKEN|>",
+}
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -38,7 +43,7 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def bytes_tokenizer(added: list[str], **options: Any) -> PreTrainedTokenizerFast:
+def bytes_tokenizer(added: list[str], **options: Any) -> Any:
     """Tokens for bytes and for "ab", and added tokens; those that end with |> are special."""
     pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
@@ -46,13 +51,13 @@ def bytes_tokenizer(added: list[str], **options: Any) -> PreTrainedTokenizerFast
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     inner.normalizer = normalizers.NFC()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<|bos|>", **options)
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<|bos|>", **options)
     plain = {"normalized": False}
     tokenizer.add_tokens([AddedToken(x, special=x.endswith("|>"), **plain) for x in added])
     return tokenizer
 
 
-def chat_tokenizer(name: str, template: str | None = None) -> PreTrainedTokenizerFast:
+def chat_tokenizer(name: str, template: str | None = None) -> Any:
     """A tokenizer with a template of TRL's wheel, and the added tokens that it writes."""
     text = template or (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
     added = sorted({*_ADDED.findall(text), "<|im_start|>", "<|im_end|>", "<think>", "</think>"})

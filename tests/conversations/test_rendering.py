@@ -214,7 +214,7 @@ def test_the_first_prompt_is_that_of_conversations_of_one_turn():
 
 
 def test_contents_are_concatenated_without_a_chat_template():
-    tokenizer = build_tokenizer("0123456789+;#<>eos")
+    tokenizer: Any = build_tokenizer("0123456789+;#<>eos")
     made = Rendering(tokenizer, None)
     assert (
         tokenizer.decode(made.after([user("17"), user("02;")], tokenizer.eos_token_id)) == "1702;"
@@ -230,13 +230,21 @@ def test_a_message_that_the_template_refuses_is_an_error_that_says_why():
         rendering("gemma", ()).after([user("1"), user("2")])
 
 
-def test_a_turn_that_ends_with_a_token_of_the_next_message_does_not_repeat_it():
-    tokenizer = chat_tokenizer("glm4moe")
-    end = tokenizer.convert_tokens_to_ids("<|observation|>")
-    made = Rendering(tokenizer, Chat(), TOOLS, ends=[end])
-    said = "\n<tool_response>\n4\n</tool_response><|assistant|>"
-    assert tokenizer.decode(made.after([tool("4")], end)) == said
-    assert tokenizer.decode(made.after([tool("4")])) == "<|observation|>" + said
+COHERE = "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>4<|END_OF_TURN_TOKEN|>"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "last", "expected"),
+    [
+        ("glm4moe", tool("4"), "<|observation|>", "\n<tool_response>\n4\n</tool_response>"),
+        ("cohere2", user("4"), "<|END_OF_TURN_TOKEN|>", COHERE),
+    ],
+)
+def test_the_end_of_a_turn_is_never_there_twice(name, message, last, expected):
+    made = rendering(name, TOOLS if message["role"] == "tool" else ())
+    end = made.tokenizer.convert_tokens_to_ids(last)
+    assert made.tokenizer.decode(made.after([message], end)).startswith(expected)
+    assert made.tokenizer.decode(made.after([message])).startswith(last + expected)
 
 
 @pytest.mark.slow
@@ -245,7 +253,7 @@ def test_the_suffix_is_that_of_trl(name):
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     made = rendering(name)
-    trainer = SimpleNamespace(
+    trainer: Any = SimpleNamespace(
         processing_class=made.tokenizer,
         _tokenizer=made.tokenizer,
         _is_vlm=False,

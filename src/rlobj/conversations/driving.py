@@ -328,12 +328,14 @@ class Conversations:
         Raises:
             RunError: it returned something that is no turn.
         """
-        name, deadline = type(environment).__name__, self.settings.deadline
+        name = type(environment).__name__
+        own = getattr(environment, "limits_calls", False)  # a call may wait for a free process
+        deadline = None if own else self.settings.deadline
         try:
             found = await called(environment.step, [*messages], deadline=deadline)
         except TimeoutError:
             why = "timeout"
-            what = f"{name}.step did not return within {deadline:g} seconds"
+            what = f"{name}.step did not return within {self.settings.deadline:g} seconds"
         except Exception as error:
             why = f"error: {type(error).__name__}"
             what = f"{name}.step failed: {type(error).__name__}: {shown(error, str)}"
@@ -354,7 +356,7 @@ class _Call:
     ledger: Ledger | None
 
 
-async def called(function: Callable[..., Any], *arguments: Any, deadline: float) -> Any:
+async def called(function: Callable[..., Any], *arguments: Any, deadline: float | None) -> Any:
     """The result of a function: of an `async` one here, of another one in a daemon thread.
 
     A thread that does not end is left alone.

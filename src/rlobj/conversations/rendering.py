@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError
@@ -42,7 +42,6 @@ class Rendering:
         tokenizer: of transformers.
         chat: how prompts go through the chat template; None = contents are concatenated.
         tools: JSON schemas of the tools, as chat templates read them.
-        ends: further token ids at which the sampler ends a turn, beside the tokenizer's EOS.
 
     Raises:
         ConfigError: what follows a turn depends on what the turn says; or the template does not
@@ -55,10 +54,8 @@ class Rendering:
         tokenizer: Any,
         chat: Chat | None,
         tools: Sequence[Mapping[str, Any]] = (),
-        ends: Collection[int] = (),
     ) -> None:
         self.tokenizer, self.chat, self.tools = tokenizer, chat, tools
-        self._ends = {tokenizer.eos_token_id, *ends}
         added = {
             index: token.content
             for index, token in tokenizer.added_tokens_decoder.items()
@@ -67,7 +64,7 @@ class Rendering:
         self._added = frozenset(added)
         starts = [f"{re.escape(x[0])}(?={re.escape(x[1:])})" for x in added.values() if len(x) > 1]
         self._starts = re.compile("|".join(starts) or "(?!)")
-        self._boundaries: dict[bool, tuple[int | None, int]] = {}
+        self._ends: dict[str | None, tuple[int | None, int]] = {}
         if chat is not None:
             self._check()
 
@@ -92,8 +89,8 @@ class Rendering:
 
         Args:
             messages: what the policy reads; [] = only the start of its next turn.
-            last: the last token id of the policy's turn. If it is the template's end of turn, it is
-                not repeated; otherwise the end of turn is appended.
+            last: the last token id of the policy's turn. If the rest begins with this added token,
+                such as the template's end of turn, it is not repeated.
 
         Returns:
             The rest of the policy's turn that it did not write, such as "\\n" after `<|im_end|>`;
@@ -104,7 +101,7 @@ class Rendering:
         """
         if self.chat is None:
             return self._ids(messages, self._open)
-        return self._cut(self._ids(messages, self._tail), _tool(messages) is not None, last)
+        return self._cut(self._ids(messages, self._tail), messages, last)
 
     def example(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:
         """A text up to the start of the policy's turn, and a turn that calls a tool.
@@ -164,33 +161,28 @@ class Rendering:
     def _controls(self, ids: Sequence[int]) -> list[int]:
         return [each for each in ids if each in self._added]
 
-    def _cut(self, tail: list[int], tool: bool, last: int | None) -> list[int]:
+    def _cut(self, tail: list[int], messages: Sequence[Message], last: int | None) -> list[int]:
         """What follows the policy's own tokens, in the token ids that follow the mark."""
-        end, common = self._boundary(tool)
-        if end is None:
-            return tail[common:]
-        return tail[tail.index(end) + (last == end) :]
+        tool = _tool(messages)
+        name = None if tool is None else str(tool.get("name", ""))
+        if name not in self._ends:
+            self._ends[name] = self._end(name)
+        end, common = self._ends[name]
+        rest = tail[common if end is None else tail.index(end) :]
+        return rest[last in self._added and rest[:1] == [last] :]
 
-    def _boundary(self, tool: bool) -> tuple[int | None, int]:
-        """The token that ends a turn; if there is none, how many tokens after the mark are its."""
-        if tool not in self._boundaries:
-            seen = [self._seen(tool)]
-            whole, turn = self._tail(seen), self._encode(self._tail(seen, more=False))
-            plain = self._encode(self._tail([], more=False))
-            ends = self._ends.union(self._controls(plain[:1]))
-            before = self._encode(whole.partition(_SEEN)[0])
-            end = next((each for each in before if each in ends), None)
-            self._boundaries[tool] = end, _common(turn, self._encode(whole))
-        return self._boundaries[tool]
-
-    def _seen(self, tool: bool) -> Message:
-        name = self.tools[0]["function"]["name"] if self.tools else "tool"
-        who = {"role": "tool", "name": name} if tool else {"role": "user"}
-        return {**who, "content": _SEEN}
+    def _end(self, name: str | None) -> tuple[int | None, int]:
+        """The token that ends a turn, if there is one; the number of tokens of the turn in all."""
+        seen = [_seen(name)]
+        turn, whole = self._encode(self._tail(seen, more=False)), self._encode(self._tail(seen))
+        plain = self._encode(self._tail([], more=False))
+        ends = {self.tokenizer.eos_token_id, *self._controls(plain[:1])}
+        own = turn[: _common(turn, whole)]
+        return next((each for each in reversed(own) if each in ends), None), len(own)
 
     def _check(self) -> None:
         tool, expected = bool(self.tools), []
-        seen = self._seen(tool)
+        seen = _seen(self.tools[0]["function"]["name"] if tool else None)
         for turn in _TURNS:
             try:
                 whole = self._dummy([seen], turn)
@@ -204,7 +196,7 @@ class Rendering:
             if _SEEN not in tail:
                 self._refuse(f"does not write messages of the role '{seen['role']}'")
             ids = self._encode(tail)
-            found = self._cut(ids, tool, None) if mark else ids[-len(expected) :]
+            found = self._cut(ids, [seen], None) if mark else ids[-len(expected) :]
             expected = expected or found
             if found != expected:
                 first, other = (
@@ -230,6 +222,11 @@ def _call(content: str, name: str, arguments: Mapping[str, Any]) -> Message:
     function = {"name": name, "arguments": arguments}
     call = {"id": "call00000", "type": "function", "function": function}
     return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def _seen(tool: str | None) -> Message:
+    who = {"role": "user"} if tool is None else {"role": "tool", "name": tool}
+    return {**who, "content": _SEEN}
 
 
 def _tool(messages: Sequence[Message]) -> Message | None:
