@@ -126,7 +126,7 @@ def _tools(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     """
     tools, outer = dict[str, Any](), resource.getrlimit(resource.RLIMIT_AS)[1]
     with contextlib.suppress(ValueError, OSError):  # an outer limit is lower
-        resource.setrlimit(resource.RLIMIT_AS, (settings["memory"], outer))
+        resource.setrlimit(resource.RLIMIT_AS, (settings["memory_mb"] << 20, outer))
     for name, target in settings["tools"].items():
         try:
             tools[name] = import_target(target)
@@ -147,7 +147,7 @@ def _main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     os.register_at_fork(after_in_child=connection.close)  # only this process holds it open
     sys.path[:] = settings["path"]
-    box.deadline, box.memory = settings["deadline"], settings["memory"]
+    box.deadline, box.memory = settings["deadline"], settings["memory_mb"] << 20
     lines = connection.makefile("rwb")
 
     def tell(message: Any) -> None:
@@ -163,7 +163,7 @@ def _main() -> None:
     for line in lines:
         name, arguments, seed = json.loads(line)
         seed_generators(seed)
-        told = answer(tools[name], arguments, settings["output"])
+        told = answer(tools[name], arguments, settings["max_output"])
         if os.getpid() != process:  # a fork of the tool's has returned from it
             os._exit(0)
         tell(told)
