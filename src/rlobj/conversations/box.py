@@ -117,7 +117,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     size = max(abs(base.numerator), base.denominator).bit_length() - 1
     if size * abs(exponent) > _BITS:
         raise ValueError(_LARGE)
-    return base**exponent
+    return Fraction(base**exponent)
 
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
@@ -216,7 +216,8 @@ def _run(data: bytes) -> None:
     code: Any = 0
     try:
         body = ast.parse(data).body
-        last = [body.pop().value] if body and isinstance(body[-1], ast.Expr) else []
+        last = [each.value for each in body[-1:] if isinstance(each, ast.Expr)]
+        body = body[: len(body) - len(last)]
         exec(compile(ast.Module(body, []), "<code>", "exec"), vars(main))
         for each in last:
             value = eval(compile(ast.Expression(each), "<code>", "eval"), vars(main))

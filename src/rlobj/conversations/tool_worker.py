@@ -21,6 +21,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
         ConfigError: the function has no docstring, or not all arguments have a type and a
             description.
     """
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     try:
         schema = get_json_schema(function)
@@ -145,7 +146,8 @@ def _main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     settings, process = json.loads(sys.argv[2]), os.getpid()
     connection = socket.socket(fileno=int(sys.argv[1]))
-    os.register_at_fork(after_in_child=connection.close)  # only this process holds it open
+    only_here = partial(os.close, connection.fileno())  # its end is the end of this process
+    os.register_at_fork(after_in_child=only_here)
     sys.path[:] = settings["path"]
     box.deadline, box.memory = settings["deadline"], settings["memory_mb"] << 20
     lines = connection.makefile("rwb")
