@@ -143,12 +143,12 @@ def test_a_deadline_ends_all_that_a_tool_started(pool, tmp_path):
 PROGRAM = """
 import asyncio, sys
 from rlobj.conversations import EnvironmentSettings, ToolPool
-pool = ToolPool(EnvironmentSettings(tools=(sys.argv[1] + ":fail", "python")))
 code = f"import os, time\\nprint(os.getpid(), file=open({sys.argv[3]!r}, 'w'))\\ntime.sleep(100)"
-async def both():
+async def both(pool):
     hang = pool.call("fail", {"note": sys.argv[2]})
     await asyncio.gather(hang, pool.call("python", {"code": code}))
-asyncio.run(both())
+with ToolPool(EnvironmentSettings(tools=(sys.argv[1] + ":fail", "python"))) as pool:
+    asyncio.run(both(pool))
 """
 
 
@@ -163,11 +163,13 @@ def test_no_process_outlives_an_interrupted_program(number, tmp_path):
     )
     notes = [tmp_path / "tool", tmp_path / "python"]
     words = [sys.executable, "-c", PROGRAM, *map(str, (tool, *notes))]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL, env={**os.environ}) as process:
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, env=variables) as process:
         wait_until(lambda: all(each.exists() and each.read_text().strip() for each in notes), 60)
         assert all(alive(int(each.read_text())) for each in notes)
         process.send_signal(number)
     wait_until(lambda: not any(alive(int(each.read_text())) for each in notes), 5)
+    assert number == signal.SIGKILL or not [*tmp_path.glob("rlobj-*")]
 
 
 def test_no_process_outlives_the_pool(tmp_path):

@@ -107,9 +107,9 @@ class ToolPool:
                 have a type and a description.
         """
         if self._schemas is None:
+            found = dict[str, Any]()
             named = [each for each, tool in self._tools.items() if isinstance(tool, str)]
-            found = {name: schema_of(BOX[name], name) for name in named if name in BOX}
-            if len(found) < len(named):
+            if not BOX.keys() >= {*named}:
                 try:
                     worker, found = self._started(describe=True)
                 except (EOFError, TimeoutError) as error:
@@ -119,7 +119,7 @@ class ToolPool:
                     ) from error
                 worker.kill()
             self._schemas = [
-                found[name] if name in found else schema_of(tool, name)
+                found.get(name) or schema_of(BOX.get(name, tool), name)
                 for name, tool in self._tools.items()
             ]
         return self._schemas

@@ -144,7 +144,7 @@ def _main() -> None:
     end_with_parent()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    settings, process = json.loads(sys.argv[2]), os.getpid()
+    settings = json.loads(sys.argv[2])
     connection = socket.socket(fileno=int(sys.argv[1]))
     only_here = partial(os.close, connection.fileno())  # its end is the end of this process
     os.register_at_fork(after_in_child=only_here)
@@ -165,10 +165,7 @@ def _main() -> None:
     for line in lines:
         name, arguments, seed = json.loads(line)
         seed_generators(seed)
-        told = answer(tools[name], arguments, settings["max_output"])
-        if os.getpid() != process:  # a fork of the tool's has returned from it
-            os._exit(0)
-        tell(told)
+        tell(answer(tools[name], arguments, settings["max_output"]))
     os._exit(0)
 
 
