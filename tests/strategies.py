@@ -41,7 +41,13 @@ from rlobj import (
 )
 from rlobj.config.presets import preset_names
 from rlobj.objectives import statistics
-from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized, LeaveOneOut
+from rlobj.objectives.advantages import (
+    Decoupled,
+    GroupCentered,
+    GroupNormalized,
+    LeaveOneOut,
+    TurnReturn,
+)
 from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
 from rlobj.objectives.mismatch import Mask, Truncate
@@ -206,6 +212,8 @@ def compositions() -> dict[str, Objective]:
         ).replace(phase=parse("old_prob < 0.5")),
         "decoupled": base.replace(advantage=Decoupled(then=GroupNormalized(scale="batch"))),
         "decoupled, whitened": base.keep("advantage > 0").replace(advantage=Decoupled()),
+        "turn return": base.keep("advantage > 0").replace(advantage=TurnReturn(discount=0.5)),
+        "turn return, normalized": base.replace(advantage=TurnReturn(each=GroupNormalized())),
         "unclipped on length": Objective(
             surrogate=Unclipped(), keep="position < length / 2 and reward > 0"
         ),

@@ -34,6 +34,7 @@ from rlobj.objectives.advantages import LengthWeighted as LengthWeighted
 from rlobj.objectives.advantages import MaximumLikelihood as MaximumLikelihood
 from rlobj.objectives.advantages import PassAtK as PassAtK
 from rlobj.objectives.advantages import QuantileBaseline as QuantileBaseline
+from rlobj.objectives.advantages import TurnReturn as TurnReturn
 from rlobj.objectives.controllers import AdaptiveGate as AdaptiveGate
 from rlobj.objectives.controllers import Controller as Controller
 from rlobj.objectives.controllers import Gate as Gate

@@ -16,7 +16,7 @@ from rlobj import BatchError, Objective, TokenBatch, load_preset
 LOGPROBS = ("logprobs", "old_logprobs", "ref_logprobs", "sampler_logprobs", "proxy_logprobs")
 COLUMNS = (
     *("lengths", "groups", "ids", "rewards", "advantages", *LOGPROBS),
-    *("entropy", "old_entropy", "collision", "old_collision"),
+    *("entropy", "old_entropy", "collision", "old_collision", "turn", "turn_reward"),
 )
 TWO: dict[str, Any] = {"lengths": [2, 1], "groups": [0, 0], "logprobs": [-1.0, -2.0, -3.0]}
 

@@ -68,6 +68,9 @@ FindingName = Literal[
     "verifier-trouble",
     "wrong-group-size",
     "teacher-trouble",
+    "tool-never-called",
+    "called-in-vain",
+    "turn-limit-reached",
 ]
 
 

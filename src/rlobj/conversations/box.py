@@ -17,6 +17,7 @@ import contextlib
 import math
 import operator
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -48,6 +49,8 @@ _FILE = 1 << 26
 _PROCESSES = 64
 """More processes than these end a program."""
 
+_VARIABLES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+
 deadline, memory = 30.0, 1 << 30
 """Limits of `python`: seconds, and bytes of each process. The worker process sets them."""
 
@@ -73,10 +76,10 @@ def calculator(expression: str) -> str:
         if len(text) > _CHARACTERS:
             raise ValueError(f"the expression has more than {_CHARACTERS} characters")
         value = _value(ast.parse(text, mode="eval").body, text)
-    except ValueError as error:
-        raise ToolError(f"error: {error}") from None
     except ZeroDivisionError:
         raise ToolError("error: division by zero") from None
+    except (ValueError, OverflowError) as error:
+        raise ToolError(f"error: {error}") from None
     except (ArithmeticError, SyntaxError, RecursionError, MemoryError):
         raise ToolError(f"error: expected {_EXPECTED}") from None
     if value.denominator == 1:
@@ -95,14 +98,15 @@ def _value(node: ast.expr, text: str) -> Fraction:
         number = Decimal((ast.get_source_segment(text, node) or "").replace("_", ""))
         if abs(number.adjusted()) > _BITS:
             raise ValueError(_LARGE)
-        return Fraction(number)
-    if isinstance(node, ast.UnaryOp | ast.BinOp) and type(node.op) in _OPERATORS:
+        value = Fraction(number)
+    elif isinstance(node, ast.UnaryOp | ast.BinOp) and type(node.op) in _OPERATORS:
         parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
         value = Fraction(_OPERATORS[type(node.op)](*(_value(each, text) for each in parts)))
-        if max(value.numerator.bit_length(), value.denominator.bit_length()) > _BITS:
-            raise ValueError(_LARGE)
-        return value
-    raise ValueError(f"expected {_EXPECTED}")
+    else:
+        raise ValueError(f"expected {_EXPECTED}")
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _BITS:
+        raise ValueError(_LARGE)
+    return value
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
@@ -113,7 +117,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     size = max(abs(base.numerator), base.denominator).bit_length() - 1
     if size * abs(exponent) > _BITS:
         raise ValueError(_LARGE)
-    return base**exponent
+    return Fraction(base**exponent)
 
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
@@ -126,22 +130,24 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 def python(code: str) -> str:
     """Run a Python program and return what it prints, and the value of its last expression.
 
-    Each call begins anew, in an empty folder. A program that prints too much is ended.
+    Each call begins anew, in an empty folder.
 
     Args:
         code: The program.
 
     Raises:
         ToolError: the program raised an exception or ended badly. The message is what it printed,
-            and the last line of the traceback. This does not stop a program from using the network
-            or the user's files: see the module.
+            and the last line of the traceback.
+
+    A program that prints more than 1 MiB is ended. `random` is seeded by the program's text. The
+    limits do not stop a program from using the network or the user's files: see the module.
     """
     data = code.encode(errors="replace")
     with tempfile.TemporaryDirectory(prefix="rlobj-", ignore_cleanup_errors=True) as folder:
         limits = map(str, (len(data), deadline, memory))
         with subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", __file__, *limits],
-            env={"PATH": os.defpath, "HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": "1"},
+            [sys.executable, "-P", "-s", "-X", "utf8", __file__, *limits],
+            env={"PATH": os.defpath, "HOME": folder, "TMPDIR": folder, **_VARIABLES},
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -203,13 +209,15 @@ def _run(data: bytes) -> None:
     for limit, value in (cpu, *limits):
         with contextlib.suppress(ValueError, OSError):  # an outer limit is lower
             resource.setrlimit(limit, (value, value))
-    sys.path.pop(0)  # the folder of rlobj
+    sys.path[0] = os.getcwd()  # not the folder of rlobj
     sys.argv = [""]
+    random.seed(data)
     main = sys.modules["__main__"] = ModuleType("__main__")  # pickle looks for its functions there
     code: Any = 0
     try:
         body = ast.parse(data).body
-        last = [body.pop().value] if body and isinstance(body[-1], ast.Expr) else []
+        last = [each.value for each in body[-1:] if isinstance(each, ast.Expr)]
+        body = body[: len(body) - len(last)]
         exec(compile(ast.Module(body, []), "<code>", "exec"), vars(main))
         for each in last:
             value = eval(compile(ast.Expression(each), "<code>", "eval"), vars(main))

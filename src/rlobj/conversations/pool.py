@@ -107,19 +107,19 @@ class ToolPool:
                 have a type and a description.
         """
         if self._schemas is None:
+            found = dict[str, Any]()
             named = [each for each, tool in self._tools.items() if isinstance(tool, str)]
-            found = {name: schema_of(BOX[name], name) for name in named if name in BOX}
-            if len(found) < len(named):
+            if not BOX.keys() >= {*named}:
                 try:
                     worker, found = self._started(describe=True)
                 except (EOFError, TimeoutError) as error:
                     raise ConfigError(
-                        f"The process that imports the tools {', '.join(named)} {error}. Its limit "
-                        f"on memory is environment.memory_mb={self._settings.memory_mb}"
+                        f"The import of the tools {', '.join(named)} {error}. Its limit on memory "
+                        f"is environment.memory_mb={self._settings.memory_mb}"
                     ) from error
                 worker.kill()
             self._schemas = [
-                found[name] if name in found else schema_of(tool, name)
+                found.get(name) or schema_of(BOX.get(name, tool), name)
                 for name, tool in self._tools.items()
             ]
         return self._schemas
@@ -147,7 +147,8 @@ class ToolPool:
             task = asyncio.wrap_future(self._threads.submit(answer, tool, arguments, most))
         try:
             done, _ = await asyncio.wait({task}, timeout=patience)
-            text, error = task.result() if done else (_late(patience), "timeout")
+            late = f"error: the tool did not answer within {patience:g} seconds"
+            text, error = task.result() if done else (late, "timeout")
         finally:
             task.cancel()
         return ToolResult(text, error, time.monotonic() - begun)
@@ -156,15 +157,15 @@ class ToolPool:
         """Ask a free process; one that does not answer is killed."""
         worker, begun = self._slots.get(), time.monotonic()
         try:
-            number = _number([seed, name, arguments])
+            key = json.dumps([seed, name, arguments]).encode()
+            number = int.from_bytes(hashlib.sha256(key).digest()[:7])
             if worker is None or worker.process.poll() is not None:
                 worker, _ = self._started()
                 begun = time.monotonic()
             text, error = worker.ask([name, arguments, number], self._settings.deadline)
-        except TimeoutError:
-            text, error = _late(self._settings.deadline), "timeout"
-        except EOFError as problem:
-            text, error = f"error: the process of the tool {problem}", "crash"
+        except (TimeoutError, EOFError) as problem:
+            error = "timeout" if isinstance(problem, TimeoutError) else "crash"
+            text = f"error: the tool {problem}"
         except Exception as problem:  # the arguments are no JSON, or no process can be started
             text, error = failed(problem, self._settings.max_output)
         finally:
@@ -184,15 +185,9 @@ class ToolPool:
             if each.process.poll() is not None:
                 each.kill()
                 self._workers.discard(each)
-        given, tools = self._settings, self._tools.items()
-        settings = {
-            "tools": {name: tool for name, tool in tools if isinstance(tool, str)},
-            "path": sys.path,
-            "deadline": given.deadline,
-            "output": given.max_output,
-            "memory": given.memory_mb << 20,
-            "describe": describe,
-        }
+        tools = {name: tool for name, tool in self._tools.items() if isinstance(tool, str)}
+        settings = self._settings.model_dump(include={"deadline", "max_output", "memory_mb"})
+        settings |= {"tools": tools, "path": sys.path, "describe": describe}
         worker = _Worker(settings)
         self._workers.add(worker)
         ready = worker.told(_START_SECONDS)
@@ -244,7 +239,7 @@ class _Worker:
         except (ConnectionError, ValueError):
             code = self.kill()
             name = signal.Signals(-code).name if code < 0 else f"the exit status {code}"
-            raise EOFError(f"ended with {name}") from None
+            raise EOFError(f"ended its process with {name}") from None
 
     def kill(self) -> int:
         """Kill the process and all that it started; its exit code."""
@@ -262,19 +257,6 @@ async def _awaited(tool: Any, arguments: Mapping[str, Any], most: int) -> list[s
         return answered(await tool(**arguments), most)
     except BaseException as error:
         return failed(error, most)
-
-
-def _number(seed: Any) -> int:
-    """Seed of generators.
-
-    Raises:
-        TypeError, ValueError, RecursionError: it is no JSON.
-    """
-    return int.from_bytes(hashlib.sha256(json.dumps(seed).encode()).digest()[:7])
-
-
-def _late(seconds: float) -> str:
-    return f"error: the call did not return within {seconds:g} seconds"
 
 
 def _name(tool: str | Callable[..., Any]) -> str:

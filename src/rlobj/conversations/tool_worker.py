@@ -21,6 +21,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
         ConfigError: the function has no docstring, or not all arguments have a type and a
             description.
     """
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     try:
         schema = get_json_schema(function)
@@ -126,7 +127,7 @@ def _tools(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     """
     tools, outer = dict[str, Any](), resource.getrlimit(resource.RLIMIT_AS)[1]
     with contextlib.suppress(ValueError, OSError):  # an outer limit is lower
-        resource.setrlimit(resource.RLIMIT_AS, (settings["memory"], outer))
+        resource.setrlimit(resource.RLIMIT_AS, (settings["memory_mb"] << 20, outer))
     for name, target in settings["tools"].items():
         try:
             tools[name] = import_target(target)
@@ -143,11 +144,12 @@ def _main() -> None:
     end_with_parent()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    settings, process = json.loads(sys.argv[2]), os.getpid()
+    settings = json.loads(sys.argv[2])
     connection = socket.socket(fileno=int(sys.argv[1]))
-    os.register_at_fork(after_in_child=connection.close)  # only this process holds it open
+    only_here = partial(os.close, connection.fileno())  # its end is the end of this process
+    os.register_at_fork(after_in_child=only_here)
     sys.path[:] = settings["path"]
-    box.deadline, box.memory = settings["deadline"], settings["memory"]
+    box.deadline, box.memory = settings["deadline"], settings["memory_mb"] << 20
     lines = connection.makefile("rwb")
 
     def tell(message: Any) -> None:
@@ -163,10 +165,7 @@ def _main() -> None:
     for line in lines:
         name, arguments, seed = json.loads(line)
         seed_generators(seed)
-        told = answer(tools[name], arguments, settings["output"])
-        if os.getpid() != process:  # a fork of the tool's has returned from it
-            os._exit(0)
-        tell(told)
+        tell(answer(tools[name], arguments, settings["max_output"]))
     os._exit(0)
 
 

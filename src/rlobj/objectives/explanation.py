@@ -6,15 +6,17 @@ The TokenBatch columns that an objective reads.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlobj.base.validation import Primitive
+from rlobj.objectives.advantages import LeaveOneOut, TurnReturn
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import CustomRule, Expr, Level, nodes, score_columns
+from rlobj.objectives.scores import of_rewards
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 from rlobj.objectives.tokens import TokenBatch
 
@@ -137,8 +139,35 @@ def explain(
             f"{_yaml(term)}: {_ESTIMATED[term.estimator]}"
             for _, term in terms
             if isinstance(term, KL) and term.score not in (None, "reference")
-        ),
+        )
+        + tuple(_biased_baselines(terms, expressions)),
     )
+
+
+def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> Iterator[str]:
+    """What is wrong with baselines of turns that depend on what the response itself does."""
+    own = "counts the turn's own return, too: of m responses with this turn, it multiplies "
+    own += "the expected gradient of the turn by 1 − 1/m, so that late turns count less; use "
+    for _, term in terms:
+        if isinstance(term, TurnReturn) and not isinstance(term.each, LeaveOneOut):
+            yield f"each: {_yaml(term.each)} {own}each: leave_one_out"
+    parts = [expression for field, expression in expressions if field == "shape"]
+    for part in parts:  # grows
+        if isinstance(part, nodes.Scan) and any(map(_mean_of_turns, part.walk())):
+            yield (
+                f"{part}: it subtracts the mean of each turn that follows, and the response itself "
+                "decides how many follow; if the rewards of turns are positive, this trains to "
+                "stop early; use advantage: turn_return"
+            )
+        elif _mean_of_turns(part):
+            yield f"{part} {own}advantage: turn_return"
+        else:
+            parts.extend(part.children())
+
+
+def _mean_of_turns(node: Expr) -> bool:
+    mean = isinstance(node, nodes.Aggregate) and (node.statistic, node.by) == ("mean", "group_turn")
+    return mean and of_rewards(node)
 
 
 _ESTIMATED = {

@@ -344,6 +344,10 @@ class TokenBatch:
         checked = () if again else tuple(name for name in LOGPROBS if name not in columns)
         return dataclasses.replace(self, **columns, _checked=checked)
 
+    def credited(self, advantages: Tensor) -> TokenBatch:
+        """A copy with advantages per token, [N], also if B = N."""
+        return dataclasses.replace(self, advantages=advantages, _spread=True)
+
     # Splitting and joining.
 
     def split(self, parts: int | Sequence[int]) -> list[TokenBatch]:

@@ -520,7 +520,7 @@ def _conversations(
             *(config.environment, sampler, policy.tokenizer, policy.chat),
             partial(format_prompt, policy.template),
             given=inputs.passed("environment"),
-            functions=[each for each in inputs.tools or () if callable(each)],
+            tools=inputs.tools,
             context=config.sampling.context,
         )
     )
