@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers.types import WaitEnded, WeightsLost
+from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
 from rlobj.samplers.vllm import ServerSettings, auth, connection, extension
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RequireKey, find_key, key_file
 from rlobj.samplers.vllm.connection import Connection, Fleet, ServerGone
@@ -240,7 +240,7 @@ def fleet_of(*servers: Flaky, **settings: Any) -> Fleet:
 
 def answers(fleet: Fleet, count: int, version: int = -1) -> list[Any]:
     found: dict[int, Any] = {}
-    fleet.complete([{"seed": i} for i in range(count)], found.__setitem__, version)
+    fleet.complete(Feed.whole([{"seed": i} for i in range(count)]), found.__setitem__, version)
     return [found[i]["seed"] for i in range(count)]
 
 

@@ -165,6 +165,9 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
                 found += named_code(
                     {**each, "columns": None} if name in ("data", "source") else each
                 )
+        if name == "environment" and isinstance(value, Mapping):
+            named = map(str, [value.get("target"), *(value.get("tools") or ())])
+            found += [x for x in named if ":" in x and not x.startswith(PYTHON_OBJECT)]
         if name == "columns" and isinstance(value, Mapping):
             found += [source for source in map(str, value.values()) if ":" in source]
         if name == "extra" and isinstance(

@@ -24,6 +24,7 @@ from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogat
 from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
 from rlobj.config.resuming import named_code, require_named
 from rlobj.config.scores import ScoreField, with_names
+from rlobj.conversations import EnvironmentSettings
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
@@ -67,6 +68,9 @@ FindingName = Literal[
     "verifier-trouble",
     "wrong-group-size",
     "teacher-trouble",
+    "tool-never-called",
+    "called-in-vain",
+    "turn-limit-reached",
 ]
 
 
@@ -130,6 +134,9 @@ class SamplingConfig(SamplingSettings):
     """prompt and response tokens that are sampled at the same time"""
     dynamic: DynamicSampling | None = None
     """dynamic sampling; null = train on every group"""
+    context: int | None = Field(default=None, ge=2)
+    """largest number of tokens in a conversation, with its prompt and all that the policy reads;
+    null = what the engine allows"""
     async_depth: int = Field(default=0, ge=0)
     """number of rollouts sampled ahead; samples are exactly this many steps old; 0 = sample, then
     train"""
@@ -286,6 +293,9 @@ class RunConfig(Model):
     """the problems"""
     rewards: RewardConfig = Math()
     """how responses are graded"""
+    environment: EnvironmentSettings = EnvironmentSettings()
+    """who answers the policy in conversations of several turns; by default a response is one
+    turn"""
     columns: dict[str, str] = Field(default={})
     """columns of your own that rules read, by name: `data` (a number in the row of the problem),
     `reward` (returned by the reward function, `{"reward": 1.0, "columns": {NAME: 0.5}}`), or
@@ -307,6 +317,15 @@ class RunConfig(Model):
     @classmethod
     def _objective_knows_names(cls, data: Any) -> Any:
         return with_names(data) if isinstance(data, Mapping) else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _environment_grades(cls, data: Any) -> Any:
+        """An environment gives the rewards, unless others are named."""
+        has_environment = isinstance(data, Mapping) and "rewards" not in data
+        given = data.get("environment") if has_environment else None
+        target = given.get("target") if isinstance(given, Mapping) else None
+        return {**data, "rewards": "environment"} if target else data
 
     @field_validator("columns")
     @classmethod
@@ -380,6 +399,13 @@ class RunConfig(Model):
                 problems.append((f"objective.{field}", f"there is no reward '{name}'.{known}"))
         if problems:
             raise InvalidFields(problems)
+        return self
+
+    @model_validator(mode="after")
+    def _one_reward_at_a_limit(self) -> RunConfig:
+        if isinstance(self.environment.at_limit, float) and self.rewards.names is not None:
+            text = "a number cannot stand for several rewards; expected graded or undecided"
+            raise InvalidFields([("environment.at_limit", text)])
         return self
 
     def evaluation_settings(self) -> SamplingSettings:

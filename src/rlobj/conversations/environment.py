@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -50,6 +51,40 @@ class Turn:
     uses: tuple[ToolUse, ...] = ()
 
 
+@dataclass(frozen=True)
+class TurnRecord:
+    """A turn of the policy, and what the environment answered.
+
+    Attributes:
+        size: tokens that the policy wrote.
+        text: of these tokens, without special tokens.
+        observed: token ids that the policy reads next; empty after the last turn.
+        observation: their text, without what the chat template adds.
+        reward: of the turn.
+        correct: what the environment says of the whole response.
+        uses: the calls of tools.
+        end: "" = the conversation went on; else why it ended: "done", one of `LIMITS`, or "broken",
+            where the environment failed.
+    """
+
+    size: int
+    text: str
+    observed: array[int]
+    observation: str = ""
+    reward: float = 0.0
+    correct: bool | None = None
+    uses: tuple[ToolUse, ...] = ()
+    end: str = ""
+
+
+LIMITS = {
+    "turns": "its number of turns",
+    "tokens": "its number of tokens",
+    "errors": "its number of failed calls",
+}
+"""Why a conversation ends that is not done."""
+
+
 class Environment(Protocol):
     """One conversation's other side; there is one object per conversation.
 
@@ -58,7 +93,7 @@ class Environment(Protocol):
     `state() -> data` and `restore(data)`.
     """
 
-    def reset(self, problem: Any) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+    def reset(self, problem: Any) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """Begin a conversation.
 
         Args:
@@ -107,14 +142,16 @@ def checked_messages(found: Any, what: str) -> list[Message]:
         RunError: there is something else.
     """
     whole = isinstance(found, Sequence) and not isinstance(found, str | bytes)
+    messages: list[Message] = []
     for each in found if whole else [found]:
-        text = isinstance(each, Mapping) and isinstance(each.get("content"), str)
-        if not (whole and text and isinstance(each.get("role"), str)):
+        given = dict(each) if whole and isinstance(each, Mapping) else {}
+        if not (isinstance(given.get("content"), str) and isinstance(given.get("role"), str)):
             raise RunError(
                 f"{what} {shown(each)}; expected a text, or a list of messages such as "
                 '{"role": "user", "content": "..."}'
             )
-    return [dict(each) for each in found]
+        messages.append(given)
+    return messages
 
 
 def _finite(value: Any) -> bool:

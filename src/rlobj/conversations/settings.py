@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import Field
 
+from rlobj.base.files import located_target
 from rlobj.base.validation import Model
 
 
@@ -25,9 +27,9 @@ class EnvironmentSettings(Model):
     """turns of the policy; the conversation ends after the last one"""
     max_errors: int | None = Field(default=None, ge=0)
     """calls of tools that may fail in one conversation; one more ends it; null = any number"""
-    at_limit: float | Literal["undecided", "graded"] = "undecided"
-    """the response whose conversation reached a limit of turns, tokens or errors: undecided, graded
-    as it is, or this reward"""
+    at_limit: float | Literal["graded", "undecided"] = "graded"
+    """the response whose conversation reached a limit of turns, tokens or errors: graded as it is,
+    undecided (not trained on), or this reward"""
     deadline: float = Field(default=30.0, gt=0, le=86_400)
     """time limit of one call of a tool, or of one step of an environment, in seconds"""
     max_output: int = Field(default=4096, ge=1)
@@ -36,6 +38,12 @@ class EnvironmentSettings(Model):
     """processes that run tools"""
     memory_mb: int = Field(default=1024, ge=64)
     """limit on the memory of one such process, MB"""
+
+    def seen_from(self, home: Path) -> Self:
+        """The settings with absolute paths of files that were named in a folder."""
+        target = self.target and located_target(self.target, home)
+        tools = tuple(located_target(tool, home) for tool in self.tools)
+        return self.model_copy(update={"target": target, "tools": tools})
 
     @property
     def active(self) -> bool:

@@ -20,6 +20,8 @@ from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, merged, nested, reward_settings
 from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import settings_of
+from rlobj.conversations.driving import Conversations
+from rlobj.conversations.grading import described, limited, with_turns
 from rlobj.data import Chat, Problem
 from rlobj.data.problems import digest
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
@@ -59,6 +61,7 @@ def sample_and_grade(
     block: int = 1024,
     callback: EvaluationCallback | None = None,
     blocks: Iterable[Sequence[Key]] | None = None,
+    conversations: Conversations | None = None,
 ) -> GradedBenchmark:
     """`count` graded responses for each problem.
 
@@ -76,6 +79,7 @@ def sample_and_grade(
         block: responses sampled and graded at a time; they are stored as they come.
         callback: receives `sampled` and `graded`.
         blocks: of these responses, those that this process samples and grades; None = all.
+        conversations: draws responses of several turns; None = a response is one turn.
     """
     samples, callback = samples or Samples(), callback or EvaluationCallback()
     by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
@@ -86,9 +90,13 @@ def sample_and_grade(
     for part in blocks:
         if missing := [key for key in part if key not in samples.responses]:
             seeds = [derive_seed(seed, *key) for key in missing]
-            prompts = [encode(by_id[problem]) for _, problem, _ in missing]
+            asked = [by_id[problem] for _, problem, _ in missing]
             store = partial(_store, samples, callback, missing, seeds)
-            groups = sampler.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
+            given: Any = {"count": 1, "settings": settings, "seeds": seeds, "done": store}
+            if conversations is None:
+                groups = sampler.sample([*map(encode, asked)], **given)
+            else:
+                groups = conversations.sample(asked, **given)
             for index, group in enumerate(groups):  # a sampler may not call `done`
                 store(index, group)
         grade(part)
@@ -124,7 +132,8 @@ def _store(
     key, [sample] = keys[index], group
     if key not in samples.responses:
         length = len(sample.tokens)
-        response = ResponseRecord(key[2], seeds[index], sample.text, length, sample.finish)
+        said = (sample.text, length, sample.finish, [*map(described, sample.turns)])
+        response = ResponseRecord(key[2], seeds[index], *said)
         samples.add({key: response})
         callback.sampled(key[0], 1 + samples.gather()[key[0]])
 
@@ -151,8 +160,14 @@ def grade_stored(
     """
     report(samples, benchmark, total, callback)
     if waiting := [key for key in keys if key not in samples.grades]:
-        texts = [samples.responses[key].text for key in waiting]
-        graded = grader.score(texts, [problems[name] for _, name, _ in waiting])
+        found = [samples.responses[key] for key in waiting]
+        asked = [problems[name] for _, name, _ in waiting]
+        graded = grader.score(
+            [each.text for each in found],
+            [with_turns(*pair) for pair in zip(asked, (each.turns for each in found), strict=True)],
+        )
+        ends = [each.turns[-1]["end"] if each.turns else "done" for each in found]
+        graded = [limited(*pair, "graded") for pair in zip(graded, ends, strict=True)]
         samples.grade(dict(zip(waiting, graded, strict=True)))
         report(samples, benchmark, total, callback)
 

@@ -62,6 +62,8 @@ class ResponseRecord:
         tokens: its length, the EOS token included; None if it is not known.
         finish: "stop": an EOS token or a stop string; "length": cut at `max_tokens`; None if it is
             not known.
+        turns: of a conversation, as `conversations.grading.described` has them; `text` is that of
+            the last one.
     """
 
     sample: int
@@ -69,6 +71,7 @@ class ResponseRecord:
     text: str
     tokens: int | None
     finish: Literal["stop", "length"] | None
+    turns: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -313,7 +316,7 @@ class Samples:
         """
         lines = (
             {**_named(key), "seed": each.seed, "tokens": each.tokens, "finish": each.finish}
-            | {"response": each.text}
+            | {"response": each.text, **({"turns": each.turns} if each.turns else {})}
             for key, each in responses.items()
         )
         self._append("samples.jsonl", lines)

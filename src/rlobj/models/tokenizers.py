@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rlobj.base.interleaved import Interleaved
+
 
 def tokenizer_difference(ours: Any, theirs: Any, end: int | None) -> str | None:
     """Describe why a teacher cannot read the policy's token ids; None if it can.
@@ -47,4 +49,7 @@ def with_end(response: Sequence[int], ours: int | None, end: int | None) -> Sequ
         ours: the policy's end token.
         end: the teacher's; None = the response stays as it is.
     """
-    return response if end is None else [end if token == ours else token for token in response]
+    if end is None:
+        return response
+    tokens = [end if token == ours else token for token in response]
+    return Interleaved(tokens, response.gaps) if isinstance(response, Interleaved) else tokens

@@ -14,6 +14,7 @@ import pyarrow
 import torch
 from numpy.typing import NDArray
 
+from rlobj.base.interleaved import own, whole
 from rlobj.objectives import functional
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.reading import CONTEXT, SCHEMA, SCHEMA_VERSION
@@ -97,11 +98,15 @@ class TokenTexts:
         """
         used, place = np.unique(rows, return_inverse=True)
         prompts = [sequences[i][0][-size - 3 :] for i in used]  # 3 may be parts of a character
-        wholes = [[*p, *sequences[i][1]] for i, p in zip(used, prompts, strict=True)]
+        wholes = [[*p, *whole(sequences[i][1])] for i, p in zip(used, prompts, strict=True)]
         pieces = [piece for whole in wholes for piece in self._pieces(whole)]
         ends = np.cumsum([len(whole) for whole in wholes], dtype=np.int64)
         starts = ends - [len(whole) for whole in wholes]
         at = starts[place] + np.array([len(p) for p in prompts], np.int64)[place] + positions
+        for row, mark in enumerate(own(sequences[i][1]) for i in used):
+            if mark is not None:  # the policy's tokens are not all that was said
+                mine = place == row
+                at[mine] += np.flatnonzero(mark)[positions[mine]] - positions[mine]
         offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
         text = b"".join(pieces)
         first, last = np.maximum(at - size, starts[place]), np.minimum(at + 1 + size, ends[place])

@@ -214,6 +214,11 @@ class Grader:
         raise NotImplementedError
 
 
+TURNS = "turns"
+"""The column of a problem with the turns of a conversation about it, for graders: a list of dicts
+with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds` and `end`."""
+
+
 class Ungraded(Grader):
     """Leaves all responses undecided: their problems have no answers."""
 
@@ -373,6 +378,30 @@ def _exact(after: str | None, response: str, problem: Problem) -> Graded:
 
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class Environment(Reward):
+    """The sum of the rewards that the environment of a conversation gave for its turns.
+
+    The response is right if the environment says so in its last turn. Where no turn of any
+    conversation says it, there is no accuracy.
+    """
+
+    def open(self) -> Grader:
+        """Return a grader that reads the turns."""
+        return _EnvironmentGrader()
+
+
+class _EnvironmentGrader(Grader):
+    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
+        """Add up the rewards of the turns of each conversation."""
+        graded: list[Graded] = []
+        for text, problem in zip(responses, problems, strict=True):
+            turns = problem.extra.get(TURNS) or ()
+            reward = math.fsum(turn["reward"] for turn in turns)
+            right = turns[-1]["correct"] if turns else None
+            graded.append(Graded(reward, right, "environment", text))
+        return graded
 
 
 class ReasoningGym(Reward):

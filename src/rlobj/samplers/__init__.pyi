@@ -2,6 +2,8 @@ from rlobj.samplers.transformers import TransformersSampler as TransformersSampl
 from rlobj.samplers.transformers import eos_ids as eos_ids
 from rlobj.samplers.types import Distribution as Distribution
 from rlobj.samplers.types import Done as Done
+from rlobj.samplers.types import Feed as Feed
+from rlobj.samplers.types import Request as Request
 from rlobj.samplers.types import Sample as Sample
 from rlobj.samplers.types import Sampler as Sampler
 from rlobj.samplers.types import SamplingSettings as SamplingSettings

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
 from rlobj.objectives.statistics import hash_keys
-from rlobj.samplers.types import NOT_FINITE, Done, Sample, SamplingSettings, check_prompts, packed
+from rlobj.samplers.types import (
+    NOT_FINITE,
+    Done,
+    Feed,
+    Request,
+    Sample,
+    SamplingSettings,
+    check_prompts,
+    packed,
+)
 from rlobj.samplers.weights import Digest, Received, digest
 
 if TYPE_CHECKING:
@@ -127,11 +136,10 @@ class TransformersSampler:
             ConfigError: a prompt has no tokens, or is too long for the model with `max_tokens`.
             RunError: the model returned logits that are not finite.
         """
-        config = self.model.config.get_text_config()
-        context = getattr(config, "max_position_embeddings", None)
-        check_prompts(prompts, settings.max_tokens, context, "model")
+        check_prompts(prompts, settings.max_tokens, self.context, "model")
         packs = [packed("i", prompt) for prompt in prompts]
         keys = torch.tensor(seeds, dtype=torch.long)
+        limits = [settings.max_tokens] * len(prompts)
         samples: dict[int, Sample] = {}
         missing = [count] * len(prompts)
 
@@ -140,11 +148,43 @@ class TransformersSampler:
 
         with _evaluating(self.model), torch.no_grad(), self._arithmetic():
             for rows in self._batches(packs, count, settings.max_tokens):
-                for row, samples[row] in self._respond(packs, count, rows, settings, keys):
+                drawn = self._respond(packs, count, rows, settings, (keys, limits))
+                for row, samples[row] in drawn:
                     missing[row // count] -= 1
                     if done is not None and not missing[row // count]:
                         done(row // count, group(row // count))
         return [group(owner) for owner in range(len(prompts))]
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that it samples with."""
+        return self._received.version
+
+    @property
+    def context(self) -> int | None:
+        """The largest number of tokens in prompt and response together; None = no limit."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def stream(
+        self,
+        feed: Feed[Request],
+        settings: SamplingSettings,
+        done: Callable[[Request, Sample], None],
+    ) -> None:
+        """Draw a response to each request of a feed, as soon as each of its sources has one.
+
+        They are drawn together, so that the same log-probs come in every run, to the bit.
+        """
+        while (found := feed.take(whole=True)) is not None:
+            requests = sorted(found, key=lambda request: request.place)
+            prompts = [request.prompt for request in requests]
+            limits = [request.max_tokens for request in requests]
+            keys = torch.tensor([request.seed for request in requests], dtype=torch.long)
+            with _evaluating(self.model), torch.no_grad(), self._arithmetic():
+                for rows in self._batches(prompts, 1, max(limits)):
+                    drawn = self._respond(prompts, 1, rows, settings, (keys, limits))
+                    for row, sample in drawn:
+                        done(requests[row], sample)
 
     def _arithmetic(self) -> contextlib.AbstractContextManager[Any]:
         device = next(self.model.parameters()).device.type
@@ -199,16 +239,21 @@ class TransformersSampler:
         count: int,
         rows: list[int],
         settings: SamplingSettings,
-        seeds: Tensor,
+        of_prompts: tuple[Tensor, Sequence[int]],
     ) -> Iterator[tuple[int, Sample]]:
-        """Draw the samples of one batch of rows; yield (row, sample) as they end."""
+        """Draw the samples of one batch of rows; yield (row, sample) as they end.
+
+        `of_prompts` are the seed of each prompt and the largest number of tokens of its responses.
+        """
+        seeds, limits = of_prompts
         owners = sorted({row // count for row in rows})
         context = _Context(self.model, [prompts[owner] for owner in owners])
         position = {owner: index for index, owner in enumerate(owners)}
         context.select([position[row // count] for row in rows])
         indices = torch.tensor(rows)
         keys = seeds[indices // count], indices % count
-        for places, tokens, logprobs, stopped in self._decode(context, keys, settings):
+        most = torch.tensor([limits[row // count] for row in rows], device=context.logits.device)
+        for places, tokens, logprobs, stopped in self._decode(context, keys, settings, most):
             if not torch.isfinite(logprobs).all():
                 raise RunError(NOT_FINITE, finding="learning-rate-too-high")
             ids = tokens.tolist()
@@ -222,9 +267,13 @@ class TransformersSampler:
                 yield row, Sample(prompts[row // count], own, values, text, finish, version)
 
     def _decode(
-        self, context: _Context, keys: tuple[Tensor, Tensor], settings: SamplingSettings
+        self,
+        context: _Context,
+        keys: tuple[Tensor, Tensor],
+        settings: SamplingSettings,
+        limits: Tensor,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Draw until every row has stopped or has `max_tokens`; finished rows leave the batch.
+        """Draw until every row has stopped or has its limit of tokens; such rows leave the batch.
 
         Each token's uniform number is a hash of the prompt's seed, the response's index (both in
         `keys`) and the token's position. It is therefore the same in any batch and on any rank.
@@ -235,12 +284,13 @@ class TransformersSampler:
         """
         device = context.logits.device
         eos = torch.tensor(self._eos, dtype=torch.long, device=device)
-        shape = len(keys[0]), settings.max_tokens
+        longest = int(limits.max())
+        shape = len(keys[0]), longest
         drawn = torch.zeros(shape, dtype=torch.long, device=device)
         values = torch.zeros(shape, device=device)
         alive = torch.arange(len(keys[0]), device=device)
         seeds, samples = keys
-        for position in range(settings.max_tokens):
+        for position in range(longest):
             bits = (hash_keys((seeds, samples, position)) >> 11) & (2**53 - 1)
             uniform = (bits + 1).double() / 2**53
             tokens, logprobs = draw(context.logits, uniform.to(device), settings)
@@ -249,7 +299,7 @@ class TransformersSampler:
             if settings.stop:
                 recent = drawn[alive, : position + 1]
                 ended |= self._contains(recent, settings.stop).to(device)
-            leaving = ended | (position + 1 == settings.max_tokens)
+            leaving = ended | (position + 1 >= limits[alive])
             remaining = (~leaving).nonzero()[:, 0]
             if len(remaining) < len(alive):
                 gone = alive[leaving]

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import random
+import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import numpy
 import torch
 from pydantic import Field, StringConstraints
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.interleaved import Interleaved
+from rlobj.base.progress import beat
 from rlobj.base.validation import Model
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlobj.conversations.environment import TurnRecord
     from rlobj.samplers.weights import Received
+
+
+Item = TypeVar("Item")
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -53,6 +63,8 @@ class Sample:
         text: `token_ids` decoded without special tokens; a stop string is included.
         finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached.
         weight_version: the version of the last `sync`; 0 before the first.
+        turns: of a conversation: its turns; `token_ids` and `logprobs` are those of all turns, and
+            `text` is that of the last one. () = the response is one turn.
 
     Attributes:
         prompt: `prompt_ids` as an array of int32.
@@ -60,7 +72,7 @@ class Sample:
         logprobs: `logprobs` as an array of float32.
     """
 
-    __slots__ = ("finish", "logprobs", "prompt", "text", "tokens", "weight_version")
+    __slots__ = ("finish", "logprobs", "prompt", "text", "tokens", "turns", "weight_version")
 
     def __init__(
         self,
@@ -70,6 +82,7 @@ class Sample:
         text: str,
         finish: Literal["stop", "length"],
         weight_version: int,
+        turns: Sequence[TurnRecord] = (),
     ) -> None:
         self.prompt = packed("i", prompt_ids)
         self.tokens = packed("i", token_ids)
@@ -77,6 +90,20 @@ class Sample:
         self.text = text
         self.finish: Literal["stop", "length"] = finish
         self.weight_version = weight_version
+        self.turns = tuple(turns)
+
+    @property
+    def response(self) -> Sequence[int]:
+        """The token ids of the response, with what was said between them in a conversation."""
+        if not self.turns:
+            return self.tokens
+        ends = itertools.accumulate(turn.size for turn in self.turns)
+        heard = [(end, turn.observed) for end, turn in zip(ends, self.turns, strict=True)]
+        return Interleaved(self.tokens, heard)
+
+    def by_turn(self) -> list[int]:
+        """The number of the turn of each token, from 0."""
+        return [k for k, turn in enumerate(self.turns) for _ in range(turn.size)]
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -176,11 +203,118 @@ class WaitEnded(RunError):
     """The process was asked to end (`base.progress.ENDING`) while it waited for the engine."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """A response to be drawn, which may become known while others are drawn.
+
+    Attributes:
+        place: among the requests that are drawn together, in an engine that draws them so.
+        key: whose response it is.
+        prompt: token ids.
+        seed: of the response.
+        max_tokens: of the response.
+    """
+
+    place: tuple[int, ...]
+    key: Any
+    prompt: array[int]
+    seed: int
+    max_tokens: int
+
+
+class Feed(Generic[Item]):
+    """Items that may come while earlier ones are worked on. Its methods work in any thread.
+
+    Args:
+        items: the first ones.
+        sources: how many put items in, one at a time each.
+
+    Attributes:
+        sources: those that may put in another item.
+        woken: called when something has changed; whoever takes the items may set it.
+    """
+
+    def __init__(self, items: Iterable[Item] = (), *, sources: int = 1) -> None:
+        self.sources = sources
+        self.woken: Callable[[], object] = lambda: None
+        self._items, self._closed = [*items], False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+
+    @classmethod
+    def whole(cls, items: Sequence[Item]) -> Feed[Item]:
+        """A feed of these items and no others."""
+        feed = cls(items, sources=len(items))
+        feed.close()
+        return feed
+
+    def put(self, item: Item) -> None:
+        """Add an item."""
+        with self._change():
+            self._items.append(item)
+
+    def leave(self) -> None:
+        """One source less."""
+        with self._change():
+            self.sources -= 1
+
+    def close(self, error: BaseException | None = None) -> None:
+        """No more items come. With an error, `take` raises it."""
+        with self._change():
+            self._closed, self._error = True, error
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        with self._changed:
+            yield
+            self._changed.notify_all()
+        self.woken()
+
+    def take(self, *, wait: bool = False, whole: bool = False) -> list[Item] | None:
+        """The items that have come, perhaps none; None if no more will come.
+
+        Args:
+            wait: until there is one.
+            whole: wait until there is one of each source.
+        """
+        with self._changed:
+            while not self._closed and len(self._items) < (max(self.sources, 1) if whole else wait):
+                self._changed.wait(1.0)  # a signal is handled between two waits
+                beat()
+            if self._error is not None:
+                raise self._error
+            taken, self._items = self._items, []
+            return taken if taken or not self._closed else None
+
+
+class Mapped(Feed[Any]):
+    """The items of another feed, each turned into something else when it is taken."""
+
+    def __init__(self, feed: Feed[Any], change: Callable[[Any], Any]) -> None:
+        super().__init__(sources=feed.sources)
+        self._feed, self._function = feed, change
+        feed.woken = lambda: self.woken()
+
+    def take(self, *, wait: bool = False, whole: bool = False) -> list[Any] | None:
+        taken = self._feed.take(wait=wait, whole=whole)
+        return taken and [self._function(item) for item in taken]
+
+
 class Sampler(Protocol):
     """Draws responses from the current policy."""
 
     dtype: torch.dtype | None
     """The dtype in which `sync` expects weights; None = the trainer's dtype."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that it samples with."""
+        ...
+
+    @property
+    def context(self) -> int | None:
+        """The largest number of tokens in prompt and response together; None = no limit."""
+        ...
 
     def sample(
         self,
@@ -204,6 +338,24 @@ class Sampler(Protocol):
             done: called with a prompt's index and samples when they are finished before those of
                 other prompts: at most once per prompt, in any order, possibly in another thread.
                 A sampler need not call it. An exception in it ends the call.
+
+        Raises:
+            WeightsLost: the trainer should call `sync` again and repeat the call.
+        """
+        ...
+
+    def stream(
+        self,
+        feed: Feed[Request],
+        settings: SamplingSettings,
+        done: Callable[[Request, Sample], None],
+    ) -> None:
+        """Draw a response to each request of a feed until it is closed.
+
+        Args:
+            feed: has the requests, with their own seeds and `max_tokens`.
+            settings: how responses are drawn.
+            done: called with each request and its response as soon as the engine has it.
 
         Raises:
             WeightsLost: the trainer should call `sync` again and repeat the call.

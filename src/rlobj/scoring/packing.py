@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
+from rlobj.base.interleaved import own, whole
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
-"""Prompt and response token ids of each sequence."""
+"""Prompt and response token ids of each sequence. Of an `Interleaved` response, the policy's tokens
+are scored, and the others are context."""
+
+
+def sequence_length(prompt: Sequence[int], response: Sequence[int]) -> int:
+    """The tokens of a sequence that go through the model."""
+    return len(prompt) + len(whole(response))
+
 
 PASS_TOKENS = 256
 """What a forward pass of a padded micro-batch costs beside its tokens, in tokens."""
@@ -100,12 +108,13 @@ def pad_sequences(
     """
     _check_prompts(sequences)
     sequences = sequences or [((0,), ())]
-    lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
+    lengths = _lengths(sequences)
     stops = lengths.sum(1, keepdim=True)
     columns = torch.arange(max(1, int(stops.max())))
     input_ids = torch.zeros(len(sequences), len(columns), dtype=torch.long)
     input_ids[columns < stops] = _flat(sequences)
     response_mask = (columns >= lengths[:, :1]) & (columns < stops)
+    response_mask = _scored(response_mask, sequences)
     # A row without tokens attends to its padding: attention over no token would be nan.
     attention_mask = (columns < stops.clamp(min=1)).long()
     return input_ids.to(device), attention_mask.to(device), response_mask.to(device)
@@ -129,12 +138,12 @@ def pack_sequences(
     """
     _check_prompts(sequences)
     sequences = [pair for pair in sequences if len(pair[0]) or len(pair[1])] or [((0,), ())]
-    lengths = torch.tensor([(len(prompt), len(response)) for prompt, response in sequences])
+    lengths = _lengths(sequences)
     sizes = lengths.sum(1)
     starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
     position_ids = torch.arange(len(starts)) - starts
     response_mask = position_ids >= torch.repeat_interleave(lengths[:, 0], sizes)
-    input_ids = _flat(sequences)
+    response_mask, input_ids = _scored(response_mask, sequences), _flat(sequences)
     rows = (x[None].to(device) for x in (input_ids, response_mask, position_ids))
     input_ids, response_mask, position_ids = rows
     return input_ids, None, response_mask, position_ids
@@ -149,9 +158,27 @@ def _check_prompts(sequences: Pairs) -> None:
             )
 
 
+def _lengths(sequences: Pairs) -> Tensor:
+    """The tokens of each prompt and of each whole response, [B, 2]."""
+    return torch.tensor([(len(prompt), len(whole(response))) for prompt, response in sequences])
+
+
+def _scored(responses: Tensor, sequences: Pairs) -> Tensor:
+    """The mask of whole responses, without the tokens that the policy did not write."""
+    marks = [own(response) for _, response in sequences]
+    if all(mark is None for mark in marks):
+        return responses
+    parts = [
+        numpy.ones(len(response), bool) if mark is None else mark
+        for (_, response), mark in zip(sequences, marks, strict=True)
+    ]
+    return responses.masked_scatter(responses, torch.from_numpy(numpy.concatenate(parts)))
+
+
 def _flat(sequences: Pairs) -> Tensor:
     # numpy converts an array at once, without a loop over its tokens
-    parts = [numpy.asarray(part) for pair in sequences for part in pair if len(part)]
+    pairs = ((prompt, whole(response)) for prompt, response in sequences)
+    parts = [numpy.asarray(part) for pair in pairs for part in pair if len(part)]
     if not parts:
         return torch.empty(0, dtype=torch.long)
     return torch.from_numpy(numpy.concatenate(parts, dtype=numpy.int64))

@@ -15,7 +15,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from itertools import chain, count
@@ -70,6 +70,8 @@ def train(
     eval_on: Any = None,
     reward: Any = None,
     sampler: Any = None,
+    environment: Any = None,
+    tools: Sequence[str | Callable[..., Any]] | None = None,
     out: Path | str | None = None,
     settings: Mapping[str, Any] | None = None,
     processes: int | None = None,
@@ -102,6 +104,11 @@ def train(
             number or None for undecided, or a mapping that also says whether the response is right:
             `{"reward": 0.2, "correct": False}`. `columns` are the other columns of the row.
         sampler: "transformers", "vllm", "vllm-server", or a `Sampler` object.
+        environment: who answers the policy in conversations of several turns: "calculator",
+            "file.py:Class", or a class (or function) that makes an `Environment`.
+        tools: what the policy may call: "calculator", "python", "file.py:function", or functions
+            with type hints and a docstring. Functions run in threads of this process; named tools
+            run in processes of their own.
         out: new folder for the run. Default: runs/NAME-TIME.
         settings: single settings by dotted name.
         processes: train in this many processes on this machine. Python objects stay in this
@@ -133,7 +140,8 @@ def train(
     from rlobj.training.loop.running import run_training
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
-    inputs = CallerInputs(model, tokenizer, data, eval_on, reward, sampler, callbacks=callbacks)
+    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
+    inputs = CallerInputs(*objects, callbacks=callbacks)
     above = [*inputs.layers(), *_layers(settings)]
     if from_run is None:
         config = prepared(_configured(objective, above, trust))
@@ -161,6 +169,8 @@ def resume(
     eval_on: Any = None,
     reward: Any = None,
     sampler: Any = None,
+    environment: Any = None,
+    tools: Sequence[str | Callable[..., Any]] | None = None,
     processes: int | None = None,
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -181,6 +191,8 @@ def resume(
         eval_on: the held-out rows that the run was started with.
         reward: the local function that the run was started with.
         sampler: the sampler object that the run was started with; or another engine by its name.
+        environment: the class that the run was started with.
+        tools: the functions that the run was started with.
         processes: continue in this many processes on this machine.
         trust: import the code that the run's settings name. Without it, only a reward that is
             passed again is imported.
@@ -205,7 +217,8 @@ def resume(
     _refuse_wrong_types(run, settings, processes, callbacks, "run")
     if isinstance(sampler, str):
         settings, sampler = {"sampling.engine": sampler, **(settings or {})}, None
-    inputs = CallerInputs(model, tokenizer, data, eval_on, reward, sampler, callbacks=callbacks)
+    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
+    inputs = CallerInputs(*objects, callbacks=callbacks)
     found = open_resumed(run, _layers(settings), inputs.layers(), trust=trust)
     if found.done < found.config.training.steps and _launches(processes, inputs):
         words = ["--resume", str(run), "--trust"]
@@ -398,8 +411,9 @@ def prepared(config: RunConfig) -> RunConfig:
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
     columns = {x: located_target(y, Path.cwd()) for x, y in config.columns.items()}
+    environment = config.environment.seen_from(Path.cwd())
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
-    located |= {"scores": scores, "columns": columns}
+    located |= {"scores": scores, "columns": columns, "environment": environment}
     return config.model_copy(update=located)
 
 
@@ -495,6 +509,10 @@ def recorded_objects(config: RunConfig) -> list[str]:
     found = [name for name, text in texts.items() if str(text).startswith(PYTHON_OBJECT)]
     if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
         found.append("reward")
+    if str(config.environment.target).startswith(PYTHON_OBJECT):
+        found.append("environment")
+    if any(tool.startswith(PYTHON_OBJECT) for tool in config.environment.tools):
+        found.append("tools")
     return [*found, *(["sampler"] if config.sampling.engine == "object" else [])]
 
 

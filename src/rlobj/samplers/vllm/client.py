@@ -28,11 +28,11 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError, RlobjError, RunError
 from rlobj.base.files import free_port
 from rlobj.base.progress import waiting
-from rlobj.samplers.types import WeightsLost
+from rlobj.samplers.types import Feed, Mapped, WeightsLost
 from rlobj.samplers.vllm.auth import SILENCE
 from rlobj.samplers.vllm.connection import Connection, Fleet, ServerGone
 from rlobj.samplers.vllm.extension import WeightGroup
-from rlobj.samplers.vllm.responses import Response, VllmBase
+from rlobj.samplers.vllm.responses import Asked, Response, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
 from rlobj.samplers.weights import Live, Received
 
@@ -285,18 +285,12 @@ class VllmServerSampler(VllmBase):
                     f"rlobj serve {source}"
                 )
 
-    def _send(
-        self,
-        prompts: Sequence[Sequence[int]],
-        fields: Sequence[dict[str, Any]],
-        arrived: Callable[[int, Any], None],
-    ) -> None:
-        bodies = [
-            {"prompt": list(prompt), "return_token_ids": True, **each}
-            for prompt, each in zip(prompts, fields, strict=True)
-        ]
+    def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:
+        def body(asked: Asked) -> dict[str, Any]:
+            return {"prompt": list(asked[0]), "return_token_ids": True, **asked[1]}
+
         with waiting():  # the servers' patience is the limit
-            self._fleet.complete(bodies, arrived, self._expected)
+            self._fleet.complete(Mapped(feed, body), arrived, self._expected)
 
     def _responses(self, answer: Any) -> list[Response]:
         return [_response(choice) for choice in sorted(answer["choices"], key=lambda c: c["index"])]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 import os
 import random
@@ -22,9 +23,10 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import free_port
 from rlobj.base.progress import beat
+from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
-from rlobj.samplers.vllm.responses import Response, VllmBase
+from rlobj.samplers.vllm.responses import Asked, Response, VllmBase
 from rlobj.samplers.vllm.settings import VllmSettings
 from rlobj.samplers.weights import Live, Received
 
@@ -198,25 +200,33 @@ class VllmSampler(VllmBase):
             "use_tqdm_on_load": False,
         }
 
-    def _send(
-        self,
-        prompts: Sequence[Sequence[int]],
-        fields: Sequence[dict[str, Any]],
-        arrived: Callable[[int, Any], None],
-    ) -> None:
-        """Do what `vllm.LLM.generate` does, and pass on each output when it is finished."""
+    def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:
+        """Do what `vllm.LLM.generate` does, and pass on each output when it is finished.
+
+        New prompts enter between two steps of the engine.
+        """
         from vllm import SamplingParams
 
         self._wake()
         engine = self._engine.llm_engine
-        inputs = [{"prompt_token_ids": list(each)} for each in prompts]
-        asked = [SamplingParams(**each, detokenize=bool(each.get("stop"))) for each in fields]
+        places: dict[str, int] = {}
+        count, more = 0, True
         with random_states_kept(), self._eager():
-            names = self._engine.enqueue(inputs, asked, use_tqdm=False) if inputs else []
-            places = {name.partition("-")[0]: index for index, name in enumerate(names)}
             try:
-                while engine.has_unfinished_requests():
+                while more or engine.has_unfinished_requests():
                     beat()
+                    new = feed.take(wait=not engine.has_unfinished_requests()) if more else ()
+                    more = new is not None
+                    if new:
+                        inputs = [{"prompt_token_ids": list(prompt)} for prompt, _ in new]
+                        asked = [
+                            SamplingParams(**each, detokenize=bool(each.get("stop")))
+                            for _, each in new
+                        ]
+                        names = self._engine.enqueue(inputs, asked, use_tqdm=False)
+                        keys = [name.partition("-")[0] for name in names]
+                        places |= dict(zip(keys, itertools.count(count), strict=False))
+                        count += len(new)
                     for output in engine.step():
                         if output.finished:
                             arrived(places.pop(output.request_id), output)

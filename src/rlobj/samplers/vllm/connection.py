@@ -23,9 +23,10 @@ import torch
 from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError, pip_install
 from rlobj.base.progress import ENDING, waiting
 from rlobj.installation import VLLM, check_version, installed_version
-from rlobj.samplers.types import WaitEnded, WeightsLost
+from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RUN_HEADER, SILENCE, find_key
 from rlobj.samplers.vllm.settings import ServerSettings
+from rlobj.samplers.vllm.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -479,7 +480,7 @@ class Fleet:
     # Completions.
 
     def complete(
-        self, bodies: Sequence[dict[str, Any]], arrived: Callable[[int, Any], None], version: int
+        self, feed: Feed[dict[str, Any]], arrived: Callable[[int, Any], None], version: int
     ) -> None:
         """Send completion requests to the servers that hold a version of the weights.
 
@@ -487,8 +488,8 @@ class Fleet:
         dies leaves goes to the others, or to itself when it is back with its weights.
 
         Args:
-            bodies: JSON bodies.
-            arrived: called with a request's index and response as soon as it arrives. An
+            feed: JSON bodies, which may come while others are answered.
+            arrived: called with a request's number and response as soon as it arrives. An
                 exception in it ends the call.
             version: of the weights.
 
@@ -496,17 +497,17 @@ class Fleet:
             WeightsLost: a server no longer holds these weights.
             RunError: no server answers in time.
         """
-        left = set(range(len(bodies)))
-        stuck = 0.0
-        while left:
+        work, stuck = Work(feed), 0.0
+        work.refill()
+        while work.left or work.open:
             self.living = self.living or self.holding(version)
-            before = len(left)
+            before = work.answered
             if nodes := list(self.living):  # another thread may drop one
-                run(self._deal(nodes, bodies, left, arrived))
-            stuck = 0.0 if len(left) < before else stuck or time.monotonic()
+                run(self._deal(nodes, work, arrived))
+            stuck = 0.0 if work.answered > before else stuck or time.monotonic()
             if stuck and time.monotonic() - stuck > self._patience:  # answers, but not with these
                 raise RunError("; ".join(map(str, self._errors.values())))
-            if left:
+            if work.left or work.open:
                 self._pause()
         held = self.each(list(self.living), lambda node: node.version())
         wrong = [node for node in held if held[node] != version]
@@ -515,24 +516,20 @@ class Fleet:
             raise self.lost(wrong)
 
     async def _deal(
-        self,
-        nodes: Sequence[Connection],
-        bodies: Sequence[dict[str, Any]],
-        left: set[int],
-        arrived: Callable[[int, Any], None],
+        self, nodes: Sequence[Connection], work: Work, arrived: Callable[[int, Any], None]
     ) -> None:
-        """Send the requests that are left; servers that die in it leave some of theirs."""
-        queue = sorted(left, reverse=True)
-        share = min(_CONCURRENT, -(-len(queue) // len(nodes)))
+        """Send the requests; servers that die in it leave theirs to the others."""
+        work.begin()
+        share = min(_CONCURRENT, -(-work.feed.sources // len(nodes)))
 
         async def serve(node: Connection) -> None:
             async with node.session() as session:
                 watch = node.watch(session, *node.pulse)
                 slots = [asyncio.create_task(slot(node, session)) for _ in range(share)]
-                watching, work = asyncio.create_task(watch), asyncio.gather(*slots)
+                watching, slotted = asyncio.create_task(watch), asyncio.gather(*slots)
                 try:
-                    await asyncio.wait([work, watching], return_when=asyncio.FIRST_COMPLETED)
-                    (work if work.done() else watching).result()
+                    await asyncio.wait([slotted, watching], return_when=asyncio.FIRST_COMPLETED)
+                    (slotted if slotted.done() else watching).result()
                 except ServerGone as error:
                     self._drop(node, error)
                 finally:
@@ -541,11 +538,14 @@ class Fleet:
                     await asyncio.gather(watching, *slots, return_exceptions=True)
 
         async def slot(node: Connection, session: Any) -> None:
-            while queue:
-                index = queue.pop()
-                body = bodies[index]
-                answer = await node.send(session, "POST", "/v1/completions", body, None)
-                left.discard(index)
+            while (index := await work.next()) is not None:
+                try:
+                    body = work.bodies[index]
+                    answer = await node.send(session, "POST", "/v1/completions", body, None)
+                except BaseException:
+                    work.again(index)
+                    raise
+                work.left.discard(index)
                 arrived(index, answer)
 
         await asyncio.gather(*map(serve, nodes))

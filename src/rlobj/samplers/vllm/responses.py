@@ -6,11 +6,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.interleaved import own, whole
 from rlobj.samplers import types as samplers
-from rlobj.samplers.types import Done, Sample, SamplingSettings, derive_seed, packed
+from rlobj.samplers.types import (
+    Done,
+    Feed,
+    Mapped,
+    Request,
+    Sample,
+    SamplingSettings,
+    derive_seed,
+    packed,
+)
 
 SCORING: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
 """vLLM's sampling parameters for a request that scores its prompt."""
@@ -18,6 +29,10 @@ _MIN_TEMPERATURE = 0.01
 """vLLM raises lower temperatures to this value, except 0."""
 _ENOUGH = 64
 """Tokens after which most log-probabilities being NaN is no accident."""
+
+
+Asked = tuple[Sequence[int], dict[str, Any]]
+"""A prompt and vLLM's sampling parameters."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +220,38 @@ class VllmBase(ABC):
             collected.add(index, self._responses(answer))
 
         fields = [request_fields(settings, count, seed, self._eos) for seed in seeds]
-        self._send(prompts, fields, arrived)
+        self._send(Feed.whole([*zip(prompts, fields, strict=True)]), arrived)
         return collected.all()
+
+    @property
+    def context(self) -> int:
+        """The largest number of tokens in prompt and response together."""
+        return self._context
+
+    def stream(
+        self,
+        feed: Feed[Request],
+        settings: SamplingSettings,
+        done: Callable[[Request, Sample], None],
+    ) -> None:
+        """Draw a response to each request of a feed; new ones join those that are being drawn.
+
+        Raises:
+            WeightsLost, RunError: as for `sample`.
+        """
+        requests: list[Request] = []
+        prompts: list[Sequence[int]] = []
+        collected = Collected(prompts, 1, settings, self.tokenizer, self.version)
+        collected.done = lambda index, samples: done(requests[index], samples[0])
+
+        def asked(request: Request) -> Asked:
+            own = settings.model_copy(update={"max_tokens": request.max_tokens})
+            check_prompts([request.prompt], own, self._context, self._vocabulary)
+            requests.append(request)
+            prompts.append(request.prompt)
+            return request.prompt, request_fields(own, 1, request.seed, self._eos)
+
+        self._send(Mapped(feed, asked), lambda i, answer: collected.add(i, self._responses(answer)))
 
     def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
         """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
@@ -214,20 +259,16 @@ class VllmBase(ABC):
 
         def arrived(index: int, answer: Any) -> None:
             prompt, response = sequences[index]
-            found[index] = self._scores(answer, len(prompt), response)
+            values, mark = self._scores(answer, len(prompt), whole(response)), own(response)
+            found[index] = values if mark is None else [*compress(values, mark)]
 
-        whole = [[*prompt, *response] for prompt, response in sequences]
-        self._send(whole, [SCORING] * len(whole), arrived)
-        return [value for index in range(len(whole)) for value in found[index]]
+        asked = [[*prompt, *whole(response)] for prompt, response in sequences]
+        self._send(Feed.whole([(ids, SCORING) for ids in asked]), arrived)
+        return [value for index in range(len(asked)) for value in found[index]]
 
     @abstractmethod
-    def _send(
-        self,
-        prompts: Sequence[Sequence[int]],
-        fields: Sequence[dict[str, Any]],
-        arrived: Callable[[int, Any], None],
-    ) -> None:
-        """Have prompts answered, with vLLM's sampling parameters; call `arrived` for each one."""
+    def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:
+        """Have prompts answered; call `arrived` with the number of each one and its answer."""
 
     @abstractmethod
     def _responses(self, answer: Any) -> list[Response]:

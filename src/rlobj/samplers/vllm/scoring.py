@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import compress, repeat, zip_longest
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError, RunError
+from rlobj.base.interleaved import own, whole
 from rlobj.base.progress import beat, waiting
+from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.connection import Connection, Fleet
 from rlobj.samplers.vllm.responses import SCORING
 from rlobj.samplers.vllm.settings import ServerSettings
@@ -129,14 +131,15 @@ class ServerScorer:
             beat()
 
         with self._named(), waiting():  # the fleet's patience is the limit
-            whole = [[*prompt, *response] for prompt, response in sequences]
-            if (longest := max(map(len, whole), default=0)) > self.context:
+            asked = [[*prompt, *whole(response)] for prompt, response in sequences]
+            if (longest := max(map(len, asked), default=0)) > self.context:
                 raise ConfigError(
                     f"a sequence has {longest} tokens, and the server at {self.url} scores "
                     f"at most {self.context} (max_model_len={self._node.limit}, less one). Start "
                     f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
                 )
-            self._fleet.complete([{"prompt": ids, **SCORING} for ids in whole], arrived, 0)
+            bodies = Feed.whole([{"prompt": ids, **SCORING} for ids in asked])
+            self._fleet.complete(bodies, arrived, 0)
             self._check_values(sequences, found)
         return found
 
@@ -217,9 +220,10 @@ class ServerScorer:
 
 def _read(answer: Any, start: int, response: Sequence[int]) -> list[float]:
     """Read the log-probabilities of a response that begins at `start`; NaN = there is none."""
-    entries = (answer["choices"][0].get("prompt_logprobs") or [])[start : start + len(response)]
+    ids, mark = whole(response), own(response)
+    entries = (answer["choices"][0].get("prompt_logprobs") or [])[start : start + len(ids)]
     found: list[float] = []
-    for token, entry in zip_longest(response, entries):
+    for token, entry in compress(zip_longest(ids, entries), repeat(True) if mark is None else mark):
         value = (entry or {}).get(str(token), {}).get("logprob")
         found.append(math.nan if value is None else value)
     return [-math.inf if value == _MINUS_INFINITY else value for value in found]

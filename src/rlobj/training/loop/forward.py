@@ -16,6 +16,7 @@ from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import largest
 from rlobj.scoring import PolicyScorer, micro_batches
+from rlobj.scoring.packing import sequence_length
 from rlobj.training.loop.metrics import TokenCounts
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.sharding import Sequences
@@ -148,7 +149,7 @@ class ForwardPasses:
         micro-batch saves the update its own forward pass, if there is a scoring pass: a quarter of
         the work, so that its padding may be a third of the tokens.
         """
-        lengths = [len(prompt) + len(response) for prompt, response in sequences]
+        lengths = [sequence_length(*pair) for pair in sequences]
         padded = len(lengths) * max(lengths, default=0)
         if self._join and padded <= min(self._budget, sum(lengths) * 4 / 3):
             parts = [list(range(len(lengths)))]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from rlobj.conversations.environment import LIMITS
+from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.data import ProblemStream
 from rlobj.insight.diagnosis import agreed
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
+from rlobj.scoring.packing import sequence_length
 from rlobj.training.rollouts.collector import Response, Rollout, has_signal
 from rlobj.training.rollouts.sharding import Sequences
 
@@ -63,6 +66,28 @@ def rollout_metrics(
         "sampling/surplus_groups": float(rollout.surplus),
         "tokens/sampled": whole["tokens"],
         "tokens/step": kept["tokens"],
+        **(_conversations(whole) if whole["turns"] else {}),
+    }
+
+
+def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
+    """Turns per response; calls of tools, failed ones, those without an answer in time, and their
+    seconds; the share of responses that called a tool, the accuracy of these and of the others; and
+    the shares of responses that ended at a limit."""
+    count, right, judged = (sums[name] for name in ("responses", "right", "judged"))
+    accuracies = {
+        "with": (sums["right_with"], sums["judged_with"]),
+        "without": (right - sums["right_with"], judged - sums["judged_with"]),
+    }
+    return {
+        "turns/mean": sums["turns"] / count,
+        "tools/calls": sums["calls"],
+        "tools/errors": sums["errors"],
+        "tools/timeouts": sums["timeouts"],
+        "tools/seconds": sums["seconds"],
+        "tools/used_share": sums["with_calls"] / count,
+        **{f"tools/accuracy_{name}": x / n for name, (x, n) in accuracies.items() if n},
+        **{f"turns/at_{name}": sums[f"at_{name}"] / count for name in (*LIMITS, "broken")},
     }
 
 
@@ -84,6 +109,8 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
     decided = [r for r in responses if not math.isnan(r.reward)]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     causes = Counter(r.grade.cause for r in responses)
+    called = [any(turn.uses for turn in r.sample.turns) for r in responses]
+    with_calls = [r.grade.correct for r, used in zip(responses, called, strict=True) if used]
     return {
         "responses": len(responses),
         "groups": len(groups),
@@ -94,6 +121,8 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         "reward_square": sum(r.reward * r.reward for r in decided),
         "judged": len(verdicts),
         "right": sum(verdicts),
+        "judged_with": sum(verdict is not None for verdict in with_calls),
+        "right_with": sum(verdict is True for verdict in with_calls),
         "tokens": sum(len(r.sample.tokens) for r in responses),
         "truncated": sum(r.sample.finish == "length" for r in responses),
         "no_answer": sum(causes[cause] for cause in NO_ANSWER),
@@ -102,12 +131,13 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
             f"reward/{name}": sum(r.grade.rewards[k] for r in decided)
             for k, name in enumerate(names)
         },
+        **conversation_sums([r.sample for r in responses]),
     }
 
 
 def token_count(sequences: Sequences) -> int:
     """Tokens of prompts and responses together."""
-    return sum(len(prompt) + len(response) for prompt, response in sequences)
+    return sum(sequence_length(*pair) for pair in sequences)
 
 
 class TokenCounts(Counter[str]):

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
+from rlobj.conversations.driving import Conversations
+from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source, source_names
@@ -66,6 +69,8 @@ _SETTINGS = {
     "eval_on": "data.test",
     "reward": "rewards.target",
     "sampler": "sampling.engine",
+    "environment": "environment.target",
+    "tools": "environment.tools",
 }
 """The setting that names each argument, or records that it was an object."""
 
@@ -78,8 +83,10 @@ _EXPECTED = {
     "reward": "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of functions, "
     "or a list of mappings with 'name'",
     "sampler": "transformers, vllm, vllm-server, or an rlobj.Sampler: it has no ",
+    "environment": "a name, 'file.py:Class', or a class or function that makes an environment",
+    "tools": "a list of names and functions",
 }
-_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
+_SAMPLER = ("dtype", "version", "context", "sample", "stream", "sync", "received", "sleep", "close")
 """The members of a `Sampler` that training uses."""
 
 
@@ -96,6 +103,8 @@ class CallerInputs:
         eval_on: the held-out rows.
         reward: a function, or several of them.
         sampler: draws responses; the run does not close it.
+        environment: makes the environment of a conversation.
+        tools: names and functions that the policy may call.
         collector: makes what collects rollouts; it is called as `Collector` is.
         scorer: makes the scorer of the policy and of the reference; called as `PolicyScorer` is.
         callbacks: receive the events of the run.
@@ -107,6 +116,8 @@ class CallerInputs:
     eval_on: Any = None
     reward: Any = None
     sampler: Any = None
+    environment: Any = None
+    tools: Any = None
     collector: Callable[..., Collector] = Collector
     scorer: Callable[..., PolicyScorer] = PolicyScorer
     callbacks: Sequence[Callback] = ()
@@ -133,6 +144,9 @@ class CallerInputs:
             "reward": callable(self.reward) or bool(self._functions),
             "sampler": not missing,
             "tokenizer": hasattr(self.tokenizer, "decode"),
+            "environment": callable(self.environment),
+            "tools": isinstance(self.tools, list | tuple)
+            and all(isinstance(each, str) or callable(each) for each in self.tools),
         }
         for name in [*local, *(["tokenizer"] if "model" in local else [])]:
             if not fits[name]:
@@ -183,8 +197,10 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
         return {"rewards": _reward(value)}
     if name == "data" and _are_sources(value):
         return nested(_SETTINGS[name], list(value))
-    text = str(value)
-    if not isinstance(value, str | Path):
+    if name == "tools" and isinstance(value, list | tuple):
+        return nested(_SETTINGS[name], [x if isinstance(x, str) else _text(x) for x in value])
+    text = _text(value) if name == "environment" and callable(value) else str(value)
+    if not isinstance(value, str | Path) and name != "environment":
         kind = type(value).__name__ if name == "model" else "rows"
         text = "object" if name == "sampler" else f"{PYTHON_OBJECT}: {kind}>"
     return nested(_SETTINGS[name], text)
@@ -299,14 +315,15 @@ def open_trainer(
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
-        sampler = inputs.passed("sampler")
-        if sampler is None:
-            with together(comm, "opening the sampler"):
+        with together(comm, "opening the sampler"):
+            sampler = inputs.passed("sampler")
+            if sampler is None:
                 sampler = _sampler(config, policy, parallel, initial, run)
-            stack.callback(sampler.close)
+                stack.callback(sampler.close)
+            conversations = _conversations(config, policy, sampler, inputs, stack)
         trainer = Trainer(
             *(config, inputs.callbacks, parallel, policy, learner, stream),
-            *(test, sampler, grader, run, inputs.collector),
+            *(test, sampler, grader, run, conversations, inputs.collector),
         )
         stack.enter_context(trainer.pipeline)
         changes = trainer.prepare_folder(newest, resume, stack)
@@ -489,6 +506,23 @@ def _sampler(
     holder = f"{run.id} {quote(str(run.path.resolve()))}"
     return vllm_sampler(
         config, initial.source, policy.tokenizer, inner, primary=primary, holder=holder
+    )
+
+
+def _conversations(
+    config: RunConfig, policy: Policy, sampler: Sampler, inputs: CallerInputs, stack: ExitStack
+) -> Conversations | None:
+    """What holds conversations, if the run has an environment or tools."""
+    if not config.environment.active:
+        return None
+    return stack.enter_context(
+        open_conversations(
+            *(config.environment, sampler, policy.tokenizer, policy.chat),
+            partial(format_prompt, policy.template),
+            given=inputs.passed("environment"),
+            tools=inputs.tools,
+            context=config.sampling.context,
+        )
     )
 
 

@@ -32,6 +32,7 @@ from rlobj.config.run_folder import (
     read_settings,
 )
 from rlobj.config.starting import doubts
+from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
 from rlobj.evaluation import sample_and_grade
 from rlobj.evaluation.summary import ProblemCounts, summarise_counts
@@ -71,6 +72,7 @@ class Trainer:
     """A run that is open. `open_trainer` opens it from its settings and the caller's objects.
 
     Args:
+        conversations: draws responses of several turns; None = a response is one turn.
         make_collector: is called as `Collector` is.
 
     Attributes:
@@ -108,6 +110,7 @@ class Trainer:
     sampler: Sampler
     grader: Grader
     run: RunFolder
+    conversations: Conversations | None
     make_collector: InitVar[Callable[..., Collector]]
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -123,6 +126,7 @@ class Trainer:
             config, self.policy, self.sampler, self.grader, self.stream, comm
         )
         self.journal = Journal(self.run, comm)
+        collector.conversations, collector.ledger = self.conversations, self.journal.ledger
         self.pipeline = Pipeline(collector, self.journal, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(
@@ -403,6 +407,7 @@ class Trainer:
                     self.config.evaluation_settings(),
                     count=evaluation.samples,
                     seed=derive_seed(self.config.seed, "evaluation"),
+                    conversations=self.conversations,
                 )
                 return [ProblemCounts.of(each) for each in part.problems]
 

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,13 +20,16 @@ import torch
 from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
 from rlobj.config.run_config import DynamicSampling, RunConfig
+from rlobj.conversations.driving import Conversations
+from rlobj.conversations.grading import described, limited, turn_rewards, with_turns
+from rlobj.conversations.ledger import Ledger
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.joining import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.records.rows import TokenTexts
-from rlobj.rewards import Graded, Grader
+from rlobj.rewards import Graded, Grader, Reward, Several
 from rlobj.rewards.function_worker import ColumnValue
 from rlobj.samplers import Sample, Sampler, derive_seed
 from rlobj.training.rollouts.columns import OwnColumns
@@ -114,7 +117,11 @@ class Grading:
         """Grade some groups in one call."""
         start = time.perf_counter()
         texts = [sample.text for _, group in groups for sample in group]
-        asked = [self._problems[index] for index, group in groups for _ in group]
+        asked = [
+            with_turns(self._problems[index], [*map(described, sample.turns)])
+            for index, group in groups
+            for sample in group
+        ]
         grades = iter(self._grader.score(texts, asked) if texts else ())
         self._grades |= {index: [next(grades) for _ in group] for index, group in groups}
         self._busy += time.perf_counter() - start
@@ -139,6 +146,7 @@ class Response:
             penalty if there is one.
         reward: the reward after shaping; NaN = undecided.
         columns: the run's own columns, each with one value or one for each token.
+        turn_rewards: of the turns of a conversation; they add up to the reward.
     """
 
     id: int
@@ -148,6 +156,7 @@ class Response:
     grade: Graded
     reward: float
     columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+    turn_rewards: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,6 +197,8 @@ class Collector:
         grader: grades them.
         stream: the endless order of training problems, the same on all ranks.
         comm: the process group.
+        conversations: draws responses of several turns; None = a response is one turn.
+        ledger: keeps the turns of a step's conversations.
     """
 
     config: RunConfig
@@ -196,11 +207,14 @@ class Collector:
     grader: Grader
     stream: ProblemStream
     comm: Comm
+    conversations: Conversations | None = None
+    ledger: Callable[[int], Ledger] | None = None
 
     def collect(self, step: int) -> Rollout:
         """The step's groups with rewards; with dynamic sampling only groups with a signal.
 
         Which groups these are does not depend on the number of ranks.
+
 
         Raises:
             RunError: whole batches of dynamic sampling have too few groups with a signal.
@@ -251,24 +265,32 @@ class Collector:
     ) -> list[list[Response]]:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed
-        start = time.perf_counter()
-        with Grading(self.grader, [problem for _, problem in problems]) as grading:
-            samples = self.sampler.sample(
-                [self.policy.encode(problem) for _, problem in problems],
-                count=size,
-                settings=self.config.sampling.settings(),
-                seeds=[derive_seed(seed, "rollout", step, group) for group, _ in problems],
-                done=grading.done,
-            )
+        start, asked = time.perf_counter(), [problem for _, problem in problems]
+        with Grading(self.grader, asked) as grading:
+            given: Any = {
+                "count": size,
+                "settings": self.config.sampling.settings(),
+                "seeds": [derive_seed(seed, "rollout", step, group) for group, _ in problems],
+                "done": grading.done,
+            }
+            if self.conversations is None:
+                samples = self.sampler.sample([*map(self.policy.encode, asked)], **given)
+            else:
+                ledger = self.ledger and self.ledger(step)
+                samples = self.conversations.sample(asked, ledger=ledger, **given)
             grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]
-        asked = (problem for _, problem in problems for _ in range(size))
-        own = [*map(self._columns.of, asked, flat, grades)]
+        at_limit = self.config.environment.at_limit
+        ends = [sample.turns[-1].end if sample.turns else "done" for sample in flat]
+        grades = [limited(*pair, at_limit) for pair in zip(grades, ends, strict=True)]
+        own = [*map(self._columns.of, (p for p in asked for _ in range(size)), flat, grades)]
         grades, rewards = self._shaped(grades, flat)
+        weight = environment_weight(self.config.rewards)
+        by_turn = [turn_rewards(*pair, weight) for pair in zip(flat, rewards, strict=True)]
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
-        graded = zip(flat, grades, rewards, own, strict=True)
+        graded = zip(flat, grades, rewards, own, by_turn, strict=True)
         return [
             [Response(group * size + j, group, problem, *next(graded)) for j in range(size)]
             for group, problem in problems
@@ -304,6 +326,12 @@ class Collector:
             return len(verdicts) == 2
         several = self.config.rewards.names is not None
         return has_signal(group, several and self.config.objective.advantage.decoupled)
+
+
+def environment_weight(rewards: Reward) -> float:
+    """The weight of the environment's rewards in the reward of a response."""
+    parts = rewards.of if isinstance(rewards, Several) else [rewards]
+    return sum(each.weight for each in parts if each.kind == "environment")
 
 
 def has_signal(group: Sequence[Response], decoupled: bool) -> bool:

@@ -40,6 +40,7 @@ from torch import Tensor
 
 from rlobj.base.files import parse_json, read_whole, step_name, step_of, write_whole
 from rlobj.config.run_folder import RunFolder
+from rlobj.conversations.ledger import Ledger, packed_turn, unpacked_turn
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup, any_rank, together
 from rlobj.rewards import Graded
@@ -84,6 +85,7 @@ class Journal:
             # After a power cut an incomplete file is sampled again: no need to wait for the disk.
             content = pack_rollout(rollout, self.key)
             write_whole(self.run.path / name, content, durable=False)
+        self.ledger(step).delete()
 
     def read(self, step: int) -> Rollout | None:
         """This rank's part of a step's rollout; None if any part is missing or unreadable.
@@ -107,16 +109,24 @@ class Journal:
         """The rollouts in some files; [] if one is damaged or belongs to other settings."""
         try:
             loaded = [unpack_rollout(read_whole(file, _MOST)) for file in files]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             logger.warning("step %d is sampled again: cannot read %s: %s", step + 1, files, error)
             return []
         rollouts = [rollout for rollout, _ in loaded]
         versions = [
             r.sample.weight_version for part in rollouts for r in part.responses + part.dead
         ]
-        early = max(versions, default=0) <= self.since
-        own = self.key.split(" ")[:1] if early else self.key.split(" ")
-        return rollouts if all(key.split(" ")[: len(own)] == own for _, key in loaded) else []
+        newest = max(versions, default=0)
+        return rollouts if all(self._fits(key, newest) for _, key in loaded) else []
+
+    def _fits(self, key: str, version: int) -> bool:
+        """Whether what was drawn in a run with this key, at this weight version, is of this run."""
+        own = self.key.split(" ")[:1] if version <= self.since else self.key.split(" ")
+        return key.split(" ")[: len(own)] == own
+
+    def ledger(self, step: int) -> Ledger:
+        """The turns of a step's conversations."""
+        return Ledger(self.folder / step_name(step), self.comm.rank, self.key, self._fits)
 
     def _files(self, step: int) -> list[Path]:
         """The files of all ranks that took part, in rank order; [] if one is missing."""
@@ -205,9 +215,9 @@ def _packed(response: Response) -> list[Any]:
         [response.id, response.group, response.reward],
         [problem.id, problem.prompt, problem.answer, {}, problem.source],
         [base64.b64encode(values.tobytes()).decode() for values in arrays],
-        [sample.text, sample.finish, sample.weight_version],
+        [sample.text, sample.finish, sample.weight_version, [*map(packed_turn, sample.turns)]],
         [grade.reward, grade.correct, grade.reason, grade.answer, *grade.rewards],
-        [dict(response.columns), grade.feedback],
+        [dict(response.columns), grade.feedback, response.turn_rewards],
     ]
 
 
@@ -217,11 +227,13 @@ def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
         prompts.setdefault(prompt, array("i", base64.b64decode(prompt))),
         array("i", base64.b64decode(tokens)),
         array("f", base64.b64decode(logprobs)),
-        *rest,
+        *rest[:3],
+        [*map(unpacked_turn, rest[3])],
     )
-    columns, feedback = more
+    columns, feedback, by_turn = more
     graded = Graded(*grade[:4], rewards=tuple(grade[4:]), feedback=feedback)
-    return Response(number, group, Problem(*problem), sample, graded, reward, columns)
+    problem = Problem(*problem)
+    return Response(number, group, problem, sample, graded, reward, columns, tuple(by_turn))
 
 
 class Pipeline:

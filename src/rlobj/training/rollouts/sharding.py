@@ -15,7 +15,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -25,6 +25,7 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
 from rlobj.rewards.function_worker import ColumnValue
+from rlobj.scoring.packing import sequence_length
 from rlobj.training.rollouts.collector import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -99,11 +100,14 @@ class _Response(NamedTuple):
     logprobs: Sequence[float]
     columns: Mapping[str, ColumnValue]
     prompts: Mapping[str, Sequence[int]]
+    turns: Sequence[int]
+    """The turn of each token; empty if the response is one turn."""
+    turn_rewards: Sequence[float]
 
     @property
     def cost(self) -> int:
-        """Tokens of prompt and response."""
-        return len(self.prompt) + len(self.tokens)
+        """Tokens of prompt and response, with what was said in between."""
+        return sequence_length(self.prompt, self.tokens)
 
     def values(self, name: str) -> Sequence[float]:
         """A column's value of each token."""
@@ -142,10 +146,12 @@ def shard(
             r.reward,
             r.grade.rewards or (r.reward,),
             r.sample.prompt,
-            r.sample.tokens,
+            r.sample.response,
             r.sample.logprobs,
             {**r.columns, **({"spurious": judge(r)} if judge else {})},
             hints(r) if hints else {},
+            r.sample.by_turn(),
+            r.turn_rewards,
         )
         for r in rollout.responses
     ]
@@ -234,6 +240,15 @@ def _table(
         flat.extend(response.logprobs)
     logprobs = torch.frombuffer(flat, dtype=torch.float32) if flat else torch.zeros(0)
     logprobs = logprobs.to(device)
+    by_turn: dict[str, Any] = {}
+    if any(response.turns for response in held):
+        pairs = [
+            (turn, response.turn_rewards[turn] if response.turns else response.reward)
+            for response in held
+            for turn in response.turns or [0] * len(response.tokens)
+        ]
+        turns, given = zip(*pairs, strict=True)
+        by_turn = {"turn": torch.tensor(turns), "turn_reward": torch.tensor(given)}
     return TokenBatch(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
@@ -244,4 +259,5 @@ def _table(
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
         columns={x: torch.tensor([y for r in held for y in r.values(x)]) for x in own},
+        **by_turn,
     )

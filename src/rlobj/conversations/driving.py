@@ -1,0 +1,406 @@
+"""Conversations of a policy with environments: each goes on by itself.
+
+    turn of the policy  ->  step of the environment  ->  tokens that follow  ->  next turn
+
+Environments run on an event loop in a thread of their own. The sampler takes the next turn of a
+conversation when it is known, so that a slow tool holds up its own conversation only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.processes import DaemonThreads
+from rlobj.base.targets import shown
+from rlobj.conversations.environment import (
+    Environment,
+    Message,
+    ToolUse,
+    Turn,
+    TurnRecord,
+    checked_messages,
+    checked_turn,
+)
+from rlobj.conversations.ledger import Key, Ledger, from_text, packed_turn, to_text, unpacked_turn
+from rlobj.conversations.settings import EnvironmentSettings
+from rlobj.data import Problem
+from rlobj.samplers import Done, Feed, Request, Sample, Sampler, SamplingSettings, derive_seed
+
+logger = logging.getLogger(__name__)
+
+_Place = tuple[int, int]
+"""The number of a problem in a call, and that of the conversation about it."""
+
+
+@dataclass
+class _Spoken:
+    """A conversation so far.
+
+    Attributes:
+        prompt: token ids that the policy reads first.
+        messages: what was said.
+        turns: of the policy.
+        tokens, logprobs: of the policy's turns.
+        version: of the weights; -1 before the first turn.
+    """
+
+    prompt: array[int]
+    messages: list[Message]
+    turns: list[TurnRecord] = field(default_factory=list)
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+    logprobs: array[float] = field(default_factory=lambda: array("f"))
+    version: int = -1
+
+    def add(self, turn: TurnRecord, sample: Sample) -> None:
+        """Add a turn."""
+        self.turns.append(turn)
+        self.tokens += sample.tokens
+        self.logprobs += sample.logprobs
+        self.version = sample.weight_version
+
+    def read(self) -> array[int]:
+        """All token ids that the policy has read and written."""
+        ids, start = array("i", self.prompt), 0
+        for turn in self.turns:
+            ids += self.tokens[start : start + turn.size]
+            ids += turn.observed
+            start += turn.size
+        return ids
+
+    def sample(self) -> Sample:
+        """The conversation as one response."""
+        last = self.turns[-1]
+        finish = "stop" if last.end == "done" else "length"
+        arrays = (self.prompt, self.tokens, self.logprobs)
+        return Sample(*arrays, last.text, finish, self.version, self.turns)
+
+
+class Conversations:
+    """Draws conversations with a sampler.
+
+    Args:
+        sampler: draws turns.
+        opened: makes the environment of one conversation.
+        speech: the tokens of messages; see `Speech`.
+        settings: limits.
+        context: largest number of tokens that the policy reads and writes in a conversation; None =
+            what the sampler allows.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        opened: Callable[[], Environment],
+        speech: Any,
+        settings: EnvironmentSettings,
+        context: int | None = None,
+    ) -> None:
+        self.settings = settings
+        self._sampler, self._opened, self._speech = sampler, opened, speech
+        limits = [each for each in (context, sampler.context) if each is not None]
+        self._context = min(limits, default=None)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._warned: set[str] = set()
+
+    def close(self) -> None:
+        """End the event loop."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def sample(
+        self,
+        problems: Sequence[Problem],
+        *,
+        count: int,
+        settings: SamplingSettings,
+        seeds: Sequence[int],
+        done: Done | None = None,
+        ledger: Ledger | None = None,
+    ) -> list[list[Sample]]:
+        """Hold `count` conversations about each problem; the arguments are those of a sampler.
+
+        The seed of a turn is derived from the problem's seed, the number of the conversation and
+        the number of the turn.
+
+        Args:
+            problems: one for each seed.
+            count: conversations about each.
+            settings: how turns are drawn; `max_tokens` counts the policy's tokens of all turns.
+            seeds: one per problem.
+            done: called with a problem's number and samples, in the thread of the environments.
+            ledger: turns of a run that was killed, and where new ones are kept.
+
+        Raises:
+            ConfigError: an opening leaves no room for a turn.
+            RunError: an environment returned something that is no turn.
+            Exception: of the sampler.
+        """
+        if not self._thread.is_alive():
+            self._thread.start()
+        feed: Feed[Request] = Feed(sources=len(problems) * count)
+        call = _Call(feed, settings, ledger)
+        groups: list[list[Sample | None]] = [[None] * count for _ in problems]
+
+        async def one(index: int, number: int) -> None:
+            key = (seeds[index], number)
+            spoken = await self._converse(call, problems[index], key, (index, number))
+            groups[index][number] = spoken.sample()
+            group = [each for each in groups[index] if each is not None]
+            if done is not None and len(group) == count:
+                done(index, group)
+
+        async def all_of_them() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(len(problems)):
+                    for number in range(count):
+                        tasks.create_task(one(index, number))
+
+        work = asyncio.run_coroutine_threadsafe(all_of_them(), self._loop)
+        work.add_done_callback(lambda _: feed.close())
+        try:
+            self._sampler.stream(feed, settings, self._arrived)
+        finally:
+            work.cancel()
+            if ledger is not None:
+                ledger.close()
+        try:
+            work.result()
+        except BaseExceptionGroup as failed:
+            raise _first(failed) from None
+        return [[each for each in group if each is not None] for group in groups]
+
+    def _arrived(self, request: Request, sample: Sample) -> None:
+        self._loop.call_soon_threadsafe(_settle, request.key, sample)
+
+    async def _converse(self, call: _Call, problem: Problem, key: Key, place: _Place) -> _Spoken:
+        """Hold a conversation; answers that were kept are not asked for again."""
+        version = self._sampler.version
+        kept = call.ledger.found(key, version) if call.ledger is not None else []
+        environment = None
+        if kept:
+            spoken = _Spoken(from_text("i", kept[0]["prompt"]), kept[0]["messages"])
+        else:
+            environment = self._opened()
+            spoken = await self._begun(environment, problem)
+            self._keep(call, key, spoken, 0, {"prompt": to_text(spoken.prompt)}, environment)
+        while not (spoken.turns and spoken.turns[-1].end):
+            number, said = len(spoken.turns), len(spoken.messages)
+            sample, left = await self._drawn(call, spoken, key, place)
+            spoken.messages.append(self._speech.spoken(sample))
+            turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
+            written = to_text(sample.tokens)
+            if sample.finish == "length":
+                turn = replace(turn, end="tokens")
+            elif number + 1 < len(kept) and kept[number + 1]["tokens"] == written:
+                turn = unpacked_turn(kept[number + 1]["turn"])
+                spoken.messages += kept[number + 1]["messages"][1:]
+            else:
+                if environment is None:
+                    environment = self._opened()
+                    restore(environment, kept[number]["state"])
+                answer = await self._step(environment, spoken.messages)
+                turn = self._answered(spoken, turn, answer, sample.tokens, left)
+                more = {"turn": packed_turn(turn), "tokens": written}
+                self._keep(call, key, spoken, said, more, environment)
+            spoken.add(turn, sample)
+        call.feed.leave()
+        return spoken
+
+    def _keep(
+        self,
+        call: _Call,
+        key: Key,
+        spoken: _Spoken,
+        said: int,
+        entry: dict[str, Any],
+        environment: Environment,
+    ) -> None:
+        """Keep the opening, or the answer to a turn, with the messages since `said`."""
+        if call.ledger is not None:
+            number = len(spoken.turns) + ("turn" in entry)
+            entry |= {"messages": spoken.messages[said:], "state": state_of(environment)}
+            call.ledger.keep(key, number, self._sampler.version, entry)
+
+    async def _begun(self, environment: Environment, problem: Problem) -> _Spoken:
+        """A new conversation.
+
+        Raises:
+            ConfigError: its opening leaves no room for a turn.
+            RunError: the environment failed.
+        """
+        ids, messages = self._speech.opening(problem, await self._reset(environment, problem))
+        if self._context is not None and len(ids) >= self._context:
+            raise ConfigError(
+                f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no room"
+                f" for a turn: a conversation has at most {self._context}. Leave out long prompts"
+            )
+        return _Spoken(array("i", ids), messages)
+
+    async def _reset(self, environment: Environment, problem: Problem) -> list[Message] | None:
+        """The messages with which an environment begins.
+
+        Raises:
+            RunError: it failed, or returned something else.
+        """
+        name = type(environment).__name__
+        try:
+            said = await called(environment.reset, problem, deadline=self.settings.deadline)
+        except Exception as error:
+            raise RunError(
+                f"{name}.reset failed on problem {problem.id!r}: {type(error).__name__}: "
+                f"{shown(error, str)}"
+            ) from error
+        return None if said is None else checked_messages(said, f"{name}.reset returned")
+
+    async def _drawn(
+        self, call: _Call, spoken: _Spoken, key: Key, place: _Place
+    ) -> tuple[Sample, tuple[int, int | None]]:
+        """The next turn, and the tokens that are left then: of the policy, and in all.
+
+        Raises:
+            RunError: the weights have changed.
+        """
+        read = spoken.read()
+        policy = call.settings.max_tokens - len(spoken.tokens)
+        whole = None if self._context is None else self._context - len(read)
+        seed = derive_seed(*key, "turn", len(spoken.turns))
+        answer = self._loop.create_future()
+        most = policy if whole is None else min(policy, whole)
+        call.feed.put(Request(place, answer, read, seed, most))
+        sample: Sample = await answer
+        if spoken.turns and sample.weight_version != spoken.version:
+            raise RunError("the weights changed during a conversation")
+        size = len(sample.tokens)
+        return sample, (policy - size, None if whole is None else whole - size)
+
+    def _answered(
+        self,
+        spoken: _Spoken,
+        turn: TurnRecord,
+        answer: Turn | str,
+        tokens: array[int],
+        left: tuple[int, int | None],
+    ) -> TurnRecord:
+        """The turn with what the environment said to it; an answer that is text is its failure.
+
+        `left` are the tokens that the policy may still write, and those that are left in all.
+        """
+        if isinstance(answer, str):
+            use = ToolUse("step", "timeout" if answer == "timeout" else "error")
+            return replace(turn, uses=(use,), end="broken")
+        heard = answer.observation
+        messages = [{"role": "user", "content": heard}] if isinstance(heard, str) else [*heard]
+        turn = replace(
+            turn,
+            observation="\n".join(str(each["content"]) for each in messages),
+            reward=float(answer.reward),
+            correct=answer.correct,
+            uses=tuple(answer.uses),
+        )
+        if answer.done:
+            return replace(turn, end="done")
+        failed = sum(bool(use.error) for each in (*spoken.turns, turn) for use in each.uses)
+        if self.settings.max_errors is not None and failed > self.settings.max_errors:
+            return replace(turn, end="errors")
+        if len(spoken.turns) + 1 >= self.settings.max_turns:
+            return replace(turn, end="turns")
+        observed = array("i", self._speech.after(messages, tokens))
+        if left[0] < 1 or (left[1] is not None and len(observed) >= left[1]):
+            return replace(turn, end="tokens")
+        spoken.messages += messages
+        return replace(turn, observed=observed)
+
+    async def _step(self, environment: Environment, messages: list[Message]) -> Turn | str:
+        """What the environment answers; a text if it fails.
+
+        Raises:
+            RunError: it returned something that is no turn.
+        """
+        name = type(environment).__name__
+        own = getattr(environment, "limits_calls", False)  # a call may wait for a free process
+        deadline = None if own else self.settings.deadline
+        try:
+            found = await called(environment.step, [*messages], deadline=deadline)
+        except TimeoutError:
+            why = "timeout"
+            what = f"{name}.step did not return within {self.settings.deadline:g} seconds"
+        except Exception as error:
+            why = f"error: {type(error).__name__}"
+            what = f"{name}.step failed: {type(error).__name__}: {shown(error, str)}"
+        else:
+            return checked_turn(found, name)
+        if why not in self._warned:
+            self._warned.add(why)
+            logger.warning("%s\nThe conversation ends. This is not shown again.", what)
+        return why
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of `Conversations.sample`."""
+
+    feed: Feed[Request]
+    settings: SamplingSettings
+    ledger: Ledger | None
+
+
+async def called(function: Callable[..., Any], *arguments: Any, deadline: float | None) -> Any:
+    """The result of a function: of an `async` one here, of another one in a daemon thread.
+
+    A thread that does not end is left alone.
+
+    Raises:
+        TimeoutError: it did not return in time.
+        Exception: of the function.
+    """
+    async with asyncio.timeout(deadline):
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        result = await asyncio.wrap_future(DaemonThreads().submit(function, *arguments))
+        return await result if inspect.isawaitable(result) else result
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _first(failed: BaseExceptionGroup[Any]) -> BaseException:
+    """The first error in a group of errors."""
+    first = failed.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def state_of(environment: Any) -> Any:
+    """What an environment must be given back after its process was killed; None = unknown.
+
+    It is what its method `state` returns, or else its attributes, where they are plain data.
+    """
+    try:
+        own = getattr(environment, "state", None)
+        found = own() if callable(own) else dict(vars(environment))
+        text = json.dumps(found, allow_nan=False)
+        return found if json.loads(text) == found else None
+    except Exception:
+        return None
+
+
+def restore(environment: Any, state: Any) -> None:
+    """Give an environment what `state_of` returned."""
+    own = getattr(environment, "restore", None)
+    if callable(own):
+        own(state)
+    else:
+        vars(environment).update(state)
