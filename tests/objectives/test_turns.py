@@ -288,6 +288,14 @@ def test_explain_says_what_is_wrong_with_a_baseline_of_turns(objective, notes) -
     assert all(part in note for part, note in zip(notes, found, strict=True))
 
 
+@pytest.mark.parametrize("settings", [{}, {"advantage": LeaveOneOut(), "shape": OWN_MEAN}])
+def test_a_group_of_equal_rewards_is_kept_if_its_turns_have_advantages(settings) -> None:
+    batch = conversations([[1.0, 0.0], [0.0, 1.0]])
+    assert credit(batch, LeaveOneOut()) == [0.0] * 4
+    assert any(credit(batch, **settings))
+    assert Objective(**{"advantage": TurnReturn(), **settings}).scores_alone
+
+
 def test_what_reads_turns_says_so() -> None:
     needs = Objective(advantage=TurnReturn()).needs.plan
     assert {"rewards", "turn", "turn_reward"} <= needs
