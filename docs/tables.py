@@ -30,7 +30,7 @@ from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import COLUMNS, Level, Number, Rule, operators
-from rlobj.objectives.rules.columns import BY_RESPONSE, FUNCTIONS
+from rlobj.objectives.rules.columns import FUNCTIONS, LEVELS
 from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
@@ -256,7 +256,7 @@ def columns_table() -> str:
         (
             f"`{name}`",
             md.cell(meaning),
-            "response" if name in BY_RESPONSE else "token",
+            LEVELS.get(name, "token"),
             ", ".join(f"`{column}`" for column in reads) or "none",
         )
         for name, (meaning, reads) in COLUMNS.items()

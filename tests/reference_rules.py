@@ -26,10 +26,12 @@ from rlobj.objectives.rules.expression import rounded_share
 
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"
-RANKED = {"token": Level.TOKEN, "response": Level.RESPONSE}
+RANKED = {"token": Level.TOKEN, "turn": Level.TURN, "response": Level.RESPONSE}
+OF_UNIT = {"position": Level.TOKEN, "turn": Level.TURN, "group_turn": Level.TURN}
 
 Outcome = bool | str | None
-Place = tuple[int, int | None]  # response and token; no token: the response as a whole
+Place = tuple[int, Any]
+"""A response and its token t; (i, None) is the response, and (i, ("turn", k)) is its turn k."""
 
 
 class Close(Exception):
@@ -186,9 +188,10 @@ class Reference:
         self._alive.append(expression)
         places = self.tokens(self.decided)
         for node in expression.walk():
-            read = [*places, *self.wholes] if node.level < Level.TOKEN else places
+            read = [*places, *(self.places(Level.TURN) if node.level < Level.TOKEN else [])]
+            read += self.wholes if node.level < Level.TURN else []
             if type(node).__name__ == "Scan":
-                self.values(node.value, places)
+                self.values(node.value, self.places(node.level))
             elif type(node).__name__ in ("Aggregate", "Quantile", "Rank"):
                 [self.number(node, place) for place in read]
             elif type(node).__name__ in ("Quantified", "Cut", "MeanCut", "Sample"):
@@ -213,27 +216,39 @@ class Reference:
         """The name of the population that a place belongs to."""
         group = self.groups[place[0]]
         names = {"update": 0, "group": group, "position": (group, place[1]), "response": place[0]}
+        if by in ("turn", "group_turn"):
+            turn = self.lift(place, Level.TURN)
+            return turn if by == "turn" else (group, turn[1])
         return names[by]
 
+    def lift(self, place: Place, level: Level) -> Place:
+        """The turn or the response that a place lies in."""
+        if level == Level.TURN and isinstance(place[1], int):
+            return place[0], ("turn", self.listed("turn")[self.row(place)])
+        return (place[0], None) if level == Level.RESPONSE else place
+
+    def places(self, level: Level) -> list[Place]:
+        """All decided tokens, turns with tokens, or responses."""
+        tokens = self.tokens(self.decided)
+        if level == Level.RESPONSE:
+            return self.wholes
+        return list(dict.fromkeys(self.lift(place, level) for place in tokens))
+
     def members(self, node: Any, level: Level, unit: Hashable) -> list[Place]:
-        """Decided tokens or responses of a unit that are in `within`."""
-        if node.by == "position":
-            tokens = self.tokens(self.decided)
-            places = [place for place in tokens if self.unit("position", place) == unit]
-            return [place for place in places if self.inside(node.within, place)]
-        responses = [i for i in self.decided if self.unit(node.by, (i, None)) == unit]
-        places = self.tokens(responses)
-        if level < Level.TOKEN:
-            places = [(i, None) for i in responses]
+        """Decided tokens, turns or responses of a unit that are in `within`."""
+        level = max(level, OF_UNIT.get(node.by, Level.RESPONSE))
+        places = [place for place in self.places(level) if self.unit(node.by, place) == unit]
         return [place for place in places if self.inside(node.within, place)]
 
     def inside(self, within: Expr | None, place: Place) -> bool:
-        """Whether a token is in `within`, or a response: with one token, or as a whole."""
+        """Whether a token is in `within`, or a turn or response: with one token, or as a whole."""
         if within is None:
             return True
-        if place[1] is None and within.level == Level.TOKEN:
-            tokens = [self.inside(within, token) for token in self.tokens([place[0]])]
-            return any(tokens)
+        level = Level.RESPONSE if place[1] is None else Level.TURN
+        if not isinstance(place[1], int) and within.level > level:
+            tokens = [x for x in self.tokens([place[0]]) if self.lift(x, level) == place]
+            held = [self.inside(within, token) for token in tokens]  # evaluates all of them
+            return any(held)
         return self.known(within, place) is True
 
     def known(self, rule: Expr, place: Place) -> bool | None:
@@ -307,8 +322,14 @@ class Reference:
         if name == "length":
             return Approximate(self.lengths[i])
         if name == "position":
-            assert t is not None
+            assert isinstance(t, int)
             return Approximate(t)
+        if name.startswith("turn"):
+            turn = self.lift(place, Level.TURN)
+            own = [x for x in self.tokens([i]) if self.lift(x, Level.TURN) == turn]
+            reward = self.listed("turn_reward")[self.row(own[0])]
+            values = {"turn": turn[1][1], "turn_reward": reward}
+            return Approximate(values[name] if name in values else t - own[0][1])
         if name == "covariance":
             advantage = FUNCTIONS["-"](self.column("advantage", place), self.means["advantages"])
             logprob = FUNCTIONS["-"](self.column("logprob", place), self.means["logprobs"])
@@ -397,8 +418,8 @@ class Reference:
 
     def rank(self, node: Any, place: Place) -> Approximate | None:
         """(rank − 1)/(n − 1): the share of the others that are smaller; half of those that tie."""
-        tokens = node.by == "position" or node.of.level == Level.TOKEN
-        level, place = (Level.TOKEN, place) if tokens else (Level.RESPONSE, (place[0], None))
+        level = max(node.of.level, OF_UNIT.get(node.by, Level.RESPONSE))
+        place = self.lift(place, level)
         values = self.values(node.of, self.members(node, level, self.unit(node.by, place)))
         own = values.pop(place, None)
         if own is None or not values:
@@ -411,12 +432,13 @@ class Reference:
         return FUNCTIONS["/"](Approximate(sum(points)), Approximate(len(values)))
 
     def scan(self, node: Any, place: Place) -> Approximate | None:
-        i, t = place
-        assert t is not None
-        value, step = self.number(node.value, place), -1 if node.side == "prefix" else 1
-        if not 0 <= t + step < self.lengths[i]:
+        place, step = self.lift(place, node.level), -1 if node.side == "prefix" else 1
+        path = list(dict.fromkeys(self.lift(x, node.level) for x in self.tokens([place[0]])))
+        path = [x for x in path if self.unit(node.by, x) == self.unit(node.by, place)]
+        value, next_one = self.number(node.value, place), path.index(place) + step
+        if not 0 <= next_one < len(path):
             return value
-        before = self.number(node, (i, t + step))
+        before = self.number(node, path[next_one])
         decayed = before if node.decay == 1 else FUNCTIONS["*"](Approximate(node.decay), before)
         found = FUNCTIONS["+"](value, decayed)
         if found is None or not found.finite:
@@ -443,7 +465,7 @@ class Reference:
             case "Quantified":
                 return self.of_unit(self.quantified, node, place)
             case "Cut":
-                whole = (place[0], None) if node.of == "response" else place
+                whole = self.lift(place, RANKED[node.of])
                 return self.of_unit(self.cut, node, place).get(whole, False)
             case "MeanCut":
                 return self.of_unit(self.mean_cut, node, place).get(place, False)

@@ -35,11 +35,19 @@ from rlobj import (
     sign,
     sqrt,
     surprisal,
+    turn,
+    turn_reward,
     when,
 )
 from rlobj.config.presets import preset_names
 from rlobj.objectives import statistics
-from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized, LeaveOneOut
+from rlobj.objectives.advantages import (
+    Decoupled,
+    GroupCentered,
+    GroupNormalized,
+    LeaveOneOut,
+    TurnReturn,
+)
 from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum
 from rlobj.objectives.mismatch import Mask, Truncate
@@ -114,16 +122,21 @@ def awkward_batch(
     }
     undecided = rewards.isnan().repeat_interleave(lengths)
     positions = torch.cat([torch.arange(int(n)) for n in lengths])
-    turns = (positions // 3).double()
-    for values in (*columns.values(), *scores.values(), turns):
-        values[undecided] = NAN
+    stages = (positions // 3).double()
+    new, starts = draw(0, 2, 1, total), positions == 0
+    ends = new.cumsum(0)  # some turns have no token
+    columns["turn"] = ends - (ends - new)[starts].repeat_interleave(lengths[lengths > 0])
+    each = (1e4 * starts.cumsum(0) + columns["turn"]).unique(return_inverse=True)[1]
+    columns["turn_reward"] = draw(-1, 1, 0.5, total)[each]
+    for name, values in (*columns.items(), *scores.items(), ("stage", stages)):
+        values[undecided] = 0.0 if name == "turn" else NAN
     return TokenBatch(
         lengths=lengths,
         groups=torch.arange(responses) // 4 * 7 + 3,
         ids=torch.arange(responses),
         rewards=rewards,
         columns={
-            "turn": turns,
+            "stage": stages,
             "reference_entropy": 3 - columns["old_entropy"],
             **{name: values.to(dtype) for name, values in scores.items()},
         },
@@ -199,6 +212,8 @@ def compositions() -> dict[str, Objective]:
         ).replace(phase=parse("old_prob < 0.5")),
         "decoupled": base.replace(advantage=Decoupled(then=GroupNormalized(scale="batch"))),
         "decoupled, whitened": base.keep("advantage > 0").replace(advantage=Decoupled()),
+        "turn return": base.keep("advantage > 0").replace(advantage=TurnReturn(discount=0.5)),
+        "turn return, normalized": base.replace(advantage=TurnReturn(each=GroupNormalized())),
         "unclipped on length": Objective(
             surrogate=Unclipped(), keep="position < length / 2 and reward > 0"
         ),
@@ -226,7 +241,7 @@ def language() -> dict[str, Objective]:
     """One objective or more for each form of the rule language."""
     base = Objective(surrogate=Clip(low=0.2, high=0.28))
     gap = old_logprob - logprob
-    turns = Objective(columns=["turn"])
+    staged = Objective(columns=["stage"])
     return {
         "above the mean": base.keep(entropy > entropy.mean()),
         "mean within": base.keep(entropy > entropy.mean(within=advantage > 0)),
@@ -291,7 +306,13 @@ def language() -> dict[str, Objective]:
             "advantage >= 0"
         ),
         "shape by group": base.replace(shape="advantage * entropy / entropy.mean(by='group')"),
-        "own column": turns.keep("turn >= turn.mean(by='response')"),
+        "turns": base.keep(
+            turn_reward.suffix_sum(0.5).top(0.5, by="group_turn", of="turn")
+        ).reweight(1 + turn_reward.rank(by="group_turn") + prob.suffix_sum(by="turn") / length),
+        "shape of turns": base.replace(
+            shape="turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group_turn')"
+        ),
+        "own column": staged.keep("stage >= stage.mean(by='response')"),
         "custom rule": base.drop(Crowded()),
         "second of three phases": base.split(prob < 0.3).split(entropy > 1).phases[1],
         "geometric mismatch": base.replace(mismatch=Mask(level="geometric", low=0.95, high=1.05)),
@@ -320,8 +341,9 @@ def fitting(objective: Objective, table: TokenBatch) -> TokenBatch:
 fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
 counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
-levels = st.sampled_from(["update", "group", "position", "response"])
-cut_levels = st.sampled_from(["update", "group", "response"])
+levels = st.sampled_from(["update", "group", "position", "response", "turn", "group_turn"])
+whole_levels = st.sampled_from(["update", "group", "response"])
+cut_levels = whole_levels | st.sampled_from(["turn", "group_turn"])
 limits = st.sampled_from([0, 0.5, 1, 0.04, -1.25]) | st.floats(-10, 10)
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor", "linear"])
@@ -365,7 +387,7 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
         st.builds(
             lambda x, *s: x.quantile(*s, "response"),
             of_responses(numbers),
-            *(fractions, populations, cut_levels),
+            *(fractions, populations, whole_levels),
         ),
         st.builds(
             lambda x, *s: x.rank(*s),
@@ -376,6 +398,11 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
         st.builds(when, rules, numbers, numbers),
         st.builds(lambda x, decay: x.prefix_sum(decay), numbers, decays),
         st.builds(lambda x, decay: x.suffix_sum(decay), numbers, decays),
+        st.builds(
+            lambda x, decay: x.suffix_sum(decay, by="turn"),
+            numbers.filter(lambda x: x.level != Level.TURN),
+            decays,
+        ),
         *_aggregates(numbers, populations, "mean", "sum", "min", "max"),
         *_aggregates(rules, populations, "count", "share"),
     )
@@ -396,8 +423,10 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
         rules.map(lambda r: ~r),
         st.builds(_cut("top"), ranked(numbers), *settings),
         st.builds(_cut("bottom"), ranked(numbers), *settings),
-        st.builds(_cut("top"), of_responses(numbers), *settings, st.just("response")),
-        st.builds(_cut("bottom"), of_responses(numbers), *settings, st.just("response")),
+        st.builds(
+            _cut("top"), of_responses(numbers), *settings[:-1], whole_levels, st.just("response")
+        ),
+        st.builds(_cut("bottom"), of_turns(numbers), *settings, st.just("turn")),
         st.builds(_cut("bottom_to_mean"), ranked(numbers), limits, st.none() | rules, cut_levels),
         st.builds(
             lambda r, size, seed, of, round, least: r.sample(size, seed, of, round, least),
@@ -421,12 +450,18 @@ def ranked(numbers: Any) -> Any:
 def of_responses(numbers: Any) -> Any:
     """Numbers by which a cut may rank responses."""
     simple = st.sampled_from([reward, length, reward("format"), entropy.mean(by="response")])
+    return simple | ranked(numbers.filter(lambda x: x.level < Level.TURN))
+
+
+def of_turns(numbers: Any) -> Any:
+    """Numbers by which a cut may rank turns."""
+    simple = st.sampled_from([turn, turn_reward, turn_reward.suffix_sum(0.5)])
     return simple | ranked(numbers.filter(lambda x: x.level < Level.TOKEN))
 
 
 def expressions(depth: int = 3, constants: Any = constants) -> tuple[Any, Any]:
     """Strategies for (numbers, rules), built through the operators that users write."""
-    columns = st.sampled_from([*sorted(COLUMNS), "turn"]).map(column)
+    columns = st.sampled_from([*sorted(COLUMNS), "stage"]).map(column)
     names = st.sampled_from(["W", "M", "Beta_2"]).map(Controlled)
     rewards = st.sampled_from(["accuracy", "format"]).map(reward)
     numbers: Any = columns | columns | rewards | names | constants.map(Constant)

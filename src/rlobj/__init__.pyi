@@ -34,6 +34,7 @@ from rlobj.objectives.advantages import LengthWeighted as LengthWeighted
 from rlobj.objectives.advantages import MaximumLikelihood as MaximumLikelihood
 from rlobj.objectives.advantages import PassAtK as PassAtK
 from rlobj.objectives.advantages import QuantileBaseline as QuantileBaseline
+from rlobj.objectives.advantages import TurnReturn as TurnReturn
 from rlobj.objectives.controllers import AdaptiveGate as AdaptiveGate
 from rlobj.objectives.controllers import Controller as Controller
 from rlobj.objectives.controllers import Gate as Gate
@@ -85,6 +86,9 @@ from rlobj.objectives.rules.operators import sampler_gap as sampler_gap
 from rlobj.objectives.rules.operators import sign as sign
 from rlobj.objectives.rules.operators import sqrt as sqrt
 from rlobj.objectives.rules.operators import surprisal as surprisal
+from rlobj.objectives.rules.operators import turn as turn
+from rlobj.objectives.rules.operators import turn_position as turn_position
+from rlobj.objectives.rules.operators import turn_reward as turn_reward
 from rlobj.objectives.rules.operators import when as when
 from rlobj.objectives.surrogates import Cispo as Cispo
 from rlobj.objectives.surrogates import Clip as Clip

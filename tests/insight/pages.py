@@ -121,14 +121,14 @@ def random_update(place: tuple[int, int], responses: int, seed: int) -> UpdateTa
         collision=draw(tokens).abs().clamp(max=1),
         old_collision=draw(tokens).abs().clamp(max=1),
         advantages=draw(tokens),
-        columns={"turn": draw(tokens).round()},
+        columns={"stage": draw(tokens).round()},
     )
     ids = [list(range(int(n))) for n in lengths]
     return UpdateTable(
         step=place[0],
         update=place[1],
         table=table,
-        objective=Objective(columns=("turn",)),
+        objective=Objective(columns=("stage",)),
         state={"W": {"value": 0.3 * place[1]}},
         weights=torch.zeros(tokens),
         sequences=[([1, 2], each) for each in ids],
@@ -150,7 +150,7 @@ class PageFrame(Frame):
     functions = FUNCTIONS_OF_PAGES
 
 
-COLUMNS = ("turn", "logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs")
+COLUMNS = ("stage", "logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs")
 
 
 def frame_of(update: UpdateTable) -> PageFrame:
@@ -165,7 +165,7 @@ TOKEN_COLUMNS = (
 )
 OF_RECORDS = tuple(name for name in OWN_COLUMNS if name != "schema_version")
 OF_UPDATES = (
-    *("old_entropy", "length", "covariance", "ref_gap", "collision", "old_collision", "turn", "W"),
+    *("old_entropy", "length", "covariance", "ref_gap", "collision", "old_collision", "stage", "W"),
 )
 
 

@@ -124,6 +124,20 @@ TAUGHT = {
     "scores": {"teacher": {"run": "runs/x"}},
     "objective": {"shape": "advantage + clip(teacher_gap, -5, 5)"},
 }
+CONVERSES = {
+    "turns/mean": 1.6,
+    "tools/calls": 200.0,
+    "tools/errors": 10.0,
+    "tools/timeouts": 2.0,
+    "tools/used_share": 0.6,
+    "tools/accuracy_with": 0.7,
+    "tools/accuracy_without": 0.3,
+    "turns/at_turns": 0.05,
+    "turns/at_tokens": 0.05,
+    "turns/at_errors": 0.0,
+}
+CALCULATOR = {"environment": {"target": "calculator"}}
+NO_CALLS = {**CONVERSES, "tools/calls": 0.0, "tools/errors": 0.0, "tools/used_share": 0.0}
 SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("collapse", lambda step: {"reward/accuracy": 0.4 - 0.02 * min(max(step - 15, 0), 20)}, {}),
     ("collapse", lambda step: {"response/most_common": 0.9 if step > 20 else 0.0}, {}),
@@ -148,11 +162,35 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("teacher-trouble", {**TEACHER, "score/teacher/end_gap": -9.0}, TAUGHT),
     ("teacher-trouble", {**TEACHER, "score/teacher/one_sided": 0.99}, TAUGHT),
     ("teacher-trouble", {**TEACHER, "score/teacher/top_1pct": 0.6}, TAUGHT),
+    ("tool-never-called", {**NO_CALLS, "turns/mean": 1.0}, CALCULATOR),
+    ("tool-never-called", NO_CALLS, {"environment": {"tools": ["python"]}}),
+    ("tool-never-called", lambda step: NO_CALLS if step > 20 else CONVERSES, CALCULATOR),
+    ("called-in-vain", {**CONVERSES, "tools/errors": 150.0}, CALCULATOR),
+    ("called-in-vain", {**CONVERSES, "tools/accuracy_with": 0.3}, CALCULATOR),
+    ("turn-limit-reached", {**CONVERSES, "turns/at_turns": 0.4}, CALCULATOR),
+    ("turn-limit-reached", {**CONVERSES, **CUT, "turns/at_tokens": 0.7}, CALCULATOR),
+    ("turn-limit-reached", {**CONVERSES, "turns/at_errors": 0.3}, CALCULATOR),
 ]
 
 
 def test_a_teacher_that_only_guides_is_no_finding():
     assert names(watched(TEACHER, **TAUGHT)) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "evidence", "cure"),
+    [
+        ({"turns/at_turns": 0.4}, "40% of the conversations end at 16 turns", "max_turns=32"),
+        ({"turns/at_tokens": 0.4}, "end because they have 40 tokens", "max_tokens=80"),
+        ({"tools/errors": 150.0}, "750 of 1,000 calls failed in the last steps, 10", "deadline"),
+        ({"tools/accuracy_with": 0.3}, "accuracy 0.300, those that do not 0.300 (60%", "hard"),
+    ],
+)
+def test_findings_about_conversations_name_their_numbers_and_settings(change, evidence, cure):
+    settings = {**CALCULATOR, "sampling": {"max_tokens": 40}}
+    [found] = watched({**CONVERSES, **change}, **settings).findings.values()
+    assert evidence in found.evidence
+    assert cure in found.cure
 
 
 def test_rules_are_not_blamed_for_an_update_without_tokens():
@@ -194,6 +232,12 @@ def test_every_name_has_a_sick_run() -> None:
         ({"response/most_common": 0.6, "response/most_common_gold": 0.5}, {}),
         (lambda step: IDLE if step % 5 < 3 else {}, {}),  # dynamic sampling found no group
         (lambda s: {"reward/no_answer_share": 0.9 - s / 50, "reward/mean": 0.2 + s / 50}, {}),
+        (CONVERSES, CALCULATOR),
+        (NO_CALLS, {"environment": {"target": "mine.py:Game"}}),  # it answers without tools
+        ({**NO_CALLS, "turns/mean": 1.0, "reward/accuracy": 0.95}, CALCULATOR),  # solved without
+        (lambda s: {**CONVERSES, "tools/errors": 150.0 if s < 6 else 0.0}, CALCULATOR),
+        ({**CONVERSES, "tools/accuracy_with": 0.2, "tools/used_share": 0.02}, CALCULATOR),
+        ({**CONVERSES, "turns/at_tokens": 0.4, "response/truncated_right": 0.8}, CALCULATOR),
     ],
 )
 def test_what_is_sick_in_one_run_is_sound_in_another(change, settings):
@@ -329,7 +373,9 @@ def test_a_run_and_several_runs(tmp_path: Path) -> None:
     both = rlobj.diagnose([sound, str(sick)])
     assert [(each.run, len(each.findings)) for each in both.runs] == [(sound, 0), (sick, 1)]
     assert [finding.name for finding in both.findings] == ["truncation"]
-    assert both.runs[0].checked == tuple(name for name in CHECKS if name != "teacher-trouble")
+    of_others = {"teacher-trouble", "tool-never-called", "called-in-vain", "turn-limit-reached"}
+    assert both.runs[0].checked == tuple(name for name in CHECKS if name not in of_others)
+    assert both.runs[0].unchecked == ("teacher-trouble",)
     told = json.loads(both.to_json())["runs"][1]["findings"][0]
     assert (told["name"], told["since"], told["numbers"]["share"]) == ("truncation", 3, 0.5)
     assert "truncation, since step 3: 50% of the responses are cut" in str(both)

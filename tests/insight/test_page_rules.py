@@ -89,7 +89,7 @@ def test_random_rules_over_populations_select_the_tokens_that_an_objective_selec
     selected = 0
     for text, rows in zip(texts, found, strict=True):
         try:
-            with declared(("turn",)):
+            with declared(("stage",)):
                 rule = parse(text)
         except ConfigError:  # such as the mean of a constant
             assert isinstance(rows, dict), text

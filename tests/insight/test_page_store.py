@@ -74,7 +74,7 @@ def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(tmp
 
 def test_a_token_of_another_phase_is_shown_and_counts_nothing(tmp_path: Path) -> None:
     update = random_update((1, 1), 24, 0)
-    first, rest = Objective(split="entropy > 0.5", columns=("turn",)).phases
+    first, rest = Objective(split="entropy > 0.5", columns=("stage",)).phases
     tables = [UpdateTable(**{**vars(update), "objective": phase}) for phase in (first, rest)]
     pages = [PageRows(whole_rows(each, TEXTS), [], []) for each in tables]
     assert len(pages[0].rows) == len(pages[1].rows)
@@ -167,8 +167,8 @@ def test_hostile_texts_and_names_arrive_as_data(browser: Browser, tmp_path: Path
     columns = [{"text": text, "clause": text, "position": i} for i, text in enumerate(HOSTILE)]
     write_records(tmp_path, [dropped(**row) for row in columns])
     rows = read_rows(tmp_path).rows
-    name = 'turn"></script><img src=x onerror=alert(1)>\ud800'
-    rows = rows.append_column("turn", pyarrow.array(np.ones(len(rows), np.float32)))
+    name = 'stage"></script><img src=x onerror=alert(1)>\ud800'
+    rows = rows.append_column("stage", pyarrow.array(np.ones(len(rows), np.float32)))
     page = PageRows(rows, [{"step": 1, "update": 1, "state": {name: 1.0}}], [HOSTILE[0], name])
     browser.open(write_page(tmp_path / "page.html", page))
     found = awaited(

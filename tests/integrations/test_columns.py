@@ -31,8 +31,8 @@ def test_a_missing_column_is_refused_with_its_reader(preset: str, message: str) 
 
 
 def test_a_column_of_ones_own_is_refused_and_named() -> None:
-    mine = Objective(columns=["turn"], drop=column("turn") > 2)
-    with pytest.raises(ConfigError, match=r"'turn', which drop 'turn > 2' reads. It is a column"):
+    mine = Objective(columns=["stage"], drop=column("stage") > 2)
+    with pytest.raises(ConfigError, match=r"'stage', which drop 'stage > 2' reads. It is a column"):
         check_columns(mine, USUAL, "T")
 
 

@@ -56,7 +56,7 @@ def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> N
         ("lp-reg", "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj train` computes it"),
         ("otb", "'old_collision', which shape"),
         ("archer", r"KL of the preset archer reads. Set GRPOConfig\(beta=...\)"),
-        (Objective(columns=["turn"], drop=column("turn") > 1), "'turn', which drop"),
+        (Objective(columns=["stage"], drop=column("stage") > 1), "'stage', which drop"),
     ],
 )
 def test_an_objective_that_cannot_be_used_is_refused(

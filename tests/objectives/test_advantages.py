@@ -28,6 +28,7 @@ from rlobj.objectives.advantages import (
     MaximumLikelihood,
     PassAtK,
     QuantileBaseline,
+    TurnReturn,
 )
 from rlobj.objectives.joining import differ, merged_rewards
 
@@ -47,6 +48,7 @@ FAMILY = [
     ExpectedPassAtK(k=1),
     PassAtK(),
     QuantileBaseline(),
+    TurnReturn(),
 ]
 RELATIVE = [each for each in FAMILY if type(each).relative]
 by_name = pytest.mark.parametrize("estimate", FAMILY, ids=str)

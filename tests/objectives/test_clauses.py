@@ -15,7 +15,8 @@ from rlobj.objectives.statistics import SingleProcess
 OBJECTIVES = objectives()
 READ = (
     *("advantages", "logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "rewards"),
-    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "old_collision", "turn"),
+    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "old_collision", "stage"),
+    *("turn", "turn_reward"),
 )
 TABLE = {
     "lengths": [3, 3],
@@ -103,7 +104,7 @@ def test_each_clause_read_back_holds_on_its_tokens(name):
             where = clauses.codes == code
             if effect in ("dropped", "masked"):
                 assert (clauses.factor[where] == 0).all()
-            with declared(("turn",)):
+            with declared(("stage",)):
                 clause = parse(text)
             assert str(clause) == text
             frame = Frame([table], dict.fromkeys(READ, text), SingleProcess(), state)

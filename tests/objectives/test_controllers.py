@@ -155,14 +155,14 @@ def test_a_gate_can_read_any_number_of_the_rollout(of: str, parts: int) -> None:
 
 
 def test_a_gate_can_read_one_reward_and_a_column_of_the_user() -> None:
-    gate = {"kind": "gate", "of": "turn.max() + reward('b').mean()", "target": 3.0, "on": 2.0}
-    objective = Objective(columns=("turn",), controllers={"W": gate}, reweight="W")  # type: ignore[arg-type]
-    assert objective.needs.observe == {"turn"}
+    gate = {"kind": "gate", "of": "stage.max() + reward('b').mean()", "target": 3.0, "on": 2.0}
+    objective = Objective(columns=("stage",), controllers={"W": gate}, reweight="W")  # type: ignore[arg-type]
+    assert objective.needs.observe == {"stage"}
     assert objective.needs.rewards == {"b": "W"}
     table = four_tokens().replace(
         rewards=torch.tensor([[1.0, 0.0], [0.0, 1.0], [NAN, NAN]]),
         reward_names=("a", "b"),
-        columns={"turn": torch.tensor([0.0, 1, 2, 2, 9])},  # 9: undecided
+        columns={"stage": torch.tensor([0.0, 1, 2, 2, 9])},  # 9: undecided
     )
     assert objective.observe([table])["W"] == {"value": 2.0, "measured": 2.5}
 

@@ -229,14 +229,14 @@ def faults() -> dict[str, Fault]:
             "surrogate.high '76 - entropy' is not a number >= 0 at row",
         ),
         "own column absent": (
-            Objective(columns=["turn"]).keep("turn > 0"),
+            Objective(columns=["stage"]).keep("stage > 0"),
             on(1, lambda table: table.replace(columns={})),
-            "'turn'",
+            "'stage'",
         ),
         "own column absent on one rank": (
-            Objective(columns=["turn"]).keep("turn > 0"),
+            Objective(columns=["stage"]).keep("stage > 0"),
             alone(lambda table: table.replace(columns={})),
-            "needs the column 'turn'",
+            "needs the column 'stage'",
         ),
         "other names of rewards": (
             Objective(keep="reward('a') > 0"),

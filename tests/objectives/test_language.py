@@ -128,36 +128,36 @@ def test_shape_changes_the_surrogates_advantage_but_not_the_rules() -> None:
 
 
 def test_rules_read_columns_of_ones_own() -> None:
-    batch = tokens([2, 1], [-1.0, -2.0, -3.0], rewards=[1.0, 0.0], columns={"turn": [0, 1, 2]})
-    objective = Objective(columns=["turn"]).keep("turn > 0")
+    batch = tokens([2, 1], [-1.0, -2.0, -3.0], rewards=[1.0, 0.0], columns={"stage": [0, 1, 2]})
+    objective = Objective(columns=["stage"]).keep("stage > 0")
     assert (objective.plan([batch]).weights[0] != 0).tolist() == [False, True, True]
     assert objective.drop_rule is None
-    assert objective.keep_rule == (column("turn") > 0)
+    assert objective.keep_rule == (column("stage") > 0)
     assert Objective(**objective.model_dump(by_alias=True)) == objective
 
 
 def test_own_columns_follow_their_responses() -> None:
-    columns = {"turn": [5.0, 6, 7, 8], "level": [1, 2, 3]}
+    columns = {"stage": [5.0, 6, 7, 8], "level": [1, 2, 3]}
     batch = tokens([3, 0, 1], [-1.0, -2.0, -3.0, -4.0], columns=columns)
     parts = batch.split(3)
-    assert [part.columns["turn"].tolist() for part in parts] == [[5, 6, 7], [], [8]]
+    assert [part.columns["stage"].tolist() for part in parts] == [[5, 6, 7], [], [8]]
     assert TokenBatch.concat(parts).columns["level"].tolist() == [1, 1, 1, 3]
-    assert batch.select([2, 0]).columns["turn"].tolist() == [8, 5, 6, 7]
+    assert batch.select([2, 0]).columns["stage"].tolist() == [8, 5, 6, 7]
     mask = torch.tensor([[1, 1], [1, 0]])
-    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"turn": mask * 2.0, "x": [3, 4]})
-    assert padded.columns["turn"].tolist() == [2, 2, 2]
+    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"stage": mask * 2.0, "x": [3, 4]})
+    assert padded.columns["stage"].tolist() == [2, 2, 2]
     assert padded.columns["x"].tolist() == [3, 3, 4]
 
 
 def test_columns_that_are_not_declared_stay_unknown() -> None:
-    with pytest.raises(ConfigError, match=r"unknown name 'turm'\. Did you mean 'turn'"):
-        Objective(columns=["turn"], keep="turm > 0")
-    with pytest.raises(ConfigError, match="unknown name 'turn'"):
-        Objective(keep="turn > 0")
-    with pytest.raises(ConfigError, match="keep reads unknown 'turn'"):
-        Objective(keep=column("turn") > 0)
+    with pytest.raises(ConfigError, match=r"unknown name 'stag'\. Did you mean 'stage'"):
+        Objective(columns=["stage"], keep="stag > 0")
+    with pytest.raises(ConfigError, match="unknown name 'stage'"):
+        Objective(keep="stage > 0")
+    with pytest.raises(ConfigError, match="keep reads unknown 'stage'"):
+        Objective(keep=column("stage") > 0)
     for taken in ("entropy", "old_logprobs"):
-        with pytest.raises(ConfigError, match="expected new names such as 'turn' in lower case"):
+        with pytest.raises(ConfigError, match="expected new names such as 'stage' in lower case"):
             Objective(columns=[taken])
 
 
@@ -296,9 +296,9 @@ def test_a_python_equality_is_refused_with_the_reason() -> None:
 
 def test_a_text_in_place_of_a_list_is_refused_in_words_of_yaml() -> None:
     with pytest.raises(
-        ConfigError, match="columns: Input should be a list in brackets, got 'turn'"
+        ConfigError, match="columns: Input should be a list in brackets, got 'stage'"
     ):
-        Objective(columns="turn")  # type: ignore[arg-type]
+        Objective(columns="stage")  # type: ignore[arg-type]
 
 
 def test_a_rule_that_yaml_tore_at_its_comma_is_refused_with_advice() -> None:

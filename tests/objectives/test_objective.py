@@ -184,7 +184,7 @@ def test_needs_lists_exactly_the_columns_that_are_read(name: str) -> None:
     unread = optional - needs.observe - needs.plan - needs.loss
     least = whole.replace(**dict.fromkeys(unread))
     assert torch.equal(objective(least).loss, objective(whole).loss)
-    defaulted = {"logprobs", "old_logprobs", "rewards"}  # absent means on-policy
+    defaulted = {"logprobs", "old_logprobs", "rewards", "turn"}  # absent: on-policy, one turn
     for column in (needs.observe | needs.plan | needs.loss) - defaulted:
         absent: Any = {column: None} if hasattr(least, column) else {"columns": {}}
         with pytest.raises(BatchError, match=f"needs the column '{column}'"):

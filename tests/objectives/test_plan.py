@@ -25,6 +25,7 @@ from rlobj import (
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum, TokenMean
 from rlobj.objectives.penalties import KL, EntropyBonus
 from rlobj.objectives.surrogates import Reinforce
+from rlobj.objectives.tokens import COLUMN_NAMES
 
 OBJECTIVES = objectives()
 DAPO = load_preset("dapo").objective
@@ -47,7 +48,7 @@ def rebuilt(batch: TokenBatch, responses: Any) -> TokenBatch:
     mask = few.to_padded(torch.ones(len(few))) > 0
     columns = {name: getattr(few, name) for name in ("groups", "ids", "rewards")}
     for name, values in vars(few).items():
-        if isinstance(values, Tensor) and values.shape == few.logprobs.shape:
+        if name in COLUMN_NAMES and getattr(values, "shape", ()) == few.logprobs.shape:
             columns[name] = few.to_padded(values)
     return TokenBatch.from_padded(mask, **columns)
 

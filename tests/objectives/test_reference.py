@@ -25,7 +25,8 @@ CONTROLLERS = {"W": 1.25, "M": 0.75, "Beta_2": -0.5}
 STATE = {"update": UPDATE, **{name: {"value": value} for name, value in CONTROLLERS.items()}}
 COLUMNS = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "advantages", "rewards"),
-    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision", "turn"),
+    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision", "stage"),
+    *("turn", "turn_reward"),
     *("old_collision", "reference_entropy"),
 )
 coarse = st.sampled_from([-2, -1, -0.5, 0, 0.125, 0.25, 0.5, 1, 2, 3])

@@ -16,7 +16,7 @@ from rlobj import BatchError, Objective, TokenBatch, load_preset
 LOGPROBS = ("logprobs", "old_logprobs", "ref_logprobs", "sampler_logprobs", "proxy_logprobs")
 COLUMNS = (
     *("lengths", "groups", "ids", "rewards", "advantages", *LOGPROBS),
-    *("entropy", "old_entropy", "collision", "old_collision"),
+    *("entropy", "old_entropy", "collision", "old_collision", "turn", "turn_reward"),
 )
 TWO: dict[str, Any] = {"lengths": [2, 1], "groups": [0, 0], "logprobs": [-1.0, -2.0, -3.0]}
 
@@ -259,7 +259,7 @@ def test_an_update_with_no_decided_response_is_empty() -> None:
         table = leaf(tokens([2, 1], [NAN] * 3, rewards=[NAN, NAN], ids=[0, 1]))
         needed = {*objective.needs.plan, *objective.needs.loss, "old_entropy"}
         names = [*objective.columns, *(f"{name}_logprob" for name in objective.scores)]
-        empty = dict.fromkeys(needed - {"rewards", "logprobs", *names}, [NAN] * 3)
+        empty = dict.fromkeys(needed - {"rewards", "logprobs", "turn", *names}, [NAN] * 3)
         own = {key: torch.full((3,), NAN) for key in names}
         table = table.replace(**empty, columns=own)
         table = fitting(objective, table)
@@ -337,7 +337,7 @@ TWICE = {"rewards": torch.zeros(2, 2)}
         ({"old_logprobs": [-1.0, -1.0, "x"]}, "column 'old_logprobs' is 'x' at row 2"),
         ({"entropy": [True, False, True]}, "column 'entropy' must hold numbers, got torch.bool"),
         ({"advantages": [1.0, None]}, "column 'advantages' is None at row 1"),
-        ({"columns": {"turn": [1, "x", 2]}}, "column 'turn' is 'x' at row 1; expected a number"),
+        ({"columns": {"stage": [1, "x", 2]}}, "column 'stage' is 'x' at row 1; expected a number"),
     ],
 )
 def test_a_wrong_column_is_refused_with_its_name_and_row(
@@ -443,8 +443,8 @@ def test_from_padded_with_rewards_needs_groups(groups: dict[str, Any]) -> None:
         ({"columns": None}, "columns is None; expected names"),
         ({"columns": [1]}, r"columns is \[1\]; expected names"),
         ({"columns": {5: [1, 2]}}, "columns is"),
-        ({"columns": {"turn": None}}, "column 'turn' is None"),
-        ({"columns": {"turn": [1j, 2j]}}, "column 'turn' must hold numbers"),
+        ({"columns": {"stage": None}}, "column 'stage' is None"),
+        ({"columns": {"stage": [1j, 2j]}}, "column 'stage' must hold numbers"),
     ],
     ids=lambda value: str(value)[:40],
 )

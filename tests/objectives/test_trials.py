@@ -57,7 +57,7 @@ def test_the_tables_on_which_an_objective_fails_are_named_with_the_row(
         {"reweight": "entropy / entropy.mean()"},
         {"reweight": "surprisal / surprisal.mean()"},
         {"keep": "reward('right') > reward('right').mean()", "advantage": "decoupled"},
-        {"keep": "turn > 1", "columns": ["turn"]},
+        {"keep": "stage > 1", "columns": ["stage"]},
         {"mismatch": "truncate", "penalties": ["kl", "entropy_bonus", "proxy_kl"]},
     ],
     ids=str,

@@ -129,7 +129,7 @@ def test_two_processes_read_the_columns_of_one(policy, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "sections", "message"),
     [
-        ({"prob": "data"}, {}, "columns: expected new names such as 'turn' .* got 'prob'"),
+        ({"prob": "data"}, {}, "columns: expected new names such as 'stage' .* got 'prob'"),
         ({"rewards": "data"}, {}, "columns: expected new names .* got 'rewards'"),
         ({"spurious": "data"}, {}, "columns.spurious: the record has this column"),
         ({"step": "data"}, {}, "columns.step: the record has this column"),

@@ -233,8 +233,8 @@ def test_a_wrong_argument_is_named_with_what_was_expected(arguments, expected):
 
 
 def test_an_objective_with_columns_of_its_own_is_refused():
-    objective = rlobj.Objective(columns=["turn"]).keep("turn > 0")
-    with pytest.raises(ConfigError, match=r"objective.columns: turn: .* Set columns\.turn=data"):
+    objective = rlobj.Objective(columns=["stage"]).keep("stage > 0")
+    with pytest.raises(ConfigError, match=r"objective.columns: stage: .* Set columns\.stage=data"):
         rlobj.train(objective)
 
 

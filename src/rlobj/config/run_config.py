@@ -68,6 +68,9 @@ FindingName = Literal[
     "verifier-trouble",
     "wrong-group-size",
     "teacher-trouble",
+    "tool-never-called",
+    "called-in-vain",
+    "turn-limit-reached",
 ]
 
 
@@ -352,12 +355,6 @@ class RunConfig(Model):
                 "one reward has no name and no weight; expected a list: [{name: NAME, ...}]",
             ),
             (
-                isinstance(self.environment.at_limit, float) and self.rewards.names is not None,
-                "environment.at_limit",
-                "with several rewards no number stands for all of them; expected undecided or "
-                "graded",
-            ),
-            (
                 self.model.name is not None and self.data.source is None,
                 "data.source",
                 f"model '{self.model.name}' needs problems to train on: data=FILE.jsonl, a hub "
@@ -402,6 +399,13 @@ class RunConfig(Model):
                 problems.append((f"objective.{field}", f"there is no reward '{name}'.{known}"))
         if problems:
             raise InvalidFields(problems)
+        return self
+
+    @model_validator(mode="after")
+    def _one_reward_at_a_limit(self) -> RunConfig:
+        if isinstance(self.environment.at_limit, float) and self.rewards.names is not None:
+            text = "a number cannot stand for several rewards; expected graded or undecided"
+            raise InvalidFields([("environment.at_limit", text)])
         return self
 
     def evaluation_settings(self) -> SamplingSettings:

@@ -1,4 +1,14 @@
+from rlobj.conversations.box import ToolError as ToolError
+from rlobj.conversations.box import calculator as calculator
+from rlobj.conversations.box import python as python
+from rlobj.conversations.calls import CallReader as CallReader
 from rlobj.conversations.environment import Environment as Environment
 from rlobj.conversations.environment import Message as Message
 from rlobj.conversations.environment import Turn as Turn
+from rlobj.conversations.methods import MethodEnvironment as MethodEnvironment
+from rlobj.conversations.methods import ToolEnvironment as ToolEnvironment
+from rlobj.conversations.methods import adapted as adapted
+from rlobj.conversations.pool import ToolPool as ToolPool
+from rlobj.conversations.pool import ToolResult as ToolResult
+from rlobj.conversations.rendering import Rendering as Rendering
 from rlobj.conversations.settings import EnvironmentSettings as EnvironmentSettings

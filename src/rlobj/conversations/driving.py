@@ -9,7 +9,6 @@ conversation when it is known, so that a slow tool holds up its own conversation
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import json
 import logging
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.processes import DaemonThreads
 from rlobj.base.targets import shown
 from rlobj.conversations.environment import (
     Environment,
@@ -36,6 +36,9 @@ from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Sample, Sampler, SamplingSettings, derive_seed
 
 logger = logging.getLogger(__name__)
+
+_Place = tuple[int, int]
+"""The number of a problem in a call, and that of the conversation about it."""
 
 
 @dataclass
@@ -57,15 +60,12 @@ class _Spoken:
     logprobs: array[float] = field(default_factory=lambda: array("f"))
     version: int = -1
 
-    @property
-    def ended(self) -> bool:
-        return bool(self.turns and self.turns[-1].end)
-
-    def add(self, turn: TurnRecord, tokens: array[int], logprobs: array[float]) -> None:
+    def add(self, turn: TurnRecord, sample: Sample) -> None:
         """Add a turn."""
         self.turns.append(turn)
-        self.tokens += tokens
-        self.logprobs += logprobs
+        self.tokens += sample.tokens
+        self.logprobs += sample.logprobs
+        self.version = sample.weight_version
 
     def read(self) -> array[int]:
         """All token ids that the policy has read and written."""
@@ -116,7 +116,8 @@ class Conversations:
         """End the event loop."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(2)
+            self._thread.join()
+        self._loop.close()
 
     def sample(
         self,
@@ -148,13 +149,14 @@ class Conversations:
         """
         if not self._thread.is_alive():
             self._thread.start()
-        feed: Feed[Request] = Feed(expected=len(problems) * count)
+        feed: Feed[Request] = Feed(sources=len(problems) * count)
         call = _Call(feed, settings, ledger)
         groups: list[list[Sample | None]] = [[None] * count for _ in problems]
 
         async def one(index: int, number: int) -> None:
             key = (seeds[index], number)
-            groups[index][number] = (await self._converse(call, problems[index], key)).sample()
+            spoken = await self._converse(call, problems[index], key, (index, number))
+            groups[index][number] = spoken.sample()
             group = [each for each in groups[index] if each is not None]
             if done is not None and len(group) == count:
                 done(index, group)
@@ -182,56 +184,69 @@ class Conversations:
     def _arrived(self, request: Request, sample: Sample) -> None:
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
 
-    async def _converse(self, call: _Call, problem: Problem, key: Key) -> _Spoken:
-        environment, spoken = await self._begun(call, problem, key)
-        while not spoken.ended:
-            assert environment is not None
-            said = len(spoken.messages)
-            await self._turn(call, environment, spoken, key)
-            if call.ledger is not None:
-                size = spoken.turns[-1].size
-                entry = {
-                    "messages": spoken.messages[said:],
-                    "turn": packed_turn(spoken.turns[-1]),
-                    "tokens": to_text(spoken.tokens[len(spoken.tokens) - size :]),
-                    "logprobs": to_text(spoken.logprobs[len(spoken.logprobs) - size :]),
-                    "state": None if spoken.ended else state_of(environment),
-                }
-                call.ledger.keep(key, len(spoken.turns), spoken.version, entry)
-        return spoken
-
-    async def _begun(
-        self, call: _Call, problem: Problem, key: Key
-    ) -> tuple[Environment | None, _Spoken]:
-        """The conversation as it was kept; or a new one, with its opening."""
+    async def _converse(self, call: _Call, problem: Problem, key: Key, place: _Place) -> _Spoken:
+        """Hold a conversation; answers that were kept are not asked for again."""
         version = self._sampler.version
         kept = call.ledger.found(key, version) if call.ledger is not None else []
+        environment = None
         if kept:
             spoken = _Spoken(from_text("i", kept[0]["prompt"]), kept[0]["messages"])
-            for entry in kept[1:]:
-                arrays = from_text("i", entry["tokens"]), from_text("f", entry["logprobs"])
-                spoken.add(unpacked_turn(entry["turn"]), *arrays)
-                spoken.messages += entry["messages"]
-                spoken.version = version
-            if spoken.ended:
-                return None, spoken
-            if kept[-1]["state"] is not None:
-                environment = self._opened()
-                restore(environment, kept[-1]["state"])
-                return environment, spoken
-        environment = self._opened()
-        said = await self._reset(environment, problem)
-        ids, messages = self._speech.opening(problem, said)
+        else:
+            environment = self._opened()
+            spoken = await self._begun(environment, problem)
+            self._keep(call, key, spoken, 0, {"prompt": to_text(spoken.prompt)}, environment)
+        while not (spoken.turns and spoken.turns[-1].end):
+            number, said = len(spoken.turns), len(spoken.messages)
+            sample, left = await self._drawn(call, spoken, key, place)
+            spoken.messages.append(self._speech.spoken(sample))
+            turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
+            written = to_text(sample.tokens)
+            if sample.finish == "length":
+                turn = replace(turn, end="tokens")
+            elif number + 1 < len(kept) and kept[number + 1]["tokens"] == written:
+                turn = unpacked_turn(kept[number + 1]["turn"])
+                spoken.messages += kept[number + 1]["messages"][1:]
+            else:
+                if environment is None:
+                    environment = self._opened()
+                    restore(environment, kept[number]["state"])
+                answer = await self._step(environment, spoken.messages)
+                turn = self._answered(spoken, turn, answer, sample.tokens, left)
+                more = {"turn": packed_turn(turn), "tokens": written}
+                self._keep(call, key, spoken, said, more, environment)
+            spoken.add(turn, sample)
+        call.feed.leave()
+        return spoken
+
+    def _keep(
+        self,
+        call: _Call,
+        key: Key,
+        spoken: _Spoken,
+        said: int,
+        entry: dict[str, Any],
+        environment: Environment,
+    ) -> None:
+        """Keep the opening, or the answer to a turn, with the messages since `said`."""
+        if call.ledger is not None:
+            number = len(spoken.turns) + ("turn" in entry)
+            entry |= {"messages": spoken.messages[said:], "state": state_of(environment)}
+            call.ledger.keep(key, number, self._sampler.version, entry)
+
+    async def _begun(self, environment: Environment, problem: Problem) -> _Spoken:
+        """A new conversation.
+
+        Raises:
+            ConfigError: its opening leaves no room for a turn.
+            RunError: the environment failed.
+        """
+        ids, messages = self._speech.opening(problem, await self._reset(environment, problem))
         if self._context is not None and len(ids) >= self._context:
             raise ConfigError(
                 f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no room"
                 f" for a turn: a conversation has at most {self._context}. Leave out long prompts"
             )
-        spoken = _Spoken(array("i", ids), messages)
-        if call.ledger is not None:
-            opening = {"prompt": to_text(spoken.prompt), "messages": messages}
-            call.ledger.keep(key, 0, version, {**opening, "state": state_of(environment)})
-        return environment, spoken
+        return _Spoken(array("i", ids), messages)
 
     async def _reset(self, environment: Environment, problem: Problem) -> list[Message] | None:
         """The messages with which an environment begins.
@@ -249,29 +264,26 @@ class Conversations:
             ) from error
         return None if said is None else checked_messages(said, f"{name}.reset returned")
 
-    async def _turn(self, call: _Call, environment: Environment, spoken: _Spoken, key: Key) -> None:
-        """One turn of the policy, and the answer to it."""
-        read, number = spoken.read(), len(spoken.turns)
-        room = call.settings.max_tokens - len(spoken.tokens)
-        if self._context is not None:
-            room = min(room, self._context - len(read))
-        seed = derive_seed(*key, "turn", number)
+    async def _drawn(
+        self, call: _Call, spoken: _Spoken, key: Key, place: _Place
+    ) -> tuple[Sample, tuple[int, int | None]]:
+        """The next turn, and the tokens that are left then: of the policy, and in all.
+
+        Raises:
+            RunError: the weights have changed.
+        """
+        read = spoken.read()
+        policy = call.settings.max_tokens - len(spoken.tokens)
+        whole = None if self._context is None else self._context - len(read)
+        seed = derive_seed(*key, "turn", len(spoken.turns))
         answer = self._loop.create_future()
-        call.feed.put(Request(answer, read, seed, room))
+        most = policy if whole is None else min(policy, whole)
+        call.feed.put(Request(place, answer, read, seed, most))
         sample: Sample = await answer
         if spoken.turns and sample.weight_version != spoken.version:
             raise RunError("the weights changed during a conversation")
-        spoken.version = sample.weight_version
-        spoken.messages.append(self._speech.spoken(sample))
-        turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
-        if sample.finish == "length":
-            turn = replace(turn, end="tokens")
-        else:
-            answer = await self._step(environment, spoken.messages)
-            left = None if self._context is None else self._context - len(read) - turn.size
-            left = (room - turn.size, left)
-            turn = self._answered(spoken, turn, answer, sample.tokens, left)
-        spoken.add(turn, sample.tokens, sample.logprobs)
+        size = len(sample.tokens)
+        return sample, (policy - size, None if whole is None else whole - size)
 
     def _answered(
         self,
@@ -316,12 +328,14 @@ class Conversations:
         Raises:
             RunError: it returned something that is no turn.
         """
-        name, deadline = type(environment).__name__, self.settings.deadline
+        name = type(environment).__name__
+        own = getattr(environment, "limits_calls", False)  # a call may wait for a free process
+        deadline = None if own else self.settings.deadline
         try:
             found = await called(environment.step, [*messages], deadline=deadline)
         except TimeoutError:
             why = "timeout"
-            what = f"{name}.step did not return within {deadline:g} seconds"
+            what = f"{name}.step did not return within {self.settings.deadline:g} seconds"
         except Exception as error:
             why = f"error: {type(error).__name__}"
             what = f"{name}.step failed: {type(error).__name__}: {shown(error, str)}"
@@ -342,7 +356,7 @@ class _Call:
     ledger: Ledger | None
 
 
-async def called(function: Callable[..., Any], *arguments: Any, deadline: float) -> Any:
+async def called(function: Callable[..., Any], *arguments: Any, deadline: float | None) -> Any:
     """The result of a function: of an `async` one here, of another one in a daemon thread.
 
     A thread that does not end is left alone.
@@ -351,24 +365,10 @@ async def called(function: Callable[..., Any], *arguments: Any, deadline: float)
         TimeoutError: it did not return in time.
         Exception: of the function.
     """
-    loop = asyncio.get_running_loop()
     async with asyncio.timeout(deadline):
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
-        future = loop.create_future()
-
-        def work() -> None:
-            try:
-                found = True, function(*arguments)
-            except BaseException as error:
-                found = False, error
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_settle, future, found)
-
-        threading.Thread(target=work, name="environment", daemon=True).start()
-        good, result = await future
-        if not good:
-            raise result if isinstance(result, Exception) else RunError(repr(result))
+        result = await asyncio.wrap_future(DaemonThreads().submit(function, *arguments))
         return await result if inspect.isawaitable(result) else result
 
 

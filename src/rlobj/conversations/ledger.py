@@ -1,6 +1,7 @@
-"""The turns of conversations on disk, so that a run that was killed asks no tool twice.
+"""The answers of environments on disk, so that a run that was killed asks no tool twice.
 
-One line per turn: the CRC-32 of the rest, then a JSON object.
+One line per answer: the CRC-32 of the rest, then a JSON object. What the policy says is drawn
+again: the engine gives the same tokens, and the same log-probs, for the same requests.
 """
 
 from __future__ import annotations
@@ -44,13 +45,20 @@ class Ledger:
         self._file: Any = None
 
     def found(self, key: Key, version: int) -> list[dict[str, Any]]:
-        """What was kept of a conversation, in order: its opening, then its turns."""
+        """What was kept of a conversation: its opening, then the answers to its turns.
+
+        Nothing, if the state of its environment is not known after one of them.
+        """
         if self._found is None:
             self._found = {}
             for path in sorted(self._folder.glob(_FILES)):
                 self._read(path)
         entries = [each for each in self._found.get(key, ()) if each["version"] == version]
-        return entries if [each["number"] for each in entries] == [*range(len(entries))] else []
+        whole = [each["number"] for each in entries] == [*range(len(entries))]
+        known = all(
+            each["state"] is not None or each.get("turn", {}).get("end") for each in entries
+        )
+        return entries if whole and known else []
 
     def _read(self, path: Path) -> None:
         assert self._found is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
@@ -10,8 +11,9 @@ from rlobj.base.targets import import_target
 from rlobj.conversations.calculator import Calculator
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message
+from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.data import Chat, Problem, encode_prompt
+from rlobj.data import Chat, Problem
 from rlobj.samplers import Sample, Sampler
 
 ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"calculator": Calculator}
@@ -22,21 +24,19 @@ class Speech:
     """What is said in a conversation: as messages, and as token ids.
 
     Args:
-        tokenizer: of the policy.
-        chat: how prompts go through the chat template; None = they do not.
+        rendering: of messages.
         text: problem -> the text of its prompt.
     """
 
-    def __init__(self, tokenizer: Any, chat: Chat | None, text: Callable[[Problem], str]) -> None:
-        self._tokenizer, self._chat, self._text = tokenizer, chat, text
+    def __init__(self, rendering: Rendering, text: Callable[[Problem], str]) -> None:
+        self._rendering, self._text = rendering, text
 
     def opening(
         self, problem: Problem, said: Sequence[Message] | None
     ) -> tuple[list[int], list[Message]]:
         """The token ids that the policy reads first, and the messages that they are."""
         messages = [{"role": "user", "content": self._text(problem)}] if said is None else [*said]
-        text = "".join(str(each["content"]) for each in messages)
-        return encode_prompt(self._tokenizer, text, self._chat), messages
+        return self._rendering.opening(messages, trusted=said is None), messages
 
     def spoken(self, sample: Sample) -> Message:
         """The message of a turn of the policy."""
@@ -44,31 +44,42 @@ class Speech:
 
     def after(self, messages: Sequence[Message], tokens: Sequence[int]) -> list[int]:
         """The token ids that follow a turn of the policy, which had these tokens."""
-        text = "".join(str(each["content"]) for each in messages)
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._rendering.after(messages, tokens[-1] if len(tokens) else None)
 
 
+@contextmanager
 def open_conversations(
     settings: EnvironmentSettings,
     sampler: Sampler,
-    speech: Speech,
+    tokenizer: Any,
+    chat: Chat | None,
+    text: Callable[[Problem], str],
+    *,
     given: Callable[[], Any] | None = None,
+    functions: Sequence[Callable[..., Any]] = (),
     context: int | None = None,
-) -> Conversations:
-    """Open what the settings name.
+) -> Iterator[Conversations]:
+    """Open what the settings name, and close it afterwards.
 
     Args:
         settings: of the run.
         sampler: draws turns.
-        speech: the policy's.
+        tokenizer: the policy's.
+        chat: how prompts go through the chat template; None = they do not.
+        text: problem -> the text of its prompt.
         given: makes an environment, in place of the one that the settings name.
+        functions: tools besides those that the settings name.
         context: see `Conversations`.
 
     Raises:
         ConfigError: no such environment or tool, or the chat template cannot be used.
     """
     made = given or _named(str(settings.target))
-    return Conversations(sampler, made, speech, settings, context)
+    speech = Speech(Rendering(tokenizer, chat), text)
+    conversations = Conversations(sampler, made, speech, settings, context)
+    with ExitStack() as stack:
+        stack.callback(conversations.close)
+        yield conversations
 
 
 def _named(target: str) -> Callable[[], Environment]:

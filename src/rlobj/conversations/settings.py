@@ -27,9 +27,9 @@ class EnvironmentSettings(Model):
     """turns of the policy; the conversation ends after the last one"""
     max_errors: int | None = Field(default=None, ge=0)
     """calls of tools that may fail in one conversation; one more ends it; null = any number"""
-    at_limit: float | Literal["undecided", "graded"] = "undecided"
-    """the response whose conversation reached a limit of turns, tokens or errors: undecided, graded
-    as it is, or this reward"""
+    at_limit: float | Literal["graded", "undecided"] = "graded"
+    """the response whose conversation reached a limit of turns, tokens or errors: graded as it is,
+    undecided (not trained on), or this reward"""
     deadline: float = Field(default=30.0, gt=0, le=86_400)
     """time limit of one call of a tool, or of one step of an environment, in seconds"""
     max_output: int = Field(default=4096, ge=1)

@@ -333,18 +333,38 @@ class Chat:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-        """The conversation up to the start of the assistant's message.
+        """`rendered` for one message of the user."""
+        return self.rendered(tokenizer, [{"role": "user", "content": text}])
+
+    def rendered(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        more: bool = True,
+    ) -> str:
+        """The text of a conversation.
+
+        Args:
+            tokenizer: has the chat template.
+            messages: `system` precedes them if they have no system message of their own.
+            tools: JSON schemas of the tools that the template describes.
+            more: end with the start of the assistant's next message.
 
         Raises:
             ConfigError: the template fails, such as one that refuses a system message.
         """
-        messages = [{"role": "user", "content": text}]
-        if self.system is not None:
-            messages.insert(0, {"role": "system", "content": self.system})
+        if self.system is not None and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": self.system}, *messages]
         try:
             return str(
                 tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=True, **self.arguments
+                    [dict(each) for each in messages],
+                    [dict(each) for each in tools] or None,  # pyright: ignore[reportArgumentType]
+                    tokenize=False,
+                    add_generation_prompt=more,
+                    **self.arguments,
                 )
             )
         except Exception as error:  # a template is a program
@@ -373,10 +393,23 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | No
     if chat:
         text = chat.applied(tokenizer, text)
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    if not chat:
-        bos = tokenizer.bos_token_id
-        if isinstance(bos, int) and ids[:1] != [bos] and _begins_with(bos, tokenizer):
-            ids = [bos, *ids]
+    return checked_prompt(ids if chat else with_bos(tokenizer, ids), text)
+
+
+def with_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
+    """Token ids after the BOS token, if the tokenizer uses one and they do not start with it."""
+    bos = tokenizer.bos_token_id
+    if isinstance(bos, int) and ids[:1] != [bos] and _begins_with(bos, tokenizer):
+        return [bos, *ids]
+    return ids
+
+
+def checked_prompt(ids: list[int], text: str) -> list[int]:
+    """The token ids of a prompt.
+
+    Raises:
+        ConfigError: there are none.
+    """
     if not ids:
         raise ConfigError(f"The prompt {text!r} has no tokens; a model needs at least one.")
     return ids

@@ -1,5 +1,7 @@
 """Advantages A: rewards [B] or [B, K], groups [B], lengths [B] -> [B], in float64.
 
+`TurnReturn` maps the rewards of turns [B, T] to [B, T], and the rules below hold for each turn.
+
 The sign of A must not depend on rounding. So these rules hold for all advantages:
 
 - rewards are summed in one canonical order;
@@ -40,6 +42,7 @@ __all__ = [
     "MaximumLikelihood",
     "PassAtK",
     "QuantileBaseline",
+    "TurnReturn",
 ]
 
 
@@ -113,6 +116,7 @@ class Advantage(Primitive):
     relative: ClassVar[bool] = True  # a group with constant rewards gets exactly 0
     decoupled: ClassVar[bool] = False  # reads every reward, not only their sum
     nonnegative: ClassVar[bool] = False  # refuses a reward below 0
+    by_turn: ClassVar[bool] = False  # reads the rewards of turns
 
     def __call__(
         self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
@@ -379,3 +383,64 @@ class Decoupled(Advantage):
         if self.then is None:
             return total
         return self.then(total.masked_fill(undecided, torch.nan), groups, lengths)
+
+
+class TurnReturn(Advantage):
+    """A_t = each(G_t), G_t = r_t + γ·G_{t+1}: each turn has an advantage of its own.
+
+    `each` compares G_t of a response with G_t of the group's other responses that have a turn t. If
+    no other one has, it is compared with the returns of their last turns. So a response of one
+    turn, or rewards that only last turns have with γ = 1 and equal numbers of turns, get the
+    advantage `each`. A turn without tokens is left out.
+
+    With `leave_one_out`, the baseline of turn t depends on the other responses alone. These are
+    independent of what response i does, so that Σ_t A_t ∇log π(turn t) has the expectation
+    ∇E[Σ_t r_t] if γ = 1 (a smaller γ weighs late rewards less). This does not hold if the mean has
+    G_t of response i itself, as in `group_centered`: of m responses with a turn t, it multiplies
+    the expected gradient of the turn by 1 − 1/m, and so by less for late turns that few reach.
+
+    Source: return-to-go with a baseline, Williams 1992; RLOO, arXiv:2402.14740.
+    """
+
+    by_turn: ClassVar[bool] = True
+
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """γ, discount of the next turn's return"""
+    each: AdvantageField = LeaveOneOut()
+    """the advantage of the returns of one turn number"""
+
+    def __call__(
+        self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
+    ) -> Tensor:
+        """A, [B, T]; or [B] for rewards [B] of one turn each.
+
+        Args:
+            rewards: r, [B, T]; NaN where there is no turn, and on all turns if undecided.
+            groups: the prompt's group, int [B].
+            lengths: trained tokens, int [B].
+            weights: ignored.
+        """
+        given = torch.as_tensor(rewards)
+        table = given.unsqueeze(1) if given.dim() == 1 else given
+        returns, last = _returns(table.detach().double(), self.discount)
+        groups = torch.as_tensor(groups).long().to(given.device)
+        group = groups.unique(return_inverse=True)[1]
+        columns = []
+        for column in returns.unbind(1):
+            have = torch.bincount(group[~column.isnan()], minlength=len(group))
+            alone = column.isnan() & (have[group] == 1)
+            column = torch.where(alone, last, column)
+            columns.append(self.each(column.to(given.dtype), groups, lengths))
+        return torch.stack(columns, 1).reshape(given.shape)
+
+
+def _returns(rewards: Tensor, discount: float) -> tuple[Tensor, Tensor]:
+    """G, [B, T], and that of each response's last turn, [B]; NaN where there is no turn."""
+    later, last = torch.zeros_like(rewards[:, 0]), torch.full_like(rewards[:, 0], torch.nan)
+    columns = []
+    for column in reversed(rewards.unbind(1)):
+        found = column + discount * later
+        later = torch.where(column.isnan(), later, found)
+        last = torch.where(last.isnan(), found, last)
+        columns.insert(0, found)
+    return torch.stack(columns, 1), last

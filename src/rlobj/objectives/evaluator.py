@@ -73,7 +73,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True)
 class Values:
-    """The values of an expression: [N], [B] or 0-d by its level.
+    """The values of an expression: [N], [T], [B] or 0-d by its level.
 
     Attributes:
         data: numbers, or true and false.
@@ -128,7 +128,7 @@ class Evaluator:
         self._not_finite: dict[Expr, Tensor] = {}
 
     def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
-        """The values of a column on each row, [N], or on each response, [B]."""
+        """The values of a column on each row [N], turn [T] or response [B]."""
         raise NotImplementedError
 
     def number(self, expression: Number, who: str = "", where: Tensor | None = None) -> Tensor:
@@ -186,12 +186,13 @@ class Evaluator:
             raise BatchError(self._error or "a rule or weight has no value on another rank")
 
     def refuse(self, wrong: Tensor, message: str, level: Level = Level.TOKEN) -> None:
-        """Keep an error for `check` if any row [N], or response [B], is True."""
+        """Keep an error for `check` if any row [N], turn [T] or response [B] is True."""
         if self._error or not bool(wrong.any()):
             return
         first = int(wrong.nonzero()[0])
-        token = level == Level.TOKEN
-        place = f"row {first} ({self.table.row(first)})" if token else f"response {first}"
+        row = int(self.table.turn_starts[first]) if level == Level.TURN else first
+        place = f"row {row} ({self.table.row(row)})"
+        place = f"response {first}" if level == Level.RESPONSE else place
         self._error = f"{message} at {place}"
 
     def _check_finite(
@@ -202,35 +203,42 @@ class Evaluator:
         Args:
             expression: a rule or number.
             wrong: where it depends on such a number, 0-d or as `where`.
-            where: the tokens [N] or responses [B] that are read.
-            level: whether `where` has tokens or responses.
+            where: the tokens [N], turns [T] or responses [B] that are read.
+            level: which of them `where` has.
         """
         if wrong is None:
             return
         for part in expression.walk():
             if part in self._not_finite and part.level <= level:
-                own = self._not_finite[part]
-                if part.level == Level.RESPONSE and level == Level.TOKEN:
-                    own = self.table.spread(own)
+                own = self._spread(self._not_finite[part], part.level, level)
                 name = f"'{part}'" if part == expression else f"'{part}' in '{expression}'"
                 self.refuse(own & wrong & where, f"{name} is NaN or infinite", level)
 
     # Levels.
 
     def _at(self, node: Expr, level: Level) -> Values:
-        """The values of an expression, for each token if `level` is TOKEN."""
+        """The values of an expression for each token, turn or response, or 0-d."""
         values = self.evaluate(node)
-        if level != Level.TOKEN or node.level != Level.RESPONSE:
+        if node.level in (Level.UPDATE, level):
             return values
         masks = (values.undefined, values.wrong)
         each = (None if mask is None else mask.expand(values.data.shape) for mask in masks)
-        spread = (None if mask is None else self.table.spread(mask) for mask in each)
-        return Values(self.table.spread(values.data), *spread)
+        spread = (None if mask is None else self._spread(mask, node.level, level) for mask in each)
+        return Values(self._spread(values.data, node.level, level), *spread)
+
+    def _spread(self, values: Tensor, of: Level, level: Level) -> Tensor:
+        """Values of responses [B] or turns [T] as those of turns or tokens; others unchanged."""
+        table = self.table
+        if of in (Level.UPDATE, level):
+            return values
+        if of == Level.TURN:
+            return values[table.turns]
+        return table.spread(values) if level == Level.TOKEN else values[table.of_turns]
 
     # Nodes.
 
     def evaluate(self, node: Expr) -> Values:
-        """The values of an expression: [N], [B] or 0-d by its level."""
+        """The values of an expression: [N], [T], [B] or 0-d by its level."""
         for kind, values_of in self.populations.items():
             if isinstance(node, kind):
                 if node not in self._populations:

@@ -6,15 +6,17 @@ The TokenBatch columns that an objective reads.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlobj.base.validation import Primitive
+from rlobj.objectives.advantages import LeaveOneOut, TurnReturn
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import CustomRule, Expr, Level, nodes, score_columns
+from rlobj.objectives.scores import of_rewards
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 from rlobj.objectives.tokens import TokenBatch
 
@@ -137,8 +139,35 @@ def explain(
             f"{_yaml(term)}: {_ESTIMATED[term.estimator]}"
             for _, term in terms
             if isinstance(term, KL) and term.score not in (None, "reference")
-        ),
+        )
+        + tuple(_biased_baselines(terms, expressions)),
     )
+
+
+def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> Iterator[str]:
+    """What is wrong with baselines of turns that depend on what the response itself does."""
+    own = "counts the turn's own return, too: of m responses with this turn, it multiplies "
+    own += "the expected gradient of the turn by 1 − 1/m, so that late turns count less; use "
+    for _, term in terms:
+        if isinstance(term, TurnReturn) and not isinstance(term.each, LeaveOneOut):
+            yield f"each: {_yaml(term.each)} {own}each: leave_one_out"
+    parts = [expression for field, expression in expressions if field == "shape"]
+    for part in parts:  # grows
+        if isinstance(part, nodes.Scan) and any(map(_mean_of_turns, part.walk())):
+            yield (
+                f"{part}: it subtracts the mean of each turn that follows, and the response itself "
+                "decides how many follow; if the rewards of turns are positive, this trains to "
+                "stop early; use advantage: turn_return"
+            )
+        elif _mean_of_turns(part):
+            yield f"{part} {own}advantage: turn_return"
+        else:
+            parts.extend(part.children())
+
+
+def _mean_of_turns(node: Expr) -> bool:
+    mean = isinstance(node, nodes.Aggregate) and (node.statistic, node.by) == ("mean", "group_turn")
+    return mean and of_rewards(node)
 
 
 _ESTIMATED = {
@@ -231,12 +260,12 @@ def _meaning(node: Expr) -> str:
             size = f"{node.round}({node.amount}·n)"
             return f"sample: {size} random {unit} with {node.rule}; n counts {counted}"
         case nodes.Aggregate() | nodes.Quantified() | nodes.Rank():
-            unit = "tokens" if node.counted == Level.TOKEN else "responses"
+            unit = f"{node.counted.name.lower()}s"
             return f"{node}: over {_population(node.by, node.within, unit)}"
         case nodes.Scan():
-            start = node.side == "prefix"
-            span = "response's start to the token" if start else "token to the response's end"
-            decay = f", times {node.decay} per token of distance" if node.decay != 1 else ""
+            start, step = node.side == "prefix", node.level.name.lower()
+            span = f"{node.by}'s start to the {step}" if start else f"{step} to the {node.by}'s end"
+            decay = f", times {node.decay} per {step} of distance" if node.decay != 1 else ""
             return f"{node}: the sum of {node.value} from the {span}{decay}"
         case CustomRule():
             return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
@@ -244,18 +273,23 @@ def _meaning(node: Expr) -> str:
 
 
 def _ranked(node: nodes.Cut | nodes.Quantile | nodes.MeanCut) -> str:
-    """What a cut ranks, in words; tokens that have the value of their response tie."""
-    if node.counted == Level.RESPONSE:
-        return _population(node.by, node.within, "responses")
+    """What a cut ranks, in words; tokens that have the value of their response or turn tie."""
+    if node.counted != Level.TOKEN:
+        return _population(node.by, node.within, f"{node.of}s")
     text = _population(node.by, node.within)
-    if node.value.level == Level.RESPONSE:
-        text += " (of tokens, which tie if they are of one response; of='response' ranks responses)"
+    if node.value.level in (Level.RESPONSE, Level.TURN):
+        of = node.value.level.name.lower()
+        text += f" (of tokens, which tie if they are of one {of}; of='{of}' ranks {of}s)"
     return text
 
 
 def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
     """A population in words: the n tokens of each response with entropy > 1."""
-    texts = {"update": f"the update's n {unit}", "position": f"the n {unit} of a group's position"}
+    texts = {
+        "update": f"the update's n {unit}",
+        "position": f"the n {unit} of a group's position",
+        "group_turn": f"the n {unit} of a group's turns of one number",
+    }
     text = texts.get(by, f"each {by}'s n {unit}")
     return text + (f" with {within}" if within is not None else "")
 

@@ -5,8 +5,9 @@ belong to no population. All ranks must evaluate the same expressions in the sam
 cuts and means count the tokens of all ranks.
 
 A population is all tokens of the update, those of a group (on any rank), those at one position in
-the responses of a group, or those of a response. Aggregates of a number with one value per response
-count responses, and so do cuts with of="response"; all others count tokens.
+the responses of a group, those of a response, those of a turn, or those of the group's turns of one
+number. Aggregates of a number with one value per response count responses, and so do cuts with
+of="response". The same holds for turns; all others count tokens.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.joining import ids_of
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
 from rlobj.objectives.rules.columns import score_column
+from rlobj.objectives.rules.populations import level_by
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
@@ -32,10 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Units:
-    """The groups of the update, their positions, or the responses of this rank.
+    """The groups of the update, their positions or turns, or this rank's responses or turns.
 
     Attributes:
-        member: the unit of each response of this rank, or of each token by position, from 0.
+        member: the unit of each response of this rank, of each turn if it is one of turns, or of
+            each token by position, from 0.
         count: the number of units.
         comm: the ranks that share the units.
     """
@@ -47,7 +50,7 @@ class Units:
 
 _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
-    *("collision", "old_collision", "entropy_sensitivity"),
+    *("collision", "old_collision", "entropy_sensitivity", "turn", "turn_reward"),
 )
 
 
@@ -166,16 +169,22 @@ class Frame(Evaluator):
             return Units(torch.arange(size, device=device), size, SingleProcess())
         if by == "update":
             return Units(torch.zeros(size, dtype=torch.int64, device=device), 1, self.comm)
-        if by == "position":
-            groups = self._units("group")
-            lengths, _ = statistics.gather(table.lengths, self.comm)
-            longest = int(lengths.max()) if len(lengths) else 0
-            member = table.spread(groups.member) * longest + table.positions
+        if by == "turn":
+            size = len(table.turn_starts)
+            return Units(torch.arange(size, device=device), size, SingleProcess())
+        if by in ("position", "group_turn"):
+            groups, level = self._units("group"), level_by(by)
+            token = level == Level.TOKEN
+            places = table.positions if token else table.turn_numbers[table.turn_starts]
+            own = places.max()[None] + 1 if len(places) else places
+            ends, _ = statistics.gather(own, self.comm)
+            longest = int(ends.max()) if len(ends) else 0
+            member = self._spread(groups.member, Level.RESPONSE, level) * longest + places
             return Units(member, groups.count * longest, self.comm)
         return Units(*statistics.numbered(table.groups, self.comm), self.comm)
 
     def _population(self, of: Expr, within: Rule | None, level: Level) -> tuple[Values, Tensor]:
-        """The values of tokens [N] or responses [B], and which of them count."""
+        """The values of tokens [N], turns [T] or responses [B], and which of them count."""
         values = self._at(of, level)
         population = self._members(within, level)
         if values.undefined is not None:
@@ -184,25 +193,27 @@ class Frame(Evaluator):
         return values, population
 
     def _members(self, within: Rule | None, level: Level) -> Tensor:
-        """The tokens [N] or responses [B] in `within`, also those without a value."""
+        """The tokens [N], turns [T] or responses [B] in `within`, also those without a value."""
         if level == Level.TOKEN:
             return self.rule(within)
+        decided = self._spread(self.decided_responses, Level.RESPONSE, level)
         if within is None:
-            return self.decided_responses
-        if within.level == Level.TOKEN:
-            return self.table.any_by_response(self.rule(within))
-        chosen = self.evaluate(within)
-        self._check_finite(within, chosen.wrong, self.decided_responses, level)
-        return self.decided_responses & chosen.data
+            return decided
+        if within.level > level:
+            turns = level == Level.TURN
+            found = self.table.any_by_turn if turns else self.table.any_by_response
+            return found(self.rule(within))
+        chosen = self._at(within, level)
+        self._check_finite(within, chosen.wrong, decided, level)
+        return decided & chosen.data
 
     def _unit(self, by: str, level: Level) -> Tensor:
-        """The unit of each token or response."""
-        member = self._units(by).member
-        by_token = level == Level.TOKEN and by != "position"
-        return self.table.spread(member) if by_token else member
+        """The unit of each token, turn or response."""
+        own = max(level_by(by), Level.RESPONSE)
+        return self._spread(self._units(by).member, own, level)
 
     def _count(self, mask: Tensor, by: str, level: Level) -> Tensor:
-        """The number of True tokens or responses in each unit, int64."""
+        """The number of True tokens, turns or responses in each unit, int64."""
         if by == "update":
             return self.comm.sum(mask.sum(dtype=torch.int64)[None])
         units = self._units(by)
@@ -215,16 +226,16 @@ class Frame(Evaluator):
         population: Tensor,
         place: Callable[[int], int],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rank tokens, or responses.
+        """Rank tokens, turns or responses.
 
         Args:
             node: has the populations.
             values: the numbers by which they are ranked.
-            population: those that are ranked, bool [N] or [B].
+            population: those that are ranked, bool [N], [T] or [B].
             place: the place of a population's cut, from 1, by its size; 0 = no cut.
 
         Returns:
-            The keys [N] or [B], the key of each unit's cut, and the cut's place.
+            The keys [N], [T] or [B], the key of each unit's cut, and the cut's place.
         """
         level = node.counted
         keys = statistics.order_keys(values.data.expand(len(population)))
@@ -321,7 +332,7 @@ class Frame(Evaluator):
         return self._per_response(node.by, found if node.statistic == "any" else ~found, None)
 
     def _per_response(self, by: str, found: Tensor, undefined: Tensor | None) -> Values:
-        """The values of units, 0-d for the update, [N] by position, else [B]."""
+        """The values of units: 0-d for the update, [N] by position, [T] by turn, else [B]."""
         if undefined is not None and not bool(undefined.any()):
             undefined = None
         if by == "update":
@@ -362,16 +373,20 @@ class Frame(Evaluator):
         return Values(selected)
 
     def _scan(self, node: nodes.Scan) -> Values:
-        values = self._at(node.value, Level.TOKEN)
-        table, undefined = self.table, values.undefined
-        self._check_finite(node.value, values.wrong, self.decided)
-        positions = table.positions
+        table, level = self.table, node.level
+        values = self._at(node.value, level)
+        undefined = values.undefined
+        self._check_finite(node.value, values.wrong, self._members(None, level), level)
+        unit = table.turns if node.by == "turn" else table.responses
+        unit = unit[table.turn_starts] if level == Level.TURN else unit
+        sizes = unit.bincount()
+        positions = torch.arange(len(unit), device=self.device) - (sizes.cumsum(0) - sizes)[unit]
         if node.side == "suffix":
-            positions = (table.spread(table.lengths) - 1 - positions).flip(0)
-        longest = int(table.lengths.max()) if len(table.lengths) else 0
+            positions = (sizes[unit] - 1 - positions).flip(0)
+        longest = int(sizes.max()) if len(sizes) else 0
 
         def along(data: Tensor, decay: float) -> Tensor:
-            data = data.expand(len(table))
+            data = data.expand(len(unit))
             if node.side == "prefix":
                 return statistics.scan(data, positions, decay, longest)
             return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
@@ -382,7 +397,7 @@ class Frame(Evaluator):
         return self._finite(node, Values(data, along(undefined.double(), 1.0) > 0))
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
-        """Remember how many tokens or responses a cut selects, over all ranks."""
+        """Remember how many tokens, turns or responses a cut selects, over all ranks."""
         numbers = self.comm.sum(torch.stack([selected.sum(), population.sum()]))
         self.selections[str(node)] = (int(numbers[0]), int(numbers[1]))
 
@@ -420,14 +435,20 @@ _VALUES: dict[str, Callable[[Frame], Tensor]] = {
     ).exp(),
     "length": lambda frame: frame.table.lengths,
     "position": lambda frame: frame.table.positions,
+    "turn": lambda frame: frame.table.turn_numbers[frame.table.turn_starts],
+    "turn_position": lambda frame: (
+        frame.table.positions - frame.table.positions[frame.table.turn_starts][frame.table.turns]
+    ),
+    "turn_reward": lambda frame: frame.batch("turn_reward")[frame.table.turn_starts],
     "covariance": _covariance,
     "sampler_gap": lambda frame: frame.batch("old_logprobs") - frame.batch("sampler_logprobs"),
     "gradient_norm": lambda frame: functional.gradient_norm(
         frame.batch("logprobs"), frame.batch("collision"), frame.batch("advantages")
     ),
 }
-"""The value of each column of rules on the frame's rows, [N]; rewards and lengths are [B]. Columns
-that are not listed are those of the TokenBatch with the same name, or of a score."""
+"""The value of each column of rules on the frame's rows, [N]; rewards and lengths are [B], turns
+and their rewards [T]. Columns that are not listed are those of the TokenBatch with the same name,
+or of a score."""
 
 
 def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatch:

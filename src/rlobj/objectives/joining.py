@@ -84,7 +84,8 @@ def whole_numbers(name: str, values: torch.Tensor) -> torch.Tensor:
     wrong = values[values.long() != values]
     if len(wrong):
         row = (values.long() != values).nonzero()[0].tolist()
-        raise BatchError(f"column '{name}' must hold integers, got {wrong[0]} at response {row[0]}")
+        unit = "response" if name in _BY_RESPONSE else "row"
+        raise BatchError(f"column '{name}' must hold integers, got {wrong[0]} at {unit} {row[0]}")
     return values.long()
 
 
@@ -176,7 +177,7 @@ def mapping(columns: Any) -> Mapping[str, Any]:
     """
     if isinstance(columns, Mapping) and all(isinstance(name, str) for name in columns):
         return columns
-    raise BatchError(f"columns is {columns!r:.60}; expected names: columns={{'turn': [...]}}")
+    raise BatchError(f"columns is {columns!r:.60}; expected names: columns={{'stage': [...]}}")
 
 
 def own_column(
@@ -305,6 +306,35 @@ def check_rewards(
         raise BatchError(f"reward_weights must be finite numbers, got {weights}")
     if names is not None and len(set(names)) < count:
         raise BatchError(f"reward_names must differ from each other, got {tuple(names)}")
+
+
+def check_turns(table: Any) -> None:
+    """Check the turns of a TokenBatch.
+
+    Raises:
+        BatchError: a turn is below 0 or below the one before it in the response, or the rewards of
+            two tokens of a turn differ.
+    """
+    if table.turn is not None:
+        earlier = torch.zeros_like(table.turn)
+        earlier[1:] = torch.where(table.positions[1:] > 0, table.turn[:-1], 0)
+        if (wrong := table.turn < earlier).any():
+            row = int(wrong.nonzero()[0])
+            raise BatchError(
+                f"column 'turn' is {int(table.turn[row])} at row {row} ({table.row(row)}); "
+                f"expected {int(earlier[row])} or more: turns count from 0 and do not decrease in "
+                "a response"
+            )
+    if table.turn_reward is not None:
+        first = table.turn_reward[table.turn_starts][table.turns]
+        undecided = table.turn_reward.isnan() & first.isnan()
+        if (wrong := (table.turn_reward != first) & ~undecided).any():
+            row = int(wrong.nonzero()[0])
+            raise BatchError(
+                f"column 'turn_reward' is {table.turn_reward[row]:g} at row {row} "
+                f"({table.row(row)}), and {first[row]:g} at the first token of its turn; expected "
+                "one reward for all tokens of a turn"
+            )
 
 
 def total_reward(rewards: Tensor, weights: Sequence[float] | None) -> Tensor:

@@ -132,13 +132,13 @@ class Objective(Model):
             if name in (*rules.NAMES, *COLUMN_NAMES) or not (
                 name.isidentifier() and name[0].islower()
             ):
-                yield f"columns: expected new names such as 'turn' in lower case, got '{name}'"
+                yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
         yield from score_name_mistakes(self.scores, self.columns)
         yield from against_mistakes(self.scores, self._terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
-        if self.reward_kl.coefficient and self.advantage.decoupled:
-            yield "reward_kl needs one reward, not 'decoupled'; use a kl penalty"
+        if self.reward_kl.coefficient and (self.advantage.decoupled or self.advantage.by_turn):
+            yield f"reward_kl needs one reward, not '{self.advantage.kind}'; use a kl penalty"
         for rule in self.split_rules:
             if self.split_rules.count(rule) > 1:
                 yield f"split: '{rule}' is given twice, and its second phase would have no token"
@@ -418,7 +418,7 @@ class Objective(Model):
     @property
     def needs(self) -> Needs:
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
-        rewards = {"rewards", *self._reward_kl_reads} if self.reads_rewards else set()
+        rewards = {*self._rewards_read, *self._reward_kl_reads} if self.reads_rewards else set()
         gates = [(name, gate.of) for name, gate in self.controllers.items() if gate.of is not None]
         parts = [(who, part) for who, e in [*self._expressions, *gates] for part in e.walk()]
         return Needs(
@@ -431,6 +431,10 @@ class Objective(Model):
     @property
     def _all_scores(self) -> tuple[str, ...]:
         return *self.scores, "reference"
+
+    @property
+    def _rewards_read(self) -> tuple[str, ...]:
+        return ("rewards", "turn", "turn_reward") if self.advantage.by_turn else ("rewards",)
 
     @property
     def _reward_kl_reads(self) -> tuple[str, ...]:
@@ -459,18 +463,21 @@ class Objective(Model):
 
     @cached_property
     def scores_alone(self) -> bool:
-        """Whether a group whose rewards are all equal may have a gradient, from a score."""
+        """Whether a group whose rewards are all equal may have a gradient: from a score, or from
+        the rewards of turns."""
+        if self.advantage.by_turn:
+            return True
         others = {*self.scores} - {"reference"}
         if any(isinstance(each, KL) and each.score in others for each in self.penalties):
             return True
-        names = {*rules.score_columns(others)}
+        names = {*rules.score_columns(others), "turn_reward"}
         terms = [self.shape, *(penalty.coefficient for penalty in self.penalties)]
         reading = [x for x in terms if x is not None and names & {str(n) for n in x.walk()}]
         return not all(map(vanishes, reading))
 
     def reader(self, column: str) -> str | None:
         """The part of the objective that reads a TokenBatch column; None = no part reads it."""
-        readers = {"rewards": f"the advantage {self.advantage}"}
+        readers = dict.fromkeys(self._rewards_read, f"the advantage {self.advantage}")
         kl = f"reward_kl {self.reward_kl.coefficient}"
         readers |= dict.fromkeys(self._reward_kl_reads, kl)
         for stage in self._columns.values():

@@ -13,7 +13,7 @@ from rlobj.objectives.rules import NAMES, Expr, nodes, score_columns
 from rlobj.objectives.tokens import COLUMN_NAMES
 
 _RESERVED = ("old", "policy", "proxy", "ref", "sampler")
-_OF_REWARDS = ("advantage", "reward", "covariance", "gradient_norm")
+_OF_REWARDS = ("advantage", "reward", "turn_reward", "covariance", "gradient_norm")
 """Columns of rules that are made from rewards."""
 
 

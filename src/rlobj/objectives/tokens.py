@@ -24,6 +24,7 @@ _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"),
     *("proxy_logprobs", "collision", "old_collision", "entropy_sensitivity"),
+    *("turn", "turn_reward"),
 )
 _OLD = ("old_logprobs", "old_entropy", "old_collision")
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
@@ -61,6 +62,12 @@ class TokenBatch:
         old_collision: [N] or None, the same of π_old; default: `collision`, if `old_logprobs` is
             None too.
         entropy_sensitivity: [N] or None, as in `TokenScores`, nats; no stage reads it.
+        turn: int [N] or None, the turn of a conversation that the token is in, from 0; it does not
+            decrease in a response, and the number of a turn without tokens is absent. None = every
+            response is one turn.
+        turn_reward: [N] or None, the reward of the token's turn. Those of a response add up to its
+            reward: what is given after the end belongs to the last turn. None = the response's
+            reward, if every response is one turn.
         advantages: [B] or [N] or None, stored as [N] (if B = N, read as [B]); None =
             `Objective.plan` computes them from rewards.
         index: the table's position among the tables of a `split`.
@@ -68,7 +75,7 @@ class TokenBatch:
         reward_names: the names of the K rewards, or None.
         reward_weights: the weights of the K rewards in their sum; None = 1 each.
         columns: columns of your own, [N] or [B] each, stored as [N]; rules read them by name if
-            the objective declares them: `Objective(columns=["turn"])`.
+            the objective declares them: `Objective(columns=["stage"])`.
 
     Example:
         >>> batch = TokenBatch(lengths=[2, 1], groups=[0, 0], logprobs=[-0.1, -2.0, -0.5])
@@ -90,6 +97,8 @@ class TokenBatch:
     collision: Tensor | None = None
     old_collision: Tensor | None = None
     entropy_sensitivity: Tensor | None = None
+    turn: Tensor | None = None
+    turn_reward: Tensor | None = None
     advantages: Tensor | None = None
     index: int | None = None
     mask: Tensor | None = None
@@ -112,7 +121,7 @@ class TokenBatch:
             value = joining.read_column(name, value, logprobs.device)
             if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
                 raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
-            if name in ("lengths", "groups", "ids"):
+            if name in ("lengths", "groups", "ids", "turn"):
                 value = joining.whole_numbers(name, value)
             else:
                 value = joining.full_precision(value, logprobs.dtype)
@@ -158,6 +167,7 @@ class TokenBatch:
                     f"(B = {responses} responses, N = {tokens} tokens by 'lengths')"
                 )
         joining.check_rewards(self.rewards, self.reward_names, self.reward_weights)
+        joining.check_turns(self)
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -196,6 +206,38 @@ class TokenBatch:
         if self.rewards is None:
             return torch.ones_like(self.lengths, dtype=torch.bool)
         return ~self.reward().isnan()
+
+    # Turns: T, those that have tokens, one after another.
+
+    @cached_property
+    def turn_numbers(self) -> Tensor:
+        """int [N], the column `turn`, or 0 without it."""
+        return torch.zeros_like(self.responses) if self.turn is None else self.turn
+
+    @cached_property
+    def turn_starts(self) -> Tensor:
+        """int [T], the first row of each turn."""
+        new = self.positions == 0
+        new[1:] |= self.turn_numbers[1:] != self.turn_numbers[:-1]
+        return new.nonzero().squeeze(1)
+
+    @cached_property
+    def turns(self) -> Tensor:
+        """int [N], the turn that each row belongs to, among the T turns of the table."""
+        first = torch.zeros_like(self.responses)
+        first[self.turn_starts] = 1
+        return first.cumsum(0) - 1
+
+    @cached_property
+    def of_turns(self) -> Tensor:
+        """int [T], the response that each turn belongs to."""
+        return self.responses[self.turn_starts]
+
+    def any_by_turn(self, per_token: Tensor) -> Tensor:
+        """bool [N] -> [T]: whether any row of the turn is True."""
+        found = torch.zeros(len(self.turn_starts), dtype=torch.bool, device=per_token.device)
+        found[self.turns[per_token]] = True
+        return found
 
     def row(self, n: int) -> str:
         """Row n in words, for error messages."""
@@ -245,6 +287,10 @@ class TokenBatch:
         if value is None and self.old_logprobs is None and name in _OLD:
             value = getattr(self, name.removeprefix("old_"))
             value = None if value is None else value.detach()
+        if value is None and name == "turn":
+            return self.turn_numbers
+        if value is None and name == "turn_reward" and not self.turn_numbers.any():
+            return self.spread(self.reward())
         if value is not None and name == "sampler_logprobs":
             return torch.where(value.isnan(), self.column("old_logprobs", who), value)
         if value is None:
@@ -297,6 +343,10 @@ class TokenBatch:
         again = columns.keys() & {"lengths", "rewards"}  # which say what is decided
         checked = () if again else tuple(name for name in LOGPROBS if name not in columns)
         return dataclasses.replace(self, **columns, _checked=checked)
+
+    def credited(self, advantages: Tensor) -> TokenBatch:
+        """A copy with advantages per token, [N], also if B = N."""
+        return dataclasses.replace(self, advantages=advantages, _spread=True)
 
     # Splitting and joining.
 

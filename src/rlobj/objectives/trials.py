@@ -64,6 +64,8 @@ def _table(
         base[::certain] = 0
     columns: dict[str, Any] = dict.fromkeys(PER_TOKEN, base)
     columns |= {name: -columns[name] - 0.0 for name in LOGPROBS}
+    columns["turn"] = torch.cat([torch.arange(n) // 2 for n in lengths])
+    columns["turn_reward"] = columns["turn"] % 2
     columns["collision"] = (-columns["entropy"]).exp()
     if not certain:
         columns["old_logprobs"] = columns["logprobs"] - 0.01

@@ -25,14 +25,12 @@ import io
 import json
 import math
 import os
-import random
 import resource
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,6 +41,7 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
 
 from rlobj.base.errors import ConfigError, counted, nearest
+from rlobj.base.processes import DaemonThreads, seed_generators
 from rlobj.base.targets import import_target, place_of, shown
 
 _KEYS = ("reward", "correct", "columns", "feedback")
@@ -171,7 +170,7 @@ class Function:
     def _called(self, call: Call) -> Any:
         _, responses, answers, columns, seed = call
         if seed is not None:
-            _seed(seed)
+            seed_generators(seed)
         if self._batched:
             return self._function(list(responses), list(answers), **columns)
         only = {name: value for name, [value] in columns.items()}
@@ -195,7 +194,7 @@ class Function:
     def _together(self, calls: Iterable[Call], tell: Callable[[Outcome], object]) -> None:
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            self._runner.get_loop().set_default_executor(_Daemons())
+            self._runner.get_loop().set_default_executor(DaemonThreads())
         loop = self._runner.get_loop()
         asyncio.set_event_loop(loop)
         work = loop.create_task(self._all(calls, tell))
@@ -330,23 +329,6 @@ def _listed(result: Any) -> list[Any]:
     return list(result) if is_sequence or len(getattr(result, "shape", ())) == 1 else []
 
 
-class _Daemons(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`; the process can end while one of them hangs."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        answer: Future[Any] = Future()
-
-        def settle() -> None:
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(fn(*args, **kwargs))
-                except BaseException as error:
-                    answer.set_exception(error)
-
-        threading.Thread(target=settle, daemon=True).start()
-        return answer
-
-
 def _awaiting(coroutine: Coroutine[Any, Any, Any]) -> Iterator[tuple[FrameType, int]]:
     """The frame of a coroutine, of the one that it awaits, and so on."""
     inner: Any = coroutine
@@ -370,17 +352,6 @@ class _Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         self._tell({self._name: text})
         return len(text)
-
-
-def _seed(number: int) -> None:
-    """Seed the global generators of the packages that are imported."""
-    random.seed(number)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(number % 2**32)
-    if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes 0.3 ms
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(number)
 
 
 def main() -> None:

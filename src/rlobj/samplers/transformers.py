@@ -171,8 +171,12 @@ class TransformersSampler:
         settings: SamplingSettings,
         done: Callable[[Request, Sample], None],
     ) -> None:
-        """Draw a response to each request of a feed: those that have come are drawn together."""
-        while (requests := feed.take(wait=True)) is not None:
+        """Draw a response to each request of a feed, as soon as each of its sources has one.
+
+        They are drawn together, so that the same log-probs come in every run, to the bit.
+        """
+        while (found := feed.take(whole=True)) is not None:
+            requests = sorted(found, key=lambda request: request.place)
             prompts = [request.prompt for request in requests]
             limits = [request.max_tokens for request in requests]
             keys = torch.tensor([request.seed for request in requests], dtype=torch.long)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
-import queue
 import random
+import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
@@ -207,12 +208,14 @@ class Request:
     """A response to be drawn, which may become known while others are drawn.
 
     Attributes:
+        place: among the requests that are drawn together, in an engine that draws them so.
         key: whose response it is.
         prompt: token ids.
         seed: of the response.
         max_tokens: of the response.
     """
 
+    place: tuple[int, ...]
     key: Any
     prompt: array[int]
     seed: int
@@ -224,75 +227,77 @@ class Feed(Generic[Item]):
 
     Args:
         items: the first ones.
-        expected: the largest number of items that are worked on at a time.
+        sources: how many put items in, one at a time each.
 
     Attributes:
-        woken: called when something was put in; whoever takes the items may set it.
+        sources: those that may put in another item.
+        woken: called when something has changed; whoever takes the items may set it.
     """
 
-    def __init__(self, items: Iterable[Item] = (), *, expected: int = 1) -> None:
-        self.expected = expected
+    def __init__(self, items: Iterable[Item] = (), *, sources: int = 1) -> None:
+        self.sources = sources
         self.woken: Callable[[], object] = lambda: None
-        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._ended = False
-        for item in items:
-            self.put(item)
+        self._items, self._closed = [*items], False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
 
     @classmethod
     def whole(cls, items: Sequence[Item]) -> Feed[Item]:
         """A feed of these items and no others."""
-        feed = cls(items, expected=len(items))
+        feed = cls(items, sources=len(items))
         feed.close()
         return feed
 
     def put(self, item: Item) -> None:
         """Add an item."""
-        self._waiting.put(item)
-        self.woken()
+        with self._change():
+            self._items.append(item)
+
+    def leave(self) -> None:
+        """One source less."""
+        with self._change():
+            self.sources -= 1
 
     def close(self, error: BaseException | None = None) -> None:
         """No more items come. With an error, `take` raises it."""
-        self._waiting.put(_End(error))
+        with self._change():
+            self._closed, self._error = True, error
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        with self._changed:
+            yield
+            self._changed.notify_all()
         self.woken()
 
-    def take(self, *, wait: bool) -> list[Item] | None:
+    def take(self, *, wait: bool = False, whole: bool = False) -> list[Item] | None:
         """The items that have come, perhaps none; None if no more will come.
 
         Args:
             wait: until there is one.
+            whole: wait until there is one of each source.
         """
-        taken: list[Item] = []
-        while not self._ended and (not self._waiting.empty() or (wait and not taken)):
-            try:
-                found = self._waiting.get(timeout=1.0)  # a signal is handled between two waits
-            except queue.Empty:
+        with self._changed:
+            while not self._closed and len(self._items) < (max(self.sources, 1) if whole else wait):
+                self._changed.wait(1.0)  # a signal is handled between two waits
                 beat()
-                continue
-            if not isinstance(found, _End):
-                taken.append(found)
-                continue
-            self._ended = True
-            if found.error is not None:
-                raise found.error
-        return None if self._ended and not taken else taken
+            if self._error is not None:
+                raise self._error
+            taken, self._items = self._items, []
+            return taken if taken or not self._closed else None
 
 
 class Mapped(Feed[Any]):
     """The items of another feed, each turned into something else when it is taken."""
 
     def __init__(self, feed: Feed[Any], change: Callable[[Any], Any]) -> None:
-        super().__init__(expected=feed.expected)
-        self._feed, self._change = feed, change
+        super().__init__(sources=feed.sources)
+        self._feed, self._function = feed, change
         feed.woken = lambda: self.woken()
 
-    def take(self, *, wait: bool) -> list[Any] | None:
-        taken = self._feed.take(wait=wait)
-        return taken and [self._change(item) for item in taken]
-
-
-@dataclass(frozen=True)
-class _End:
-    error: BaseException | None
+    def take(self, *, wait: bool = False, whole: bool = False) -> list[Any] | None:
+        taken = self._feed.take(wait=wait, whole=whole)
+        return taken and [self._function(item) for item in taken]
 
 
 class Sampler(Protocol):

@@ -344,6 +344,12 @@ DISPUTED, FEW_GROUPS = 0.1, 5
 """Share of unanimous groups whose common answer is graded wrong, and their smallest number.
 Healthy runs have 0.01; with 20% wrong gold answers it is 0.2."""
 HALF_SIGNAL, LARGEST_GROUP = 0.5, 128
+FAILED, FEW_CALLS = 0.5, 20
+"""Share of calls that fail, and the smallest number of calls in five steps. A policy that learns to
+call makes mistakes at first, so this counts later."""
+FEW_CALLERS = 100
+"""Responses of five steps with calls, and without, whose accuracies are compared: the standard
+error of the difference is at most 0.07."""
 
 
 def rule_never_fires(h: History) -> Found | None:
@@ -401,6 +407,8 @@ def sampler_drift(h: History) -> Found | None:
 
 def truncation(h: History) -> Found | None:
     """Many responses are cut at max_tokens, and are wrong for it."""
+    if h.knows("turns/mean"):  # there are other limits, see `turn_limit_reached`
+        return None
     share, right = h.mean("response/truncated"), h.mean("response/truncated_right")
     if math.isnan(right):  # in another trainer: at most all right responses were cut
         right = h.mean("reward/accuracy") / share if share else math.nan
@@ -498,6 +506,45 @@ def teacher_trouble(h: History) -> Found | None:
         if len(h.steps) >= WINDOW and gap < -SMALL_GAP and top >= FEW_TOKENS:
             return Found.of("teacher-few-tokens", numbers, name=name)
     return None
+
+
+def tool_never_called(h: History) -> Found | None:
+    """No response calls a tool, or none does so any more."""
+    calls, turns, accuracy = (h.mean(x) for x in ("tools/calls", "turns/mean", "reward/accuracy"))
+    before = h.total("tools/calls")
+    # An environment may answer without tools.
+    expected = before > 0 or turns <= 1 or h.config.environment.tools
+    if len(h.steps) < WINDOW or calls != 0 or not expected or accuracy >= SOLVED:
+        return None
+    numbers = {"calls": before, "turns": turns}
+    return Found.of("calls-ended" if before else "never-called", numbers, level=_level(h))
+
+
+def called_in_vain(h: History) -> Found | None:
+    """Most calls fail, or responses with calls are not right more often than those without."""
+    calls, errors = (sum(h.last(f"tools/{x}")) for x in ("calls", "errors"))
+    timeouts, late = sum(h.last("tools/timeouts")), len(h.steps) >= 2 * WINDOW
+    if late and calls >= FEW_CALLS and errors >= FAILED * calls:
+        return Found.of("calls-fail", {"calls": calls, "errors": errors, "timeouts": timeouts})
+    called, without = h.mean("tools/accuracy_with"), h.mean("tools/accuracy_without")
+    share = h.mean("tools/used_share")
+    fewer = min(share, 1 - share) * sum(h.last("response/count"))
+    if not (late and called <= without and fewer >= FEW_CALLERS):
+        return None
+    numbers = {"with": called, "without": without, "share": share}
+    return Found.of("calls-do-not-help", {}, **numbers)._replace(numbers=numbers)
+
+
+def turn_limit_reached(h: History) -> Found | None:
+    """Many conversations end at a limit of turns, tokens or failed calls, and are not right."""
+    shares = {x: h.mean(f"turns/at_{x}") for x in ("turns", "tokens", "errors")}
+    name, right = max(shares, key=lambda x: shares[x]), h.mean("response/truncated_right")
+    if len(h.steps) < 3 or not shares[name] >= TRUNCATED or right >= CUT_RIGHT:
+        return None
+    limits = {"turns": h.config.environment.max_turns, "tokens": h.config.sampling.max_tokens}
+    most = limits.get(name, h.config.environment.max_errors) or 0
+    numbers = {"share": shares[name], "mean": h.mean("turns/mean")}
+    return Found.of(f"limit-{name}", numbers, most=most, twice=2 * most)
 
 
 def _all_equal(p: float, size: int) -> float:

@@ -85,7 +85,8 @@ class RunDiagnosis:
         steps: number of steps that were read.
         findings: in the order of the steps in which they began.
         checked: names of the checks whose metrics the run has.
-        unchecked: names of the checks whose metrics the run lacks.
+        unchecked: names of the checks whose metrics the run lacks; those of conversations only if
+            it holds some.
         notes: settings that were changed, and what could not be read, in words.
     """
 
@@ -362,12 +363,14 @@ def diagnose_lines(run: Path, lines: Iterable[Mapping[str, Any]], notes: list[st
         else:
             findings[name] = Finding(name, text, "See the message.", step, step)
     known = [name for name, c in CHECKS.items() if any(map(watch.history.knows, c.needs))]
+    others = () if watch.history.config.environment.active else ("tools/", "turns/")
+    asked = [name for name, c in CHECKS.items() if not c.needs[0].startswith(others)]
     return RunDiagnosis(
         run,
         len(steps),
         tuple(sorted(findings.values(), key=lambda finding: finding.since)),
         tuple(known),
-        tuple(name for name in CHECKS if name not in known),
+        tuple(name for name in asked if name not in known),
         tuple(notes),
     )
 

@@ -42,8 +42,8 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Meaning of each column, and the TokenBatch columns that it needs."""
 
-BY_RESPONSE = ("reward", "length")
-"""Columns with one value per response; all others have one per token."""
+LEVELS = {"reward": "response", "length": "response", "turn": "turn", "turn_reward": "turn"}
+"""Columns with one value per response or per turn; all others have one per token."""
 
 FUNCTIONS = {name: tuple(given.split()) for name, given in _TABLE["functions"].items()}
 """Functions and their arguments."""

@@ -72,7 +72,9 @@ class Level(IntEnum):
     UPDATE = 0
     RESPONSE = 1
     """Aggregates by group, too: the responses of a group have the same value."""
-    TOKEN = 2
+    TURN = 2
+    """A turn of a response; aggregates by the group's turns of one number, too."""
+    TOKEN = 3
 
 
 class Expr:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules.columns import BY_RESPONSE, COLUMNS, declared_columns
+from rlobj.objectives.rules.columns import COLUMNS, LEVELS, declared_columns
 from rlobj.objectives.rules.expression import (
     NUMBER,
     UNARY,
@@ -28,7 +28,17 @@ from rlobj.objectives.rules.expression import (
     plain,
     rounded_share,
 )
-from rlobj.objectives.rules.populations import By, OfPopulation, Ranking, Unit, check_amount
+from rlobj.objectives.rules.populations import (
+    CUT_BY,
+    Along,
+    By,
+    OfPopulation,
+    Path,
+    Ranking,
+    Unit,
+    check_amount,
+    level_by,
+)
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -101,10 +111,10 @@ class Number(Expr):
                 floor(fraction·(n − 1)) + 1, as many as lie up to `torch.quantile`.
             at_least: k is raised to this (and lowered to n).
             none_below: nothing is selected if k is below this.
-            by: one population for the update, or one for each group or response.
+            by: one population for the update, or one for each group, response or turn.
             of: "response" ranks the population's responses, by a number that each has one of:
                 `length.bottom(0.5, by="group", of="response")`. n is their number. `within` is as
-                for `mean`, and a response without tokens counts.
+                for `mean`, and a response without tokens counts. "turn" ranks turns.
         """
         within = _rule_or_none(within)
         return Cut("top", self, fraction, within, round, at_least, none_below, by, of)
@@ -135,7 +145,7 @@ class Number(Expr):
         Args:
             limit: the largest mean, in the number's unit.
             within: the population; None = all tokens.
-            by: one population for the update, or one for each group or response.
+            by: one population for the update, or one for each group, response or turn.
         """
         return MeanCut(self, limit, _rule_or_none(within), by)
 
@@ -153,7 +163,8 @@ class Number(Expr):
 
         Args:
             within: the population; all others are undefined. None = all.
-            by: one population for the update, or one for each group, position or response.
+            by: one population for the update, or one for each group, position, response, turn
+                or number of a turn in the group ("group_turn").
         """
         return Rank(self, "rank", by, _rule_or_none(within))
 
@@ -161,7 +172,8 @@ class Number(Expr):
         """The mean over a population's tokens, or over its responses if the number is theirs.
 
         Args:
-            by: one population for the update, or one for each group, position or response.
+            by: one population for the update, or one for each group, position, response, turn
+                or number of a turn in the group ("group_turn").
             within: the population; a response belongs to it if the rule holds for the response, or
                 for one of its tokens if the rule is one of tokens.
         """
@@ -179,13 +191,21 @@ class Number(Expr):
         """The largest value of a population; the arguments are those of `mean`."""
         return Aggregate(self, "max", by, _rule_or_none(within))
 
-    def prefix_sum(self, decay: float = 1.0) -> Number:
-        """y_t = x_t + decay·y_{t−1} from the start of the response, decay in (0, 1]."""
-        return Scan(self, "prefix", decay)
+    def prefix_sum(self, decay: float = 1.0, by: Path = "response") -> Number:
+        """y_t = x_t + decay·y_{t−1} from the start of the response, decay in (0, 1].
 
-    def suffix_sum(self, decay: float = 1.0) -> Number:
-        """y_t = x_t + decay·y_{t+1} to the end of the response, decay in (0, 1]."""
-        return Scan(self, "suffix", decay)
+        It goes from token to token, but from turn to turn if the number has one value per turn:
+        `turn_reward.prefix_sum()` counts the reward of each turn once. By turn, the sum starts
+        again at the first token of each turn.
+        """
+        return Scan(self, "prefix", decay, by)
+
+    def suffix_sum(self, decay: float = 1.0, by: Path = "response") -> Number:
+        """y_t = x_t + decay·y_{t+1} to the end of the response; the rest is as in `prefix_sum`.
+
+        `turn_reward.suffix_sum(decay=0.9)` is the discounted return from the turn on.
+        """
+        return Scan(self, "suffix", decay, by)
 
 
 class Rule(Expr):
@@ -306,7 +326,7 @@ class Column(Number):
 
     @property
     def level(self) -> Level:
-        return Level.RESPONSE if self.name in BY_RESPONSE else Level.TOKEN
+        return Level[LEVELS.get(self.name, "token").upper()]
 
     def batch_columns(self) -> list[str]:
         return [*COLUMNS.get(self.name, ("", (self.name,)))[1]]
@@ -498,7 +518,7 @@ class Quantile(Ranking, Number):
 
     @property
     def level(self) -> Level:
-        return Level.UPDATE if self.by == "update" else Level.RESPONSE
+        return level_by(self.by)
 
     def size(self, population: int) -> int:
         """The value's place from below, from 1."""
@@ -515,6 +535,7 @@ class Sample(Ranking, Rule):
     of: Literal["rule", "all", "response"] = "rule"
     round: Literal["ceil", "floor"] = "ceil"
     at_least: int = 0
+    by: ClassVar[By] = "update"
 
     def __post_init__(self) -> None:
         amount = check_amount(self.amount)
@@ -559,31 +580,21 @@ class Quantified(OfPopulation, Rule):
     """Whether a rule holds somewhere (any) or everywhere (all) in a population."""
 
 
-@dataclass(frozen=True)
-class Scan(Number):
-    """A sum along the response; see `Number.prefix_sum`."""
-
-    value: Number
-    side: Literal["prefix", "suffix"]
-    decay: float = 1.0
-    level: ClassVar[Level] = Level.TOKEN
-
-    def __post_init__(self) -> None:
-        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
-        object.__setattr__(self, "decay", plain(self.decay))
-
-    def __str__(self) -> str:
-        return call(self, self.value, f"{self.side}_sum")
+class Scan(Along, Number):
+    """A sum along the response or the turn; see `Number.prefix_sum`."""
 
 
 def _check_ranked(name: str, value: Number, by: By, of: Unit = "token") -> None:
     """Check the arguments of a cut or a quantile."""
     if not any(isinstance(node, (Column, NamedReward)) for node in value.walk()):
         raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
-    check_choice(f"{name}(): by", by, ("update", "group", "response"))
+    check_choice(f"{name}(): by", by, CUT_BY)
     check_choice(f"{name}(): of", of, get_args(Unit))
-    if of == "response" and value.level == Level.TOKEN:
+    unit = Level[of.upper()]
+    if value.level > unit:
         raise ConfigError(
-            f"{name}(of='response') ranks responses, and '{value}' has one value per token. Make "
-            f"one number per response of it: {value.mean('response')}"
+            f"{name}(of='{of}') ranks {of}s, and '{value}' has one value per "
+            f"{value.level.name.lower()}. Make one number per {of} of it: {value.mean(of)}"  # type: ignore[arg-type]
         )
+    if level_by(by) > unit:
+        raise ConfigError(f"{name}(of='{of}', by='{by}'): a {of} lies in several populations")

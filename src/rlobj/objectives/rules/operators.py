@@ -15,9 +15,12 @@
     exp(x), log(x), sqrt(x), sign(x), abs(x), minimum(x, y), maximum(x, y), clip(x, low, high)
     when(surprisal.top(0.1), "W", 1)           a number per token; W is a controller's value
 
-Each population is that of the update, of a group, of a position in a group's responses or of a
-response: by="update", "group", "position" or "response". A token on which a number is undefined
-belongs to no population.
+    turn_reward.suffix_sum()                   the rewards of this turn and of those after it
+    turn_reward.mean(by="group_turn")          the mean over the group's turns of this number
+
+Each population is that of the update, of a group, of a position in a group's responses, of a
+response, of a turn, or of a group's turns of one number: by="update", "group", "position",
+"response", "turn" or "group_turn". A token on which a number is undefined belongs to no population.
 
 The columns of rules as Python objects, for example `prob < 0.002`.
 """
@@ -70,6 +73,9 @@ __all__ = [
     "sign",
     "sqrt",
     "surprisal",
+    "turn",
+    "turn_position",
+    "turn_reward",
     "when",
 ]
 
@@ -136,8 +142,8 @@ def column(name: str) -> Number:
     """One of the columns of `TokenBatch(columns=...)`, by name.
 
     Example:
-        >>> str(column("turn") > 1)
-        'turn > 1'
+        >>> str(column("stage") > 1)
+        'stage > 1'
     """
     with declared((name,)):
         return Column(name)
@@ -151,3 +157,4 @@ length, position, covariance = map(_Column, ("length", "position", "covariance")
 proxy_gap, ref_gap, sampler_gap = map(_Column, ("proxy_gap", "ref_gap", "sampler_gap"))
 collision, old_collision = _Column("collision"), _Column("old_collision")
 gradient_norm = _Column("gradient_norm")
+turn, turn_position, turn_reward = map(_Column, ("turn", "turn_position", "turn_reward"))

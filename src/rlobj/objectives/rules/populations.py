@@ -1,4 +1,4 @@
-"""Populations of tokens or of responses, and the fields of statistics of a population."""
+"""Populations of tokens, turns or responses, and the fields of statistics of a population."""
 
 from __future__ import annotations
 
@@ -6,22 +6,46 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rlobj.base.errors import ConfigError
-from rlobj.objectives.rules.expression import Expr, Level, call, check_choice, plain
+from rlobj.objectives.rules.expression import Expr, Level, call, check_choice, check_fraction, plain
 
-By = Literal["update", "group", "position", "response"]
-Unit = Literal["token", "response"]
+By = Literal["update", "group", "position", "response", "turn", "group_turn"]
+Path = Literal["response", "turn"]
+CUT_BY = ("update", "group", "response", "turn", "group_turn")
+Unit = Literal["token", "response", "turn"]
 """What a cut or a quantile ranks."""
+FINEST = {
+    "update": Level.UPDATE,
+    "position": Level.TOKEN,
+    "turn": Level.TURN,
+    "group_turn": Level.TURN,
+}
+"""What a population has its values for; each response has one by group and by response."""
 
 
-class Ranking:
-    """What cuts, quantiles and samples have in common: they rank tokens or responses."""
+def level_by(by: str) -> Level:
+    """What an aggregate has one value for, by its populations."""
+    return FINEST.get(by, Level.RESPONSE)
+
+
+class Populated:
+    """What reads populations."""
+
+    by: Any
+
+    def batch_columns(self) -> list[str]:
+        by_turn = FINEST.get(self.by) == Level.TURN
+        return [*(["turn"] if by_turn else []), *super().batch_columns()]  # type: ignore[misc]
+
+
+class Ranking(Populated):
+    """What cuts, quantiles and samples have in common: they rank tokens, turns or responses."""
 
     of: Any
 
     @property
     def counted(self) -> Level:
-        """The unit of the population: tokens or responses."""
-        return Level.RESPONSE if self.of == "response" else Level.TOKEN
+        """The unit of the population: tokens, turns or responses."""
+        return {"response": Level.RESPONSE, "turn": Level.TURN}.get(self.of, Level.TOKEN)
 
     @property
     def level(self) -> Level:
@@ -29,7 +53,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class OfPopulation:
+class OfPopulation(Populated):
     """A statistic of a population: the fields of aggregates that are numbers and of those that are
     rules.
 
@@ -58,14 +82,47 @@ class OfPopulation:
 
     @property
     def level(self) -> Level:
-        levels = {"update": Level.UPDATE, "position": Level.TOKEN}
-        return levels.get(self.by, Level.RESPONSE)
+        return level_by(self.by)
 
     @property
     def counted(self) -> Level:
-        """The unit of the population: tokens or responses."""
-        tokens = self.by == "position" or self.of.level == Level.TOKEN
-        return Level.TOKEN if tokens else Level.RESPONSE
+        """The unit of the population: the finer one of the number's and of the population's."""
+        return max(self.of.level, level_by(self.by), Level.RESPONSE)
+
+
+@dataclass(frozen=True)
+class Along(Populated):
+    """A sum along the response or the turn: the fields of scans.
+
+    Attributes:
+        value: the Number.
+        side: "prefix" or "suffix".
+        decay: in (0, 1].
+        by: what the sum starts again at.
+    """
+
+    value: Any
+    side: Literal["prefix", "suffix"]
+    decay: float = 1.0
+    by: Path = "response"
+
+    def __post_init__(self) -> None:
+        check_choice(f"{self.side}_sum(): by", self.by, get_args(Path))
+        if self.by == "turn" and self.level == Level.TURN:
+            raise ConfigError(
+                f"{self.side}_sum(by='turn') adds up the tokens of a turn, and '{self.value}' has "
+                "one value per turn; leave out by"
+            )
+        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
+        object.__setattr__(self, "decay", plain(self.decay))
+
+    def __str__(self) -> str:
+        return call(self, self.value, f"{self.side}_sum")
+
+    @property
+    def level(self) -> Level:
+        """What it goes along: turns if the number is one of turns, else tokens."""
+        return Level.TURN if self.value.level == Level.TURN else Level.TOKEN
 
 
 def check_amount(amount: Any) -> Any:

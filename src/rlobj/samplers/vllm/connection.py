@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -27,6 +26,7 @@ from rlobj.installation import VLLM, check_version, installed_version
 from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RUN_HEADER, SILENCE, find_key
 from rlobj.samplers.vllm.settings import ServerSettings
+from rlobj.samplers.vllm.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -497,7 +497,7 @@ class Fleet:
             WeightsLost: a server no longer holds these weights.
             RunError: no server answers in time.
         """
-        work, stuck = _Work(feed), 0.0
+        work, stuck = Work(feed), 0.0
         work.refill()
         while work.left or work.open:
             self.living = self.living or self.holding(version)
@@ -516,11 +516,11 @@ class Fleet:
             raise self.lost(wrong)
 
     async def _deal(
-        self, nodes: Sequence[Connection], work: _Work, arrived: Callable[[int, Any], None]
+        self, nodes: Sequence[Connection], work: Work, arrived: Callable[[int, Any], None]
     ) -> None:
         """Send the requests; servers that die in it leave theirs to the others."""
         work.begin()
-        share = min(_CONCURRENT, -(-work.feed.expected // len(nodes)))
+        share = min(_CONCURRENT, -(-work.feed.sources // len(nodes)))
 
         async def serve(node: Connection) -> None:
             async with node.session() as session:
@@ -549,57 +549,3 @@ class Fleet:
                 arrived(index, answer)
 
         await asyncio.gather(*map(serve, nodes))
-
-
-class _Work:
-    """The requests of one call, some of which may come while others are answered.
-
-    Attributes:
-        feed: where they come from.
-        bodies: those that have come.
-        left: the numbers of those that are not answered.
-        open: more may come.
-    """
-
-    def __init__(self, feed: Feed[dict[str, Any]]) -> None:
-        self.feed, self.open = feed, True
-        self.bodies: list[dict[str, Any]] = []
-        self.left: set[int] = set()
-        self._queue: deque[int] = deque()
-
-    @property
-    def answered(self) -> int:
-        """The number of answers so far."""
-        return len(self.bodies) - len(self.left)
-
-    def begin(self) -> None:
-        """Begin in this event loop with all requests that are left."""
-        self._queue, loop = deque(sorted(self.left)), asyncio.get_running_loop()
-        self._came = asyncio.Event()
-        self.feed.woken = lambda: loop.call_soon_threadsafe(self._came.set)
-
-    def again(self, number: int) -> None:
-        """Put a request back that a server did not answer."""
-        self._queue.append(number)
-        self._came.set()
-
-    def refill(self) -> None:
-        """Take what has come."""
-        new = self.feed.take(wait=False) if self.open else []
-        self.open = self.open and new is not None
-        numbers = range(len(self.bodies), len(self.bodies) + len(new or ()))
-        self.bodies += new or ()
-        self.left.update(numbers)
-        self._queue.extend(numbers)
-
-    async def next(self) -> int | None:
-        """The number of the next request; None if no more will come."""
-        while True:
-            self.refill()
-            if self._queue:
-                return self._queue.popleft()
-            if not self.open:
-                self._came.set()  # the others that wait end, too
-                return None
-            self._came.clear()
-            await self._came.wait()

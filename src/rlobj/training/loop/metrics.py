@@ -72,8 +72,13 @@ def rollout_metrics(
 
 def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
     """Turns per response; calls of tools, failed ones, those without an answer in time, and their
-    seconds; and the shares of responses that called a tool, and that ended at a limit."""
-    count = sums["responses"]
+    seconds; the share of responses that called a tool, the accuracy of these and of the others; and
+    the shares of responses that ended at a limit."""
+    count, right, judged = (sums[name] for name in ("responses", "right", "judged"))
+    accuracies = {
+        "with": (sums["right_with"], sums["judged_with"]),
+        "without": (right - sums["right_with"], judged - sums["judged_with"]),
+    }
     return {
         "turns/mean": sums["turns"] / count,
         "tools/calls": sums["calls"],
@@ -81,6 +86,7 @@ def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
         "tools/timeouts": sums["timeouts"],
         "tools/seconds": sums["seconds"],
         "tools/used_share": sums["with_calls"] / count,
+        **{f"tools/accuracy_{name}": x / n for name, (x, n) in accuracies.items() if n},
         **{f"turns/at_{name}": sums[f"at_{name}"] / count for name in (*LIMITS, "broken")},
     }
 
@@ -103,6 +109,8 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
     decided = [r for r in responses if not math.isnan(r.reward)]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     causes = Counter(r.grade.cause for r in responses)
+    called = [any(turn.uses for turn in r.sample.turns) for r in responses]
+    with_calls = [r.grade.correct for r, used in zip(responses, called, strict=True) if used]
     return {
         "responses": len(responses),
         "groups": len(groups),
@@ -113,6 +121,8 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         "reward_square": sum(r.reward * r.reward for r in decided),
         "judged": len(verdicts),
         "right": sum(verdicts),
+        "judged_with": sum(verdict is not None for verdict in with_calls),
+        "right_with": sum(verdict is True for verdict in with_calls),
         "tokens": sum(len(r.sample.tokens) for r in responses),
         "truncated": sum(r.sample.finish == "length" for r in responses),
         "no_answer": sum(causes[cause] for cause in NO_ANSWER),

@@ -27,7 +27,8 @@ from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
-from rlobj.conversations.opening import Speech, open_conversations
+from rlobj.conversations.driving import Conversations
+from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source, source_names
@@ -314,23 +315,12 @@ def open_trainer(
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
-        sampler = inputs.passed("sampler")
-        if sampler is None:
-            with together(comm, "opening the sampler"):
+        with together(comm, "opening the sampler"):
+            sampler = inputs.passed("sampler")
+            if sampler is None:
                 sampler = _sampler(config, policy, parallel, initial, run)
-            stack.callback(sampler.close)
-        conversations = None
-        if config.environment.active:
-            with together(comm, "opening the environment"):
-                speech = Speech(
-                    policy.tokenizer, policy.chat, partial(format_prompt, policy.template)
-                )
-                conversations = open_conversations(
-                    *(config.environment, sampler, speech),
-                    inputs.passed("environment"),
-                    config.sampling.context,
-                )
-            stack.callback(conversations.close)
+                stack.callback(sampler.close)
+            conversations = _conversations(config, policy, sampler, inputs, stack)
         trainer = Trainer(
             *(config, inputs.callbacks, parallel, policy, learner, stream),
             *(test, sampler, grader, run, conversations, inputs.collector),
@@ -516,6 +506,23 @@ def _sampler(
     holder = f"{run.id} {quote(str(run.path.resolve()))}"
     return vllm_sampler(
         config, initial.source, policy.tokenizer, inner, primary=primary, holder=holder
+    )
+
+
+def _conversations(
+    config: RunConfig, policy: Policy, sampler: Sampler, inputs: CallerInputs, stack: ExitStack
+) -> Conversations | None:
+    """What holds conversations, if the run has an environment or tools."""
+    if not config.environment.active:
+        return None
+    return stack.enter_context(
+        open_conversations(
+            *(config.environment, sampler, policy.tokenizer, policy.chat),
+            partial(format_prompt, policy.template),
+            given=inputs.passed("environment"),
+            functions=[each for each in inputs.tools or () if callable(each)],
+            context=config.sampling.context,
+        )
     )
 
 

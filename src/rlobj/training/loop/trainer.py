@@ -125,8 +125,8 @@ class Trainer:
         collector = make_collector(
             config, self.policy, self.sampler, self.grader, self.stream, comm
         )
-        collector.conversations = self.conversations
         self.journal = Journal(self.run, comm)
+        collector.conversations, collector.ledger = self.conversations, self.journal.ledger
         self.pipeline = Pipeline(collector, self.journal, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(

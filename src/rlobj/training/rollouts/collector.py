@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -198,6 +198,7 @@ class Collector:
         stream: the endless order of training problems, the same on all ranks.
         comm: the process group.
         conversations: draws responses of several turns; None = a response is one turn.
+        ledger: keeps the turns of a step's conversations.
     """
 
     config: RunConfig
@@ -207,15 +208,13 @@ class Collector:
     stream: ProblemStream
     comm: Comm
     conversations: Conversations | None = None
+    ledger: Callable[[int], Ledger] | None = None
 
-    def collect(self, step: int, ledger: Ledger | None = None) -> Rollout:
+    def collect(self, step: int) -> Rollout:
         """The step's groups with rewards; with dynamic sampling only groups with a signal.
 
         Which groups these are does not depend on the number of ranks.
 
-        Args:
-            step: from 0.
-            ledger: keeps the turns of conversations.
 
         Raises:
             RunError: whole batches of dynamic sampling have too few groups with a signal.
@@ -224,12 +223,12 @@ class Collector:
         """
         before = self.stream.state()
         try:
-            return self._collect(step, ledger)
+            return self._collect(step)
         except Exception:
             self.stream.restore(before)  # the problems are drawn again
             raise
 
-    def _collect(self, step: int, ledger: Ledger | None) -> Rollout:
+    def _collect(self, step: int) -> Rollout:
         sampling, wanted = self.config.sampling, self.config.sampling.prompts_per_step
         dynamic = sampling.dynamic or DynamicSampling(max_batches=1)
         whole, batch = dynamic.whole_batches, max(round(wanted * dynamic.oversampling), 1)
@@ -242,7 +241,7 @@ class Collector:
             numbered = list(enumerate(problems, drawn))[self.comm.rank :: self.comm.size]
             marks = torch.zeros(drawn + len(problems))
             with together(self.comm, "collecting responses", survive=True):
-                for group in self._groups(step, numbered, seconds, ledger):
+                for group in self._groups(step, numbered, seconds):
                     marks[group[0].group] = sampling.dynamic is None or self._live(group)
                     own += group
             live += self.comm.sum(marks).nonzero().flatten().tolist()
@@ -262,11 +261,7 @@ class Collector:
         return Rollout(kept, dead, used, seconds, state, surplus=len(live) - len(chosen))
 
     def _groups(
-        self,
-        step: int,
-        problems: Sequence[tuple[int, Problem]],
-        seconds: Seconds,
-        ledger: Ledger | None,
+        self, step: int, problems: Sequence[tuple[int, Problem]], seconds: Seconds
     ) -> list[list[Response]]:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed
@@ -281,6 +276,7 @@ class Collector:
             if self.conversations is None:
                 samples = self.sampler.sample([*map(self.policy.encode, asked)], **given)
             else:
+                ledger = self.ledger and self.ledger(step)
                 samples = self.conversations.sample(asked, ledger=ledger, **given)
             grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]

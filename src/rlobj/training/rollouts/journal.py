@@ -308,7 +308,7 @@ class Pipeline:
             return
         rollout = self._journal.read(step)
         if rollout is None:
-            rollout = self.collector.collect(step, self._journal.ledger(step))
+            rollout = self.collector.collect(step)
             start = time.perf_counter()
             self._journal.write(step, rollout)
             rollout.seconds["write"] = time.perf_counter() - start

@@ -1,0 +1,249 @@
+"""What the policy reads in a conversation: the first prompt, and what follows each of its turns.
+
+    after(messages) = tokens(user, turn, messages, start of the next turn) − tokens(user, turn)
+
+`user` and `turn` are dummies: what the policy sampled is never encoded again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import shown
+from rlobj.conversations.environment import Message
+from rlobj.data.problems import Chat, checked_prompt, with_bos
+
+_BREAK = "\ufdd0"
+"""Where a text is cut before it is encoded. Unicode reserves it for the inside of programs."""
+_QUESTION: Message = {"role": "user", "content": "What is 2 + 2?"}
+_MARK, _SEEN = "dummy-turn-7391", "observed-7391"
+"""The end of a dummy turn, or the argument of its call; and what an environment says after it."""
+_TURNS = (
+    "It is 4.",
+    "<think>\nTwo and two.\n</think>\n\nIt is 4.",
+    '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call>',
+    "It is 4. " * 300,
+    None,
+)
+"""Dummy turns, of which the last one is empty."""
+
+
+class Rendering:
+    """The token ids of what is said to the policy.
+
+    The added tokens of the tokenizer (`<|im_end|>`, `<tool_response>`, `<think>`, ...) have their
+    ids where the chat template writes them. The text of such a token in a message is encoded as
+    ordinary text, so that a tool cannot forge the end of a turn.
+
+    Args:
+        tokenizer: of transformers.
+        chat: how prompts go through the chat template; None = contents are concatenated.
+        tools: JSON schemas of the tools, as chat templates read them.
+
+    Raises:
+        ConfigError: what follows a turn depends on what the turn says; or the template does not
+            write calls of tools, or what the policy is to read: the role is "tool" if there are
+            tools, else "user".
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        chat: Chat | None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.tokenizer, self.chat, self.tools = tokenizer, chat, tools
+        added = {
+            index: token.content
+            for index, token in tokenizer.added_tokens_decoder.items()
+            if not token.content.isspace()
+        }
+        self._added = frozenset(added)
+        starts = [f"{re.escape(x[0])}(?={re.escape(x[1:])})" for x in added.values() if len(x) > 1]
+        self._starts = re.compile("|".join(starts) or "(?!)")
+        self._ends: dict[str | None, tuple[int | None, int]] = {}
+        if chat is not None:
+            self._check()
+
+    def opening(self, messages: Sequence[Message], *, trusted: bool = False) -> list[int]:
+        """The token ids of the first prompt, up to the start of the policy's turn.
+
+        Args:
+            messages: the first messages of the conversation.
+            trusted: they are the data set's: added tokens in their contents keep their ids, as in
+                the prompts of conversations of one turn.
+
+        Raises:
+            ConfigError: the template fails, or the prompt has no tokens.
+        """
+        ids = self._encode(self._open(messages)) if trusted else self._ids(messages, self._open)
+        if self.chat is None:
+            ids = with_bos(self.tokenizer, ids)
+        return checked_prompt(ids, "".join(each["content"] for each in messages))
+
+    def after(self, messages: Sequence[Message], last: int | None = None) -> list[int]:
+        """The token ids between a turn of the policy and its next one.
+
+        Args:
+            messages: what the policy reads; [] = only the start of its next turn.
+            last: the last token id of the policy's turn. If the rest begins with this added token,
+                such as the template's end of turn, it is not repeated.
+
+        Returns:
+            The rest of the policy's turn that it did not write, such as "\\n" after `<|im_end|>`;
+            the messages; and the start of the next turn.
+
+        Raises:
+            ConfigError: the template fails on the messages, such as on an unknown role.
+        """
+        if self.chat is None:
+            return self._ids(messages, self._open)
+        return self._cut(self._ids(messages, self._tail), messages, last)
+
+    def example(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:
+        """A text up to the start of the policy's turn, and a turn that calls a tool.
+
+        Raises:
+            ConfigError: the prompts go through no chat template, or it fails.
+        """
+        if self.chat is None:
+            raise ConfigError("the prompts go through no chat template")
+        before = self._open([_QUESTION])
+        said = _call("", name, arguments)
+        whole = self.chat.rendered(self.tokenizer, [_QUESTION, said], self.tools, more=False)
+        return before, whole[_common(before, whole) :]
+
+    def _open(self, messages: Sequence[Message]) -> str:
+        if self.chat is None:
+            return "".join(each["content"] for each in messages)
+        return self.chat.rendered(self.tokenizer, messages, self.tools)
+
+    def _dummy(
+        self, messages: Sequence[Message], turn: str | None = "", *, more: bool = True
+    ) -> str:
+        """A conversation with a dummy turn; messages of tools follow a call of the first one."""
+        assert self.chat is not None
+        said: Message = {"role": "assistant", "content": "" if turn is None else turn + _MARK}
+        if (tool := _tool(messages)) is not None:
+            said = _call(turn or "", tool.get("name", ""), {"x": _MARK})
+        rest = messages if more else ()
+        return self.chat.rendered(self.tokenizer, [_QUESTION, said, *rest], more=more)
+
+    def _tail(self, messages: Sequence[Message], *, more: bool = True) -> str:
+        return self._dummy(messages, more=more).partition(_MARK)[2]
+
+    def _ids(
+        self, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+    ) -> list[int]:
+        """The token ids of messages; added tokens are only those that the template writes.
+
+        If a template or the tokenizer joins the halves of an added token, each character of the
+        messages is encoded alone.
+        """
+
+        def encoded(change: Callable[[str], str]) -> list[int]:
+            return self._encode(render([_changed(each, change) for each in messages]))
+
+        found = encoded(lambda text: self._starts.sub(rf"\g<0>{_BREAK}", text))
+        harmless = encoded(lambda text: text and "x")
+        if self._controls(found) != self._controls(harmless):
+            found = encoded(_BREAK.join)
+        return found
+
+    def _encode(self, text: str) -> list[int]:
+        pieces = filter(None, text.split(_BREAK))
+        encode = self.tokenizer
+        return [i for piece in pieces for i in encode(piece, add_special_tokens=False)["input_ids"]]
+
+    def _controls(self, ids: Sequence[int]) -> list[int]:
+        return [each for each in ids if each in self._added]
+
+    def _cut(self, tail: list[int], messages: Sequence[Message], last: int | None) -> list[int]:
+        """What follows the policy's own tokens, in the token ids that follow the mark."""
+        tool = _tool(messages)
+        name = None if tool is None else str(tool.get("name", ""))
+        if name not in self._ends:
+            self._ends[name] = self._end(name)
+        end, common = self._ends[name]
+        rest = tail[common if end is None else tail.index(end) :]
+        return rest[last in self._added and rest[:1] == [last] :]
+
+    def _end(self, name: str | None) -> tuple[int | None, int]:
+        """The token that ends a turn, if there is one; the number of tokens of the turn in all."""
+        seen = [_seen(name)]
+        turn, whole = self._encode(self._tail(seen, more=False)), self._encode(self._tail(seen))
+        plain = self._encode(self._tail([], more=False))
+        ends = {self.tokenizer.eos_token_id, *self._controls(plain[:1])}
+        own = turn[: _common(turn, whole)]
+        return next((each for each in reversed(own) if each in ends), None), len(own)
+
+    def _check(self) -> None:
+        tool, expected = bool(self.tools), []
+        seen = _seen(self.tools[0]["function"]["name"] if tool else None)
+        for turn in _TURNS:
+            try:
+                whole = self._dummy([seen], turn)
+            except ConfigError as error:
+                self._refuse(f"fails on messages of the role '{seen['role']}': {error.__cause__}")
+            _, mark, tail = whole.partition(_MARK)
+            if not mark and (tool or turn is not None):
+                what = "the calls of tools" if tool else "what the policy said"
+                self._refuse(f"does not write {what}")
+            tail = tail if mark else whole
+            if _SEEN not in tail:
+                self._refuse(f"does not write messages of the role '{seen['role']}'")
+            ids = self._encode(tail)
+            found = self._cut(ids, [seen], None) if mark else ids[-len(expected) :]
+            expected = expected or found
+            if found != expected:
+                first, other = (
+                    self.tokenizer.decode(x[at : at + 1])
+                    for at in [_common(expected, found)]
+                    for x in (expected, found)
+                )
+                self._refuse(
+                    f"makes what follows a turn depend on the turn: {shown(first)} follows "
+                    f"{shown(_TURNS[0])}, and {shown(other)} follows {shown(turn or '')}"
+                )
+
+    def _refuse(self, reason: str) -> NoReturn:
+        way = "with tools, such as Qwen3's" if self.tools else "for conversations"
+        raise ConfigError(
+            f"the chat template of '{self.tokenizer.name_or_path}' {reason}. Expected a template "
+            f"{way}. Use another model, or change chat_template.jinja in the folder of this one"
+            + ("" if self.tools else ", or set model.chat_template=false")
+        )
+
+
+def _call(content: str, name: str, arguments: Mapping[str, Any]) -> Message:
+    function = {"name": name, "arguments": arguments}
+    call = {"id": "call00000", "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def _seen(tool: str | None) -> Message:
+    who = {"role": "user"} if tool is None else {"role": "tool", "name": tool}
+    return {**who, "content": _SEEN}
+
+
+def _tool(messages: Sequence[Message]) -> Message | None:
+    return next((each for each in messages if each["role"] == "tool"), None)
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """The number of equal elements at the beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((k for k, (x, y) in pairs if x != y), min(len(one), len(other)))
+
+
+def _changed(message: Message, change: Callable[[str], str]) -> Message:
+    """The message with other texts, without lone surrogates."""
+
+    def other(text: str) -> str:
+        return change(text.encode("utf-8", "replace").decode().replace(_BREAK, "\ufffd"))
+
+    texts = {key: other(text) for key, text in message.items() if isinstance(text, str)}
+    return {**message, **texts, "role": message["role"]}

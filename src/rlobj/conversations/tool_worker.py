@@ -1,0 +1,173 @@
+"""The calls of tools, where they are made: in a worker process, or in a thread.
+
+    tool_worker.py DESCRIPTOR SETTINGS    is started by its path, without torch
+
+    out  {"error": null | text, "schemas": {name: schema}}    once; schemas only if asked for
+    in   [name, arguments, seed]
+    out  [text, error]    of `answer`
+
+All messages are lines of JSON. What a tool prints is not shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import numbers
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.processes import adopt_orphans, end_with_parent, seed_generators
+from rlobj.base.targets import import_target, place_of, shown
+from rlobj.conversations import box
+
+EXAMPLE = """
+    def add(a: int, b: int) -> str:
+        \"""Add two integers.
+
+        Args:
+            a: The first one.
+            b: The second one.
+        \"""
+        return str(a + b)"""
+"""A tool, as an example in messages."""
+
+
+def answer(function: Callable[..., Any], arguments: Mapping[str, Any], most: int) -> list[str]:
+    """Call a tool.
+
+    Args:
+        function: the tool.
+        arguments: by name.
+        most: the largest number of characters of the text.
+
+    Returns:
+        The text, and the kind of error, both as in `ToolResult`. Nothing is raised.
+    """
+    try:
+        result = function(**arguments)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        return answered(result, most)
+    except BaseException as error:
+        return failed(error, most)
+
+
+def answered(result: Any, most: int) -> list[str]:
+    """The text and the kind of error of what a tool returned.
+
+    Raises:
+        TypeError: it is no text, number, list or dict; or JSON cannot hold it.
+    """
+    if isinstance(result, numbers.Number):
+        result = str(result)
+    elif isinstance(result, dict | list | tuple):
+        result = json.dumps(result, ensure_ascii=False)
+    elif not isinstance(result, str):
+        kind = type(result).__name__
+        raise TypeError(f"the tool returned {kind}; expected a text, number, list or dict")
+    return [_limited(result, most), "flood" if len(result) > most else ""]
+
+
+def failed(error: BaseException, most: int) -> list[str]:
+    """The text and the kind of error of a tool that raised."""
+    own = isinstance(error, box.ToolError)
+    text = str(error) if own else f"error: {type(error).__name__}: {shown(error, str)}"
+    return [_limited(text, most), "error"]
+
+
+def _limited(text: str, most: int) -> str:
+    """The beginning and the end of a text, as valid Unicode."""
+    if (left := len(text) - most) > 0:
+        half, note = most // 2, f"\n[{left:,} characters were left out]\n"
+        text = text[: most - half] + note + text[len(text) - half :]
+    return text.encode("utf-8", "replace").decode()
+
+
+def schema_of(function: Any, name: str) -> dict[str, Any]:
+    """The JSON schema of a tool, for chat templates.
+
+    Raises:
+        ConfigError: the function has no docstring, or not all arguments have a type and a
+            description.
+    """
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    try:
+        schema = get_json_schema(function)
+    except Exception as error:
+        why = str(error.args[0] if error.args else error).rstrip("!. ")
+        raise ConfigError(
+            f"tool {name!r} has no schema: {why}. Expected a function with a docstring, and a type "
+            f"and a description of each argument:{EXAMPLE}"
+            + place_of(function)
+            * callable(function)
+        ) from error
+    schema["function"]["name"] = name
+    return schema
+
+
+def _tools(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Import the tools, under the limit on memory; their schemas, if they are asked for.
+
+    Raises:
+        ConfigError: a tool cannot be imported, or has no schema.
+    """
+    tools, outer = dict[str, Any](), resource.getrlimit(resource.RLIMIT_AS)[1]
+    with contextlib.suppress(ValueError, OSError):  # an outer limit is lower
+        resource.setrlimit(resource.RLIMIT_AS, (settings["memory_mb"] << 20, outer))
+    for name, target in settings["tools"].items():
+        try:
+            tools[name] = import_target(target)
+        except ConfigError as error:
+            raise ConfigError(f"tool {name!r}: {error}") from error
+    if not settings["describe"]:
+        return tools, {}
+    resource.setrlimit(resource.RLIMIT_AS, (outer, outer))  # transformers needs more
+    return tools, {name: schema_of(tool, name) for name, tool in tools.items()}
+
+
+def _main() -> None:
+    """Import the tools, and make calls until the parent closes the connection."""
+    end_with_parent()
+    adopt_orphans()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    settings = json.loads(sys.argv[2])
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    only_here = partial(os.close, connection.fileno())  # its end is the end of this process
+    os.register_at_fork(after_in_child=only_here)
+    sys.path[:] = settings["path"]
+    box.deadline, box.memory = settings["deadline"], settings["memory_mb"] << 20
+    lines = connection.makefile("rwb")
+
+    def tell(message: Any) -> None:
+        lines.write(json.dumps(message).encode() + b"\n")
+        lines.flush()
+
+    try:
+        tools, schemas = _tools(settings)
+    except ConfigError as error:
+        tell({"error": str(error)})
+        return
+    tell({"error": None, "schemas": schemas})
+    for line in lines:
+        name, arguments, seed = json.loads(line)
+        seed_generators(seed)
+        tell(answer(tools[name], arguments, settings["max_output"]))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,143 @@
+"""Tools that fail in all ways; the tests name them by this file."""
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def add(a: int, b: int = 0) -> int:
+    """Add two integers.
+
+    Args:
+        a: The first one.
+        b: The second one.
+    """
+    return a + b
+
+
+def fail(how: str, note: str = ""):
+    """Fail in some way.
+
+    Args:
+        how: The way.
+        note: A file to write the ids of processes and the folder of temporary files to.
+    """
+    return globals()[f"fail_{how}"](Path(note))
+
+
+def fail_raise(note):
+    raise KeyError("gone " + "x" * 10_000)
+
+
+def fail_sleep(note):
+    time.sleep(100)
+
+
+def fail_pattern(note):
+    re.match("(a+)+$", "a" * 60 + "b")
+
+
+def fail_exit(note):
+    os._exit(3)
+
+
+def fail_exit_with_child(note):
+    if os.fork() == 0:
+        time.sleep(60)
+    os._exit(3)
+
+
+def fail_sys_exit(note):
+    sys.exit(3)
+
+
+def fail_segfault(note):
+    ctypes.string_at(0)
+
+
+def fail_memory(note):
+    return "x" * (8 << 30)
+
+
+def fail_print(note):
+    for stream in (sys.stdout, sys.stderr):
+        for _ in range(2_000):
+            print("y" * 10_000, file=stream)
+    return "printed"
+
+
+def fail_long(note):
+    return "a" * 1_000_000 + "z" * 1_000_000
+
+
+def fail_none(note):
+    return None
+
+
+def fail_set(note):
+    return {"a": {1}}
+
+
+def fail_surrogate(note):
+    return "\ud800!"
+
+
+def fail_fork(note):
+    os.fork()
+    return "once"
+
+
+def fail_close(note):
+    os.closerange(3, 100)
+    time.sleep(100)
+
+
+def fail_leave(note):
+    """Start a process in its own session, write a temporary file, and hang in C."""
+    child = multiprocessing.get_context("fork").Process(target=_alone)
+    child.start()
+    _, file = tempfile.mkstemp()
+    partial = note.with_suffix(".partial")
+    partial.write_text(f"{os.getpid()} {child.pid} {file}")
+    partial.replace(note)
+    fail_pattern(note)
+
+
+def _alone():
+    os.setsid()
+    time.sleep(100)
+
+
+def values(kind: str):
+    """Return a value.
+
+    Args:
+        kind: Which one.
+    """
+    return {"list": [1, {"a": None}], "number": 0.5, "text": "é"}[kind]
+
+
+def draw() -> float:
+    """Draw a random number."""
+    return random.random()
+
+
+async def wait(seconds: float) -> str:
+    """Wait for some time.
+
+    Args:
+        seconds: The time.
+    """
+    await asyncio.sleep(seconds)
+    return "waited"
+
+
+def bare(a):
+    return a

@@ -1,0 +1,181 @@
+"""The tools in the box: the calculator is exact, and Python runs under limits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlobj.conversations import ToolError, box, calculator, python
+
+# The calculator.
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("37*46", "1702"),
+        (" -(2 + 3) * 4 ", "-20"),
+        ("7 // 2 + 7 % 4", "6"),
+        ("2 ** 100", str(2**100)),
+        ("2 ** -2", "0.25"),
+        ("0.1 + 0.2", "0.3"),
+        ("3.50", "3.5"),
+        ("1_000 / 8", "125"),
+        ("1 / 3", "0.333333333333333"),
+        ("2 / 3", "0.666666666666667"),
+        ("10 ** 30 / 3", "3.33333333333333e+29"),
+        ("2 ** 0.5", "1.4142135623731"),
+    ],
+)
+def test_the_calculator_computes(expression, value):
+    assert calculator(expression) == value
+
+
+NUMBERS = st.integers(0, 99).map(str)
+EXPRESSIONS = st.recursive(
+    NUMBERS,
+    lambda part: st.tuples(part, st.sampled_from(["+", "-", "*", "//", "%"]), part).map(
+        lambda parts: f"({' '.join(parts)})"
+    ),
+    max_leaves=12,
+)
+
+
+@given(EXPRESSIONS)
+def test_integers_are_exact(expression):
+    try:
+        value = str(eval(expression))
+    except ZeroDivisionError:
+        with pytest.raises(ToolError, match="error: division by zero"):
+            calculator(expression)
+    else:
+        assert calculator(expression) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("1 / (2 - 2)", "division by zero"),
+        ("0 ** -1", "division by zero"),
+        ("9 ** 9 ** 9", "too large"),
+        ("(1/3) ** (10 ** 9)", "too large"),
+        ("(10 ** 1000) * (10 ** 1000)", "too large"),
+        ("1e99999999", "too large or too small"),
+        ("1e-99999999", "too large or too small"),
+        ("(-2) ** 0.5", "a root of a negative number"),
+        ("1" * 2000, "more than 1000 characters"),
+        ("-" * 900 + "1", "expected numbers with"),
+        *((text, "expected numbers with") for text in ("", "2 +", "2^3", "True", "'a' * 9", "1j")),
+        *((text, "expected numbers with") for text in ("abs(1)", "x", "1 if 1 else 2", "(1, 2)")),
+        ("__import__('os').getpid()", "expected numbers with"),
+    ],
+)
+def test_what_the_calculator_cannot_compute_is_an_error_at_once(expression, message):
+    start = time.monotonic()
+    with pytest.raises(ToolError, match=f"^error: .*{message}"):
+        calculator(expression)
+    assert time.monotonic() - start < 1
+
+
+@settings(max_examples=50)
+@given(st.text("0123456789+-*/%(). eEx_'\"\\\n\0é", max_size=30))
+def test_no_text_breaks_the_calculator(text):
+    with contextlib.suppress(ToolError):
+        assert isinstance(calculator(text), str)
+
+
+# Python.
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        ("print(1)\nprint(2)", "1\n2"),
+        ("x = 3\nx * 2", "6"),
+        ("print('é')\n'é'", "é\n'é'"),
+        ("x = 1", ""),
+        ("", ""),
+        ("import sys; print('e', file=sys.stderr)", "e"),
+        ("import sys; print('x'); sys.exit()", "x"),
+        ("import os; os.listdir()", "[]"),
+        ("open('m.py', 'w').write('y = 5')\nimport m\nm.y", "5"),
+        ("from multiprocessing import Pool\ndef f(x): return x * x\nPool(2).map(f, [3])", "[9]"),
+        ("print(__name__)", "__main__"),
+    ],
+)
+def test_python_returns_what_a_program_prints_and_its_last_value(code, output):
+    assert python(code) == output
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("print('so far')\n1 / 0", "so far\nZeroDivisionError: division by zero"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("input()", "EOFError: EOF when reading a line"),
+        ("import sys; sys.exit('bad')", "bad"),
+        ("import os; os._exit(3)", "error: the program ended with the exit status 3"),
+        ("import ctypes; ctypes.string_at(0)", "error: the program ended with SIGSEGV"),
+        ("x = 'x' * (2 << 30)", "MemoryError"),
+        ("open('f', 'wb').write(b'x' * (1 << 27))", "OSError: [Errno 27] File too large"),
+    ],
+)
+def test_a_program_that_fails_is_an_error_with_its_last_line(code, message):
+    with pytest.raises(ToolError) as caught:
+        python(code)
+    assert str(caught.value) == message
+
+
+def test_a_program_sees_no_variables_and_leaves_no_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("SECRET_KEY", "secret")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    printed = python("import os\nopen('left', 'w').write('x')\nprint(os.getcwd(), *os.environ)")
+    assert printed.startswith(str(tmp_path))
+    assert "SECRET_KEY" not in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_runs_of_a_program_are_equal():
+    code = "import random\nprint(random.random(), {'a', 'b', 'c', 'd'})"
+    assert python(code) == python(code)
+
+
+def test_a_program_that_prints_without_end_is_ended():
+    printed = python("while True: print('x' * 1000)")
+    assert printed.endswith("error: the program printed more than 1,048,576 bytes")
+
+
+def test_a_program_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(box, "deadline", 0.5)
+    with pytest.raises(ToolError, match=r"the program did not end within 0\.5 seconds"):
+        python("while True: pass")
+
+
+def test_too_many_processes_end_a_program():
+    code = "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(60)\n"
+    start = time.monotonic()
+    with pytest.raises(ToolError, match="the program started more than 64 processes"):
+        python(f"{code}time.sleep(60)")
+    assert time.monotonic() - start < 20
+
+
+def test_what_a_program_started_ends_with_it():
+    code = """
+import os, time
+if (child := os.fork()) == 0:
+    os.setsid()
+    if (inner := os.fork()) == 0:
+        time.sleep(60)
+    print(inner, flush=True)
+    os._exit(0)
+done = os.waitpid(child, 0)
+"""
+    inner = int(python(code))
+    with pytest.raises(ProcessLookupError):
+        os.kill(inner, 0)

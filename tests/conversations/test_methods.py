@@ -1,0 +1,269 @@
+"""Environments made of tools, and the objects of TRL's environment_factory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from chats import chat_tokenizer
+
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.conversations import (
+    EnvironmentSettings,
+    MethodEnvironment,
+    ToolEnvironment,
+    ToolPool,
+    ToolResult,
+    adapted,
+)
+from rlobj.conversations.driving import restore, state_of
+from rlobj.data import Problem
+
+PROBLEM = Problem("1", "Count to 3.", "3", {"start": 1})
+SETTINGS = EnvironmentSettings(deadline=5)
+
+
+def call(name: str, error: str = "", **arguments: Any) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"type": "function", "function": function} | ({"error": error} if error else {})
+
+
+def says(*calls: dict[str, Any]) -> list[dict[str, Any]]:
+    said = {"role": "assistant", "content": "..."}
+    return [{"role": "user", "content": "hi"}, {**said, "tool_calls": [*calls]} if calls else said]
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)
+
+
+def told(turn: Any) -> list[str]:
+    assert all(each["role"] == "tool" for each in turn.observation)
+    return [each["content"] for each in turn.observation]
+
+
+class Slow:
+    """Tools that take the seconds which they are told."""
+
+    async def call(self, name: str, arguments: Any) -> ToolResult:
+        await asyncio.sleep(arguments["seconds"])
+        return ToolResult(f"{name} {arguments['seconds']}", "", arguments["seconds"])
+
+
+def test_calls_are_made_at_once_and_answered_in_their_order():
+    environment = ToolEnvironment(Slow())
+    assert run(environment.reset(PROBLEM)) is None
+    begun = time.monotonic()
+    calls = [call("a", seconds=1.0), call("b", seconds=0.01), call("a", seconds=0.9)]
+    turn = run(environment.step(says(*calls)))
+    assert time.monotonic() - begun < 1.8
+    assert told(turn) == ["a 1.0", "b 0.01", "a 0.9"]
+    assert [each["name"] for each in turn.observation] == ["a", "b", "a"]
+    assert [use.seconds for use in turn.uses] == [1.0, 0.01, 0.9]
+    assert not turn.done
+
+
+def test_a_turn_without_calls_ends_the_conversation():
+    turn = run(ToolEnvironment(Slow()).step(says()))
+    assert turn.done
+    assert turn.uses == ()
+
+
+def test_a_malformed_call_is_told_and_counted_and_not_made():
+    calls = [call("unknown", "there is no tool 'x'"), call("a", seconds=0.0)]
+    turn = run(ToolEnvironment(Slow()).step(says(*calls)))
+    assert told(turn) == ["error: there is no tool 'x'", "a 0.0"]
+    assert [use.error for use in turn.uses] == ["error", ""]
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first one.
+        b: The second one.
+    """
+    if a < 0:
+        raise ValueError("a is negative")
+    return a + b
+
+
+def test_functions_are_tools_and_their_failures_are_answers():
+    with ToolPool(SETTINGS, [add]) as pool:
+        calls = [call("add", a=1, b=2), call("add", a=-1, b=2)]
+        turn = run(ToolEnvironment(pool).step(says(*calls)))
+    assert told(turn) == ["3", "error: ValueError: a is negative"]
+    assert [use.error for use in turn.uses] == ["", "error"]
+
+
+class Counter:
+    """As the documentation of TRL writes environments."""
+
+    rewards = 0
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self, **columns: Any) -> str | None:
+        self.count = columns["start"]
+        self.target = int(columns["answer"])
+        assert columns["prompt"][-1]["role"] == "user"
+        return f" You are at {self.count}."
+
+    def increment(self, step: int) -> str:
+        """Increment the counter.
+
+        Args:
+            step: By how much.
+        """
+        if step < 0:
+            raise ValueError("step must not be negative")
+        self.count += step
+        return f"Counter is now {self.count}"
+
+    async def look(self) -> dict[str, int]:
+        """Look at the counter."""
+        await asyncio.sleep(0)
+        return {"count": self.count}
+
+    @property
+    def broken(self) -> int:
+        raise AssertionError("properties are not evaluated")
+
+    def _hidden(self) -> None: ...
+
+    def get_reward(self) -> float:
+        Counter.rewards += 1
+        return float(self.count == self.target)
+
+
+CALLS = [call("increment", step=1), call("increment", step=-1), call("look")]
+
+
+def test_an_object_of_trl_is_an_environment():
+    environment = adapted(Counter, SETTINGS, lambda problem: f"Q: {problem.prompt}")()
+    assert isinstance(environment, MethodEnvironment)
+    assert [each["function"]["name"] for each in environment.pool.schemas()] == [
+        "increment",
+        "look",
+    ]
+    parameters = environment.pool.schemas()[0]["function"]["parameters"]
+    assert parameters["properties"]["step"]["type"] == "integer"
+    before = Counter.rewards
+
+    async def converse() -> None:
+        opening = await environment.reset(PROBLEM)
+        assert opening == [{"role": "user", "content": "Q: Count to 3. You are at 1."}]
+        turn = await environment.step(says(*CALLS))
+        assert told(turn) == [
+            "Counter is now 2",
+            "{'error': 'step must not be negative'}",
+            "{'count': 2}",
+        ]
+        assert [use.error for use in turn.uses] == ["", "error", ""]
+        await environment.step(says(call("increment", step=1)))
+        assert Counter.rewards == before
+        turn = await environment.step(says())
+        assert turn.done
+        assert turn.reward == 1.0
+
+    run(converse())
+    assert Counter.rewards == before + 1
+
+
+def test_each_conversation_has_its_own_object_which_a_resumed_run_restores():
+    made = adapted(Counter, SETTINGS)
+    one, other = made(), made()
+    run(one.reset(PROBLEM))
+    run(one.step(says(call("increment", step=5))))
+    assert state_of(other) == {"count": 0}
+    assert state_of(one) == {"count": 6, "target": 3}
+    restore(other, state_of(one))
+    assert told(run(other.step(says(call("look"))))) == ["{'count': 6}"]
+    assert state_of(ToolEnvironment(Slow())) == {}
+
+
+class Guess:
+    """A tool that is called `step`, and no reward."""
+
+    def reset(self, **columns: Any) -> None:
+        self.tries = 0
+
+    async def step(self, action: str) -> str:
+        """Guess.
+
+        Args:
+            action: The guess.
+        """
+        self.tries += 1
+        return action.upper()
+
+
+class Ours:
+    def reset(self, problem: Any) -> None: ...
+
+    def step(self, messages: Any) -> Any: ...
+
+
+class Odd:
+    def reset(self, **columns: Any) -> int:
+        return 3
+
+
+def test_objects_of_trl_are_told_from_environments():
+    assert adapted(Ours, SETTINGS) is Ours
+    environment = adapted(Guess, SETTINGS)()
+    assert run(environment.reset(PROBLEM)) is None
+    assert told(run(environment.step(says(call("step", action="a"))))) == ["A"]
+    ended = run(environment.step(says()))
+    assert (ended.done, ended.reward) == (True, 0.0)
+    with pytest.raises(ConfigError, match=r"has no method reset\. Expected the methods reset\("):
+        adapted(SimpleNamespace, SETTINGS)
+    with pytest.raises(RunError, match="reset returned 3; expected None or a text"):
+        run(adapted(Odd, SETTINGS)().reset(PROBLEM))
+
+
+@pytest.mark.slow
+def test_the_policy_reads_what_it_reads_in_trl():
+    from trl.chat_template_utils import add_response_schema
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    tokenizer = add_response_schema(chat_tokenizer("qwen2_5"))
+    end = tokenizer.eos_token_id
+    theirs = Counter()
+    theirs.reset(prompt=[{"role": "user", "content": ""}], answer="3", start=1)
+    trainer: Any = SimpleNamespace(
+        processing_class=tokenizer,
+        _tokenizer=tokenizer,
+        _is_vlm=False,
+        chat_template=None,
+        chat_template_kwargs={},
+        tools=[theirs.increment, theirs.look],
+        environment_factories=None,
+        max_tool_calling_iterations=1,
+        max_completion_length=10_000,
+        use_vllm=False,
+        model=SimpleNamespace(config=SimpleNamespace(max_position_embeddings=10_000)),
+        async_loop=asyncio.new_event_loop(),
+        _sync_tool_dicts=[{"increment": theirs.increment}],
+        _async_tool_dicts=[{"look": theirs.look}],
+        _generate_single_turn=lambda ids, *_, **__: ([[end]], None),
+    )
+    trainer._get_tool_suffix_ids = lambda messages: GRPOTrainer._get_tool_suffix_ids(
+        trainer, messages
+    )
+    threading.Thread(target=trainer.async_loop.run_forever, daemon=True).start()
+    said = [{"role": "assistant", "content": "", "tool_calls": CALLS}]
+    found = GRPOTrainer._tool_call_loop(
+        trainer, [says()[:1]], [[1]], [[end]], [said], None, None, {}
+    )
+    trainer.async_loop.call_soon_threadsafe(trainer.async_loop.stop)
+    environment = MethodEnvironment(Counter(), SETTINGS)
+    run(environment.reset(PROBLEM))
+    turn = run(environment.step(says(*CALLS)))
+    assert found[1][0][1:4] == turn.observation
+    assert found[5] == sum(bool(use.error) for use in turn.uses)

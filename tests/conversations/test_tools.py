@@ -1,0 +1,325 @@
+"""Tools in worker processes and in threads: whatever they do, a call gets an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from forked import wait_until
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import importing
+from rlobj.conversations import EnvironmentSettings, ToolPool, ToolResult
+
+FILE = Path(__file__).with_name("some_tools.py")
+TOOLS = tuple(f"{FILE}:{name}" for name in ("add", "fail", "values", "draw", "wait"))
+
+
+def settings(*tools, **limits):
+    return EnvironmentSettings(tools=tools or TOOLS, **{"deadline": 1.0, "workers": 2, **limits})
+
+
+def called(pool, *calls, **more) -> list[ToolResult]:
+    """What became of calls that were made at the same time."""
+
+    async def all_of_them():
+        return await asyncio.gather(*(pool.call(*call, **more) for call in calls))
+
+    return asyncio.run(all_of_them())
+
+
+def alive(process: int) -> bool:
+    """Whether it runs; one that has ended may wait for a parent that asks how."""
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ToolPool(settings()) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "text"),
+    [
+        ("raise", "error", "error: KeyError: 'gone xxx"),
+        ("sys_exit", "error", "error: SystemExit: 3"),
+        ("memory", "error", "error: MemoryError"),
+        ("none", "error", "returned NoneType; expected a text, number, list or dict"),
+        ("set", "error", "error: TypeError: Object of type set is not JSON"),
+        ("sleep", "timeout", "error: the tool did not answer within 1 seconds"),
+        ("pattern", "timeout", "error: the tool did not answer within 1 seconds"),
+        ("exit", "crash", "error: the tool ended its process with the exit status 3"),
+        ("exit_with_child", "crash", "error: the tool ended its process with the exit status 3"),
+        ("segfault", "crash", "error: the tool ended its process with SIGSEGV"),
+        ("close", "crash", "error: the tool ended its process"),
+        ("long", "flood", "aaa\n[1,995,904 characters were left out]\nzzz"),
+        ("print", "", "printed"),
+        ("fork", "", "once"),
+        ("surrogate", "", "?!"),
+    ],
+)
+def test_a_tool_that_fails_is_an_answer_and_the_next_calls_succeed(pool, how, error, text):
+    [result] = called(pool, ("fail", {"how": how}))
+    assert (result.error, text in result.text) == (error, True), result
+    assert len(result.text) < 4096 + 100
+    assert str(FILE) not in result.text
+    after = called(pool, *[("add", {"a": i, "b": 1}) for i in range(3)])
+    assert [(each.text, each.error) for each in after] == [("1", ""), ("2", ""), ("3", "")]
+
+
+def test_an_error_with_a_long_message_is_cut(pool):
+    [result] = called(pool, ("fail", {"how": "raise"}))
+    assert len(result.text) < 400
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (("values", {"kind": "list"}), '[1, {"a": null}]'),
+        (("values", {"kind": "number"}), "0.5"),
+        (("values", {"kind": "text"}), "é"),
+        (("wait", {"seconds": 0.01}), "waited"),
+    ],
+)
+def test_results_are_texts(pool, call, text):
+    [result] = called(pool, call)
+    assert (result.text, result.error) == (text, "")
+
+
+def test_a_call_that_cannot_be_made_is_an_answer(pool):
+    calls = ("ad", {}), ("add", {"c": 1}), ("add", {"a": {1}})
+    unknown, wrong, data = called(pool, *calls)
+    assert {each.error for each in (unknown, wrong, data)} == {"error"}
+    assert "there is no tool 'ad'. Did you mean 'add'?" in unknown.text
+    assert "unexpected keyword argument 'c'" in wrong.text
+    assert "set is not JSON" in data.text
+
+
+def test_calls_do_not_wait_for_a_slow_one_and_are_answered_in_their_order(pool):
+    async def timed(call):
+        result = await pool.call(*call)
+        return result.text, time.monotonic()
+
+    async def together():
+        quick = [("add", {"a": i}) for i in range(100)]
+        return await asyncio.gather(*map(timed, [("fail", {"how": "sleep"}), *quick]))
+
+    [(_, slow), *others] = asyncio.run(together())
+    assert [text for text, _ in others] == [str(i) for i in range(100)]
+    assert max(end for _, end in others) < slow
+
+
+def test_the_wait_for_a_free_process_does_not_count():
+    with ToolPool(settings(workers=1)) as pool:
+        results = called(pool, *[("wait", {"seconds": 0.3})] * 4)
+    assert [each.error for each in results] == [""] * 4
+    assert max(each.seconds for each in results) < 1
+
+
+def test_random_numbers_depend_on_the_seed_and_on_nothing_else(pool):
+    [first], [second] = called(pool, ("draw", {}), seed=1), called(pool, ("draw", {}), seed=2)
+    with ToolPool(settings()) as other:
+        [again] = called(other, ("draw", {}), seed=1)
+    assert first.text == again.text != second.text
+
+
+def test_a_deadline_ends_all_that_a_tool_started(pool, tmp_path):
+    note = tmp_path / "note"
+    [result] = called(pool, ("fail", {"how": "leave", "note": str(note)}))
+    assert result.error == "timeout"
+    process, child, file = note.read_text().split()
+    wait_until(lambda: not alive(int(process)) and not alive(int(child)), 5)
+    assert not Path(file).exists()
+
+
+PROGRAM = """
+import asyncio, sys
+from rlobj.conversations import EnvironmentSettings, ToolPool
+code = f"import os, time\\nprint(os.getpid(), file=open({sys.argv[3]!r}, 'w'))\\ntime.sleep(100)"
+async def both(pool):
+    hang = pool.call("fail", {"note": sys.argv[2]})
+    await asyncio.gather(hang, pool.call("python", {"code": code}))
+with ToolPool(EnvironmentSettings(tools=(sys.argv[1] + ":fail", "python"))) as pool:
+    asyncio.run(both(pool))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_an_interrupted_program(number, tmp_path):
+    tool = tmp_path / "tool.py"
+    tool.write_text(
+        "import os, re\n"
+        "def fail(note):\n"
+        "    open(note, 'w').write(f'{os.getpid()}\\n')\n"
+        "    re.match('(a+)+$', 'a' * 60 + 'b')\n"
+    )
+    notes = [tmp_path / "tool", tmp_path / "python"]
+    words = [sys.executable, "-c", PROGRAM, *map(str, (tool, *notes))]
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, env=variables) as process:
+        wait_until(lambda: all(each.exists() and each.read_text().strip() for each in notes), 60)
+        assert all(alive(int(each.read_text())) for each in notes)
+        process.send_signal(number)
+    wait_until(lambda: not any(alive(int(each.read_text())) for each in notes), 5)
+    assert number == signal.SIGKILL or not [*tmp_path.glob("rlobj-*")]
+
+
+def test_no_process_outlives_the_pool(tmp_path):
+    file = tmp_path / "tool.py"
+    file.write_text("import os\ndef process(): return os.getpid()\n")
+    with ToolPool(settings(f"{file}:process")) as pool:
+        [first], [second] = called(pool, ("process", {})), called(pool, ("process", {}))
+        assert first.text == second.text
+        assert alive(int(first.text))
+    assert not alive(int(first.text))
+    [late] = called(pool, ("process", {}))
+    assert late.error == "error"
+    assert "the tools are closed" in late.text
+
+
+# Functions of this process.
+
+
+def doubled(number: float) -> float:
+    """Double a number.
+
+    Args:
+        number: The number; 0 hangs, and a negative one ends programs.
+    """
+    if number < 0:
+        sys.exit(4)
+    time.sleep(0 if number else 100)
+    return 2 * number
+
+
+async def doubled_later(number: float) -> float:
+    """Double a number.
+
+    Args:
+        number: The number; 0 hangs, and a negative one ends programs.
+    """
+    if number < 0:
+        sys.exit(4)
+    await asyncio.sleep(0 if number else 100)
+    return 2 * number
+
+
+@pytest.mark.parametrize("function", [doubled, doubled_later])
+def test_functions_of_this_process_may_fail_in_the_same_ways(function):
+    pool = ToolPool(EnvironmentSettings(deadline=0.5), [function])
+    start = time.monotonic()
+    results = called(pool, *[(function.__name__, {"number": x}) for x in (3, -1, 0)])
+    assert time.monotonic() - start < 10
+    assert [each.error for each in results] == ["", "error", "timeout"]
+    assert [each.text for each in results] == [
+        *("6", "error: SystemExit: 4", "error: the tool did not answer within 0.5 seconds"),
+    ]
+
+
+# Schemas, and what is found before a run.
+
+
+def test_schemas_come_in_the_order_of_the_tools_and_the_file_is_not_imported_here():
+    tools = (TOOLS[0], "calculator", TOOLS[4], "python")
+    with ToolPool(settings(*tools), [doubled]) as pool:
+        schemas = [each["function"] for each in pool.schemas()]
+    names = [each["name"] for each in schemas]
+    assert names == ["add", "calculator", "wait", "python", "doubled"]
+    assert schemas[0] == {
+        "name": "add",
+        "description": "Add two integers.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "a": {"type": "integer", "description": "The first one."},
+                "b": {"type": "integer", "description": "The second one."},
+            },
+            "required": ["a"],
+        },
+        "return": {"type": "integer"},
+    }
+    assert list(schemas[1]["parameters"]["properties"]) == ["expression"]
+    assert list(schemas[3]["parameters"]["properties"]) == ["code"]
+    assert "_rlobj_target_some_tools" not in sys.modules
+
+
+def no_docstring(a: int) -> int:
+    return a
+
+
+def no_type(a):
+    """Return it.
+
+    Args:
+        a: What is returned.
+    """
+    return a
+
+
+def no_description(a: int) -> int:
+    """Return it."""
+    return a
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (no_docstring, "it has no docstring"),
+        (no_type, "Argument a is missing a type hint"),
+        (no_description, "the docstring has no description for the argument 'a'"),
+    ],
+)
+def test_a_tool_without_a_schema_is_named_and_a_right_one_is_shown(function, why):
+    with pytest.raises(ConfigError, match=f"tool '{function.__name__}' has no schema: ") as caught:
+        ToolPool(EnvironmentSettings(), [function]).schemas()
+    assert why in str(caught.value)
+    assert "def add(a: int, b: int) -> str:" in str(caught.value)
+    assert f"{__file__}, line {function.__code__.co_firstlineno}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tools", "functions", "message"),
+    [
+        (("calculater",), [], "there is no tool 'calculater'. Did you mean 'calculator'?"),
+        (("calculator", "mine:calculator"), [], "two tools have the name 'calculator'"),
+        ((), [doubled, doubled], "two tools have the name 'doubled'"),
+        ((), [lambda a: a], "is no tool. Expected a function with a name"),
+        ((), [5], "5 is no tool"),
+    ],
+)
+def test_names_are_checked(tools, functions, message):
+    with pytest.raises(ConfigError) as caught:
+        ToolPool(EnvironmentSettings(tools=tools), functions)
+    assert message in str(caught.value)
+
+
+def test_code_that_a_file_names_is_not_imported_without_trust():
+    with importing(False), pytest.raises(ConfigError, match="trust=True"):
+        ToolPool(settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nowhere", "tool 'f': .*No module named 'nowhere'"),
+        ("def g(): pass", "tool 'f': .*no such name"),
+        (
+            "import os; os._exit(5)",
+            "import of the tools f ended its process with the exit status 5",
+        ),
+        ("x = 'x' * (8 << 30)", "tool 'f': .*MemoryError"),
+    ],
+)
+def test_a_tool_that_cannot_be_imported_is_found_before_the_run(text, message, tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with ToolPool(settings(f"{file}:f")) as pool, pytest.raises(ConfigError, match=message):
+        pool.schemas()

@@ -1,0 +1,299 @@
+"""Turns: a level of the rule language, and advantages per turn."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import pytest
+import torch
+from ranks import on_ranks
+from strategies import NAN, awkward_batch, tokens
+
+from rlobj import BatchError, ConfigError, Objective, TokenBatch, parse
+from rlobj.objectives.advantages import GroupCentered, GroupNormalized, LeaveOneOut, TurnReturn
+from rlobj.objectives.frame import Frame
+from rlobj.objectives.statistics import SingleProcess
+
+READ = ("logprobs", "advantages", "rewards", "turn", "turn_reward")
+BATCH = tokens(
+    [3, 0, 3, 1, 2],
+    [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0, -9.0],
+    groups=[0, 0, 0, 1, 1],
+    ids=[0, 1, 2, 3, 4],
+    rewards=[3.0, 9.0, 6.0, 5.0, NAN],
+    turn=[0, 0, 2, 0, 1, 1, 0, 0, 1],
+    turn_reward=[1.0, 1, 2, 4, 2, 2, 5, NAN, NAN],
+)
+"""Turns of responses 0, 2, 3 and 4; response 1 has no token, and response 4 is undecided."""
+
+
+def numbers(text: str, batch: TokenBatch = BATCH) -> list[float]:
+    """The number, or 1 and 0 of the rule, on each token of a decided response."""
+    table = batch if batch.advantages is not None else batch.replace(advantages=batch.logprobs)
+    frame = Frame([table], dict.fromkeys(READ, "the test"), SingleProcess())
+    expression = parse(text)
+    values = frame.rule(expression) if expression.is_rule else frame.number(expression)  # type: ignore[arg-type]
+    frame.check()
+    return values[batch.decided].double().tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("turn", [0, 0, 2, 0, 1, 1, 0]),
+        ("turn_position", [0, 1, 0, 0, 0, 1, 0]),
+        ("turn_reward", [1, 1, 2, 4, 2, 2, 5]),
+        ("surprisal.mean(by='turn')", [1.5, 1.5, 3, 4, 5.5, 5.5, 7]),
+        ("surprisal.sum(by='group_turn')", [7, 7, 3, 7, 11, 11, 7]),
+        ("turn_reward.mean(by='group_turn')", [2.5, 2.5, 2, 2.5, 2, 2, 5]),
+        ("turn_reward.sum(by='response')", [3, 3, 3, 6, 6, 6, 5]),
+        ("turn_reward.mean()", [2.8] * 7),
+        ("reward.mean(by='group_turn')", [4.5, 4.5, 3, 4.5, 6, 6, 5]),  # of those that get there
+        ("(turn >= 0).count(by='group')", [4, 4, 4, 4, 4, 4, 1]),
+        ("turn_reward.max(by='response', within=surprisal < 3)", [1, 1, 1, 0, 0, 0, 0]),
+        ("turn_reward.rank(by='group_turn')", [0, 0, 0.5, 1, 0.5, 0.5, 0.5]),
+        ("turn_reward.suffix_sum(decay=0.5)", [2, 2, 2, 5, 2, 2, 5]),  # the turn without tokens
+        ("turn_reward.prefix_sum()", [1, 1, 3, 4, 6, 6, 5]),
+        ("surprisal.prefix_sum(by='turn')", [1, 3, 3, 4, 5, 11, 7]),
+        ("surprisal.suffix_sum(by='turn')", [3, 2, 3, 4, 11, 6, 7]),
+        ("surprisal.top(0.5, by='turn')", [0, 1, 1, 1, 0, 1, 1]),
+        ("turn_reward.top(0.4, of='turn')", [0, 0, 0, 1, 0, 0, 1]),
+        ("turn_reward.top(0.5, by='group', of='turn')", [0, 0, 1, 1, 1, 1, 1]),  # 2 ties with 2
+        ("turn_reward.quantile(0.5, by='group_turn', of='turn')", [1, 1, 2, 1, 2, 2, 5]),
+        ("(surprisal > 5).any(by='turn')", [0, 0, 0, 0, 1, 1, 1]),
+        ("(prob + turn).bottom_to_mean(0.1, by='group_turn')", [0, 1, 0, 1, 0, 0, 1]),
+    ],
+)
+def test_numbers_and_rules_of_turns_equal_values_by_hand(text: str, expected: list[float]) -> None:
+    assert numbers(text) == pytest.approx(expected)
+    assert str(parse(text)) == text.replace("decay=", "decay=")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prob.top(0.5, of='turn')", "one number per turn of it: prob.mean(by='turn')"),
+        ("turn.top(0.5, of='response')", "'turn' has one value per turn. Make one number per resp"),
+        ("reward.top(0.5, by='turn', of='response')", "a response lies in several populations"),
+        ("turn_reward.suffix_sum(by='turn')", "has one value per turn; leave out by"),
+        ("prob.suffix_sum(by='group')", "suffix_sum(): by='group': expected one of response, turn"),
+    ],
+)
+def test_a_wrong_use_of_turns_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"turn": [0, 1, 0, 0]}, "'turn' is 0 at row 2 (response 0, token 2); expected 1 or more"),
+        (
+            {"turn": [0, 1, 1, -1]},
+            "'turn' is -1 at row 3 (response 1, token 0); expected 0 or more",
+        ),
+        ({"turn": [0, 0.5, 1, 0]}, "column 'turn' must hold integers, got 0.5 at row 1"),
+        ({"turn": [0, 0]}, "column 'turn' has shape [2], expected [4]"),
+        (
+            {"turn": [0, 1, 1, 0], "turn_reward": [1.0, 2, 3, 4]},
+            "'turn_reward' is 3 at row 2 (response 0, token 2), and 2 at the first token of its",
+        ),
+    ],
+)
+def test_wrong_turns_are_refused_with_their_row(columns: Any, message: str) -> None:
+    with pytest.raises(BatchError) as caught:
+        TokenBatch(lengths=[3, 1], groups=[0, 0], logprobs=[-1.0] * 4, **columns)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+def test_without_columns_of_turns_a_response_is_one_turn_with_its_reward() -> None:
+    batch = tokens([2, 1], [-1.0] * 3, rewards=[1.0, 0.0])
+    assert numbers("turn + turn_position + 10 * turn_reward", batch) == [10, 11, 0]
+    two = batch.replace(turn=[0, 1, 0])
+    with pytest.raises(BatchError, match="needs the column 'turn_reward', which"):
+        numbers("turn_reward", two)
+    with pytest.raises(BatchError, match=r"TurnReturn\(|turn_return.*'turn_reward'|'turn_reward'"):
+        Objective(advantage=TurnReturn()).plan([two])
+
+
+def test_turns_of_padded_columns_are_those_of_the_trained_positions() -> None:
+    mask = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0]])
+    turn = torch.tensor([[0, 9, 1, 1], [9, 0, 9, 9]])
+    columns = {"turn": turn, "turn_reward": turn / 2, "rewards": [1, 0], "groups": [0, 0]}
+    batch = TokenBatch.from_padded(mask, -1.0 * mask, **columns)
+    assert batch.turn_numbers.tolist() == [0, 1, 1, 0]
+    assert numbers("turn_reward", batch) == [0, 0.5, 0.5, 0]
+
+
+# Advantages.
+
+NATURAL = "(turn_reward - turn_reward.mean(by='group_turn')).suffix_sum()"
+OWN_MEAN = "turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group_turn')"
+
+
+def conversations(rewards: list[list[float]], groups: list[int] | None = None) -> TokenBatch:
+    """A table with one token in each turn, by the rewards of the turns."""
+    flat = [reward for each in rewards for reward in each]
+    return tokens(
+        [len(each) for each in rewards],
+        [-1.0] * len(flat),
+        groups=groups or [0] * len(rewards),
+        ids=list(range(len(rewards))),
+        rewards=[sum(each) for each in rewards],
+        turn=[turn for each in rewards for turn in range(len(each))],
+        turn_reward=flat,
+    )
+
+
+def credit(batch: TokenBatch, advantage: Any = None, **settings: Any) -> list[float]:
+    """The advantage of each token as the surrogate reads it."""
+    objective = Objective(advantage=advantage or TurnReturn(), **settings)
+    return objective.plan([batch]).advantages[0].tolist()
+
+
+def test_four_conversations_of_equal_worth_have_no_advantage_but_by_the_natural_baseline() -> None:
+    """Two stop at once with 1; two call a tool for 0.5 and then answer for 0.5: the page's case."""
+    batch = conversations([[1.0], [1.0], [0.5, 0.5], [0.5, 0.5]])
+    assert credit(batch) == [0.0] * 6
+    assert credit(batch, shape=NATURAL) == [0.25, 0.25, -0.25, 0, -0.25, 0]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "settings", "expected"),
+    [
+        ([[0, 1], [0, 0], [1, 2]], {}, [-0.5, 0, -2, -1.5, 2.5, 1.5]),
+        ([[0, 1], [0, 0], [1, 2]], {"discount": 0.5}, [-0.5, 0, -1.25, -1.5, 1.75, 1.5]),
+        ([[0, 1], [0, 0]], {"discount": 0}, [0, 1, 0, -1]),
+        ([[0, 1], [0], [1]], {}, [0.5, 0.5, -1, 0.5]),  # turn 1: 1 − (0 + 1)/2
+        ([[0, 1], [0]], {"each": GroupCentered()}, [0.5, 0.5, -0.5]),
+        ([[0.5, 2]], {}, [2.5, 2]),  # a group of one response
+    ],
+)
+def test_advantages_of_turns_equal_values_by_hand(rewards, settings, expected) -> None:
+    assert credit(conversations(rewards), TurnReturn(**settings)) == pytest.approx(expected)
+
+
+def test_turns_without_tokens_and_undecided_responses_are_in_no_baseline() -> None:
+    """Response 2 has no token, response 3 is undecided, and turn 1 of response 1 has no token."""
+    batch = tokens(
+        [2, 2, 0, 2],
+        [-1.0] * 6,
+        rewards=[3.0, 5, 8, NAN],
+        turn=[0, 1, 0, 2, 0, 1],
+        turn_reward=[1.0, 2, 1, 4, NAN, NAN],
+    )
+    # G_0 = 3, 5 and 8. Turn 1: 2 beside the last turns, 4 and 8. Turn 2: 4 beside 2 and 8.
+    expected = [3 - 6.5, 2 - 6, 5 - 5.5, 4 - 5, 0, 0]
+    assert credit(batch) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("each", [LeaveOneOut(), GroupNormalized(), GroupNormalized(scale="batch")])
+def test_turn_return_of_responses_of_one_turn_is_the_advantage_of_responses(each: Any) -> None:
+    batch = awkward_batch(3).replace(turn=None, turn_reward=None)
+    assert credit(batch, TurnReturn(each=each)) == credit(batch, each)
+
+
+def test_equal_returns_of_a_turn_have_advantages_of_exactly_zero() -> None:
+    batch = conversations([[0.1, 0.2], [0.2, 0.1], [0.3 - 1e-16, 0.0], [0.1 + 0.2]])
+    first = batch.turn_numbers == 0
+    assert torch.tensor(credit(batch))[first].tolist() == [0.0] * 4
+    single = batch.replace(turn_reward=batch.turn_reward.float(), rewards=batch.rewards.float())  # type: ignore[union-attr]
+    assert torch.tensor(credit(single))[first].tolist() == [0.0] * 4
+
+
+def test_ranks_whose_conversations_have_other_numbers_of_turns_agree() -> None:
+    rewards = [[1.0], [0.0, 2.0], [0.5, 0.5, 1.0], [3.0], [0.0, 0.0, 0.0, 1.0]]
+    whole = conversations(rewards)
+    parts = [[whole.select([0, 3])], [], [whole.select([1]), whole.select([2, 4])]]
+    objective = Objective(advantage=TurnReturn(discount=0.9), shape="advantage + turn_reward")
+
+    def work(comm: Any) -> list[float]:
+        plan = objective.plan(parts[comm.rank], comm=comm)
+        return [value for table in plan.advantages for value in table.tolist()]
+
+    found = on_ranks(3, work)
+    one = objective.plan([whole]).advantages[0]
+    expected = [one[whole.rows(rows)].tolist() for rows in ([0, 3], [], [1, 2, 4])]
+    assert found == expected
+
+
+def expected_gradient(responses: int, credited: Any) -> list[float]:
+    """E[Σ_t A_t ∇log π] of one response by the logits of its two decisions, over all groups.
+
+    At turn 0 the policy calls a tool with probability p, for 0.5, or stops, for 0.7. At turn 1 it
+    is right with probability q, for 1, or wrong, for −0.2.
+    """
+    p, q = 0.3, 0.6
+    # Probability, rewards of the turns, ∇log π of each turn by its own logit.
+    outcomes = [
+        (1 - p, [0.7], [-p]),
+        (p * q, [0.5, 1.0], [1 - p, 1 - q]),
+        (p * (1 - q), [0.5, -0.2], [1 - p, -q]),
+    ]
+    total = [0.0, 0.0]
+    for group in itertools.product(outcomes, repeat=responses):
+        values = credited(conversations([rewards for _, rewards, _ in group]))
+        chance, at = 1.0, 0
+        for probability, _, _ in group:
+            chance *= probability
+        for _, _, scores in group:
+            for turn, score in enumerate(scores):
+                total[turn] += chance * values[at] * score / responses
+                at += 1
+    return total
+
+
+def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_not() -> None:
+    """All groups of three responses, weighed with their probabilities."""
+    p, q, n = 0.3, 0.6, 3
+    value = 0.5 + q * 1.0 + (1 - q) * -0.2  # of a call
+    true = [p * (1 - p) * (value - 0.7), p * q * (1 - q) * 1.2]
+    assert expected_gradient(n, credit) == pytest.approx(true, abs=1e-12)
+    # Of m responses with the turn, a mean with the own turn takes 1/m away: late turns lose more.
+    others = [(1 - p) ** 2, 2 * p * (1 - p), p**2]  # probability that 0, 1 or 2 others call
+    centred = TurnReturn(each=GroupCentered())
+    biased = {  # with what the second gradient is multiplied if 0, 1 or 2 others call
+        (2 / 3, 1 / 2, 2 / 3): lambda batch: credit(batch, centred),
+        (0, 1 / 2, 2 / 3): lambda batch: credit(batch, shape=OWN_MEAN),
+    }
+    for factors, credited in biased.items():
+        factor = sum(map(operator.mul, others, factors))
+        found = expected_gradient(n, credited)
+        assert found == pytest.approx([true[0] * 2 / 3, true[1] * factor], abs=1e-12)
+    # The natural baseline subtracts the mean of turn 1 from calls alone: it trains against them.
+    found = expected_gradient(n, lambda batch: credit(batch, shape=NATURAL))
+    assert true[0] > 0.06
+    assert found[0] < 0
+
+
+@pytest.mark.parametrize(
+    ("objective", "notes"),
+    [
+        (Objective(advantage=TurnReturn()), []),
+        (Objective(shape="advantage * turn_reward.max(by='group_turn')"), []),
+        (Objective(shape=NATURAL), ["the response itself decides how many follow"]),
+        (Objective(shape=OWN_MEAN), ["multiplies the expected gradient of the turn by 1 − 1/m"]),
+        (
+            Objective(advantage=TurnReturn(each=GroupNormalized())),
+            ["each: {kind: group_normalized} counts the turn's own return, too"],
+        ),
+    ],
+)
+def test_explain_says_what_is_wrong_with_a_baseline_of_turns(objective, notes) -> None:
+    found = objective.explain().notes
+    assert len(found) == len(notes)
+    assert all(part in note for part, note in zip(notes, found, strict=True))
+
+
+def test_what_reads_turns_says_so() -> None:
+    needs = Objective(advantage=TurnReturn()).needs.plan
+    assert {"rewards", "turn", "turn_reward"} <= needs
+    by_turn = Objective(keep=parse("prob.top(0.5, by='turn')"))  # type: ignore[arg-type]
+    assert "turn" in by_turn.needs.plan
+    assert "turn" not in Objective().needs.plan
+    assert "turn" in Objective(advantage=TurnReturn()).reader("turn_reward")  # type: ignore[operator]
+    with pytest.raises(ConfigError, match="reward_kl needs one reward, not 'turn_return'"):
+        Objective(advantage=TurnReturn(), reward_kl=0.1)  # type: ignore[arg-type]
