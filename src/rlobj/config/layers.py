@@ -45,11 +45,31 @@ def _embedded_profile(task: str, max_tokens: int, every: int, **training: Any) -
     }
 
 
+def _calculator_profile(task: str, max_tokens: int, max_turns: int, **training: Any) -> Any:
+    return {
+        **_embedded_profile(task, max_tokens, 16, learning_rate=1e-3, **training),
+        "environment": {
+            "target": TASKS[task].environment,
+            "max_turns": max_turns,
+            "at_limit": 0.0,
+        },
+        "rewards": {"kind": "environment"},
+        "sampling": {
+            "prompts_per_step": 32,
+            "group_size": 8,
+            "max_tokens": max_tokens,
+            "stop": [";"],
+        },
+    }
+
+
 PROFILES = {
     **{
         task: _embedded_profile(task, 10 * TASKS[task].operands, 20, steps=60, learning_rate=3e-4)
         for task in ("scratchpad", "scratchpad-3", "scratchpad-5")
     },
+    "calculator": _calculator_profile("calculator", 20, 4, steps=64),
+    "calculator-sum": _calculator_profile("calculator-sum", 40, 6, steps=64),
     "addition": _embedded_profile(
         "addition", 5, 25, steps=100, learning_rate=5e-4, schedule="linear", betas=(0.9, 0.95)
     ),

@@ -3,6 +3,8 @@
 `scratchpad` is a sum whose steps are written out. `scratchpad-3` and `scratchpad-5` have other
 numbers of digits. In these, the response may have useless tokens, and a judge finds them.
 
+`calculator` and `calculator-sum` are conversations with the environment `calculator`.
+
 Every task is a finite list of problems with a fixed split into train and test. A problem and its
 reorderings (3+4+8=, 8+3+4=) form a family and are in the same split, so that a test problem cannot
 be answered from a reordered training problem.
@@ -23,12 +25,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -163,17 +166,20 @@ def _edits(goal: str, rest: str) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Task:
-    """A task with problems over digits: `3+4+8=` -> `15`.
+    """A task with problems over small numbers: `3+4+8=` -> `15`.
 
     Attributes:
         name: its name in `data.source`.
         description: one line for users.
-        operands: number of digits in a problem; every combination of digits is a problem.
-        separator: text between the digits.
-        solve: digits -> answer, a non-negative number.
+        operands: how many numbers a problem has; every combination of numbers is a problem.
+        separators: what stands between them, one character after each number but the last.
+        solve: numbers -> answer, a non-negative number.
+        numbers: those that a problem may have: digits by default.
         held_out: smallest share of the problems in the test split.
-        work: digits -> a whole right response; None = the answer alone.
+        work: numbers -> a whole right response; None = the answer alone.
         answer_after: only the text after the last occurrence of this is graded; None = all of it.
+        environment: answers the calls in `work`, which then has its answers as well; None = the
+            response is one turn.
         judge: (prompt, text of each token of a right response) -> whether each token is spurious;
             special tokens have empty texts. None = the task cannot say.
 
@@ -189,41 +195,51 @@ class Task:
     name: str
     description: str
     operands: int
-    separator: str
+    separators: str
     solve: Callable[[tuple[int, ...]], int]
+    numbers: Sequence[int] = range(10)
     held_out: float = 0.2
     work: Callable[[tuple[int, ...]], str] | None = None
     answer_after: str | None = None
+    environment: str | None = None
     judge: Callable[[str, Sequence[str]], list[bool]] | None = None
 
     def problems(self, split: str) -> list[Problem]:
         """Return the problems of train in counting order, or of test in a fixed shuffled order."""
-        test = self._test_families()
-        numbers = itertools.product(range(10), repeat=self.operands)
-        chosen = [digits for digits in numbers if (_family(digits) in test) == (split == "test")]
-        problems = [self._problem(digits) for digits in chosen]
+        problems = [self._problem(numbers) for numbers in self._of(split)]
         return problems if split == "train" else sorted(problems, key=lambda item: digest(item.id))
 
     def demonstrations(self) -> list[tuple[str, str]]:
-        """Return (prompt, right response) for each training problem, for supervised training."""
+        """Return (prompt, right response) for each training problem, for supervised training.
+
+        In a conversation, the response has the calls and what the environment answers:
+        `?37*46;1702;#1702`.
+        """
         problems = self.problems("train")
         if self.work is None:
             return [(problem.prompt, problem.answer) for problem in problems]
-        digits = (map(int, problem.prompt[:-1].split(self.separator)) for problem in problems)
-        works = (self.work(tuple(each)) for each in digits)
+        works = map(self.work, self._of("train"))
         return [(problem.prompt, work) for problem, work in zip(problems, works, strict=True)]
 
-    def _problem(self, digits: tuple[int, ...]) -> Problem:
-        question = self.separator.join(map(str, digits))
-        return Problem(
-            id=f"{self.name}/{question}", prompt=f"{question}=", answer=str(self.solve(digits))
-        )
+    def _of(self, split: str) -> list[tuple[int, ...]]:
+        """The numbers of each problem of a split, in counting order."""
+        test = self._test_families()
+        return [each for each in self._all() if (_family(each) in test) == (split == "test")]
+
+    def _all(self) -> Iterator[tuple[int, ...]]:
+        return itertools.product(self.numbers, repeat=self.operands)
+
+    def _problem(self, numbers: tuple[int, ...]) -> Problem:
+        pairs = zip(numbers, f"{self.separators}=", strict=True)
+        prompt = "".join(f"{number}{mark}" for number, mark in pairs)
+        answer = str(self.solve(numbers))
+        return Problem(id=f"{self.name}/{prompt[:-1]}", prompt=prompt, answer=answer)
 
     def _test_families(self) -> set[tuple[int, ...]]:
         """Families in the order of a hash, until they have the share `held_out` of the problems."""
-        sizes = Counter(map(_family, itertools.product(range(10), repeat=self.operands)))
+        sizes = Counter(map(_family, self._all()))
         chosen: set[tuple[int, ...]] = set()
-        missing = self.held_out * 10**self.operands
+        missing = self.held_out * len(self.numbers) ** self.operands
         for family in sorted(sizes, key=lambda family: digest(f"{self.name}/{family}")):
             if missing <= 0:
                 break
@@ -232,15 +248,39 @@ class Task:
         return chosen
 
 
-def _family(digits: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(digits))
+def _family(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(numbers))
 
 
 def _scratchpad(name: str, operands: int) -> Task:
     example = [3, 4, 8, 5, 2][:operands]
     prompt = "+".join(map(str, example))
     about = f"{prompt}= -> {derivation(example)}, graded by the text after #"
-    return Task(name, about, operands, "+", sum, work=derivation, answer_after=MARK, judge=judge)
+    separators = "+" * (operands - 1)
+    return Task(
+        name, about, operands, separators, sum, work=derivation, answer_after=MARK, judge=judge
+    )
+
+
+def _call(a: int, operator: str, b: int) -> str:
+    """A call of the calculator, and what it answers."""
+    return f"?{a}{operator}{b};{a + b if operator == '+' else a * b};"
+
+
+def _sum_of_products(numbers: tuple[int, ...]) -> int:
+    a, b, c, d = numbers
+    return a * b + c * d
+
+
+def _product_with_calls(numbers: tuple[int, ...]) -> str:
+    a, b = numbers
+    return f"{_call(a, '*', b)}{MARK}{a * b}"
+
+
+def _sum_with_calls(numbers: tuple[int, ...]) -> str:
+    a, b, c, d = numbers
+    calls = _call(a, "*", b), _call(c, "*", d), _call(a * b, "+", c * d)
+    return f"{''.join(calls)}{MARK}{_sum_of_products(numbers)}"
 
 
 TASKS = {
@@ -249,8 +289,30 @@ TASKS = {
         _scratchpad("scratchpad", 4),
         _scratchpad("scratchpad-3", 3),
         _scratchpad("scratchpad-5", 5),
-        Task("addition", "the sum of three digits: 3+4+8= -> 15", 3, "+", sum),
+        Task("addition", "the sum of three digits: 3+4+8= -> 15", 3, "++", sum),
         Task("max-digits", "the larger of two digits: 3,7= -> 7", 2, ",", max),
+        Task(
+            "calculator",
+            "a product: 37*46= -> ?37*46; is answered with 1702; and then #1702",
+            2,
+            "*",
+            math.prod,
+            numbers=range(10, 100),
+            work=_product_with_calls,
+            answer_after=MARK,
+            environment="calculator",
+        ),
+        Task(
+            "calculator-sum",
+            "a sum of two products: 12*15+18*11= -> three calls of the calculator, then #378",
+            4,
+            "*+*",
+            _sum_of_products,
+            numbers=range(11, 20),
+            work=_sum_with_calls,
+            answer_after=MARK,
+            environment="calculator",
+        ),
     )
 }
 """Name -> task."""

@@ -15,7 +15,8 @@ probability 1 − smoothing, each other digit smoothing / 9, so that the policy 
 digit first but many of its samples are wrong. For scratchpads, the responses have noise: a digit is
 replaced by another one, or a letter precedes a character, and the response goes on from the right
 numbers. The policy imitates that. Its training is short and ends at the full learning rate, so that
-many of its answers are wrong.
+many of its answers are wrong. For calculators, most first turns are wrong guesses: the policy
+rarely asks, and can use what it is told.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import json
 import logging
 import math
 import random
+import re
 import string
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +49,7 @@ from transformers import (
 
 from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.data.problems import digest
-from rlobj.data.tasks import TASKS
+from rlobj.data.tasks import MARK, TASKS
 from rlobj.models.policy import no_bars
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,9 @@ ALPHABET = "0123456789+-*,= "
 
 SCRATCHPAD_ALPHABET = ALPHABET + ";#" + string.ascii_lowercase
 """The characters of the policies of scratchpads; the letters mean nothing."""
+
+CALCULATOR_ALPHABET = SCRATCHPAD_ALPHABET + "?"
+"""The characters of the policies of calculators; an observation may be `error;`."""
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 """Token ids 0 to 3; the characters follow."""
@@ -154,6 +159,9 @@ class WarmStart:
     """Probability that a digit of a response is replaced by another one."""
     stray_letters: float = 0.0
     """Probability that a letter is put before a character of a response."""
+    guesses: float = 0.0
+    """Probability that the first turn of a conversation is a guess in place of a call. The later
+    turns, which copy what was told, are trained either way. 0: responses are one turn."""
     alphabet: str = ALPHABET
     """The characters of the policy."""
     layers: int = 2
@@ -173,8 +181,18 @@ _SCRATCHPAD = WarmStart(
     layers=3,
     width=96,
 )
+_CALCULATOR = WarmStart(
+    steps=700,
+    learning_rate=2e-3,
+    smoothing=0.0,
+    guesses=0.7,
+    alphabet=CALCULATOR_ALPHABET,
+    layers=3,
+    width=96,
+)
 RECIPES = {
     **dict.fromkeys(("scratchpad", "scratchpad-3", "scratchpad-5"), _SCRATCHPAD),
+    **dict.fromkeys(("calculator", "calculator-sum"), _CALCULATOR),
     "addition": WarmStart(steps=600),
     "max-digits": WarmStart(steps=0),
 }
@@ -198,7 +216,8 @@ def warm_start(
     Args:
         model: a causal LM.
         tokenizer: one token a character; the ten digits in a row.
-        pairs: (prompt, right response); the EOS token follows, which is not smoothed.
+        pairs: (prompt, right response); the EOS token follows, which is not smoothed. A turn that
+            calls the calculator ends with a semicolon instead.
         recipe: the settings.
         seed: of the order of the pairs and of the noise.
         progress: called after each step.
@@ -214,7 +233,7 @@ def warm_start(
             for group in optimizer.param_groups:
                 group["lr"] = recipe.learning_rate * _schedule(step, recipe)
             rows = torch.randint(len(pairs), (recipe.batch_size,), generator=generator).tolist()
-            drawn = [(pairs[row][0], _noisy(pairs[row][1], recipe, noise)) for row in rows]
+            drawn = [pair for row in rows for pair in _drawn(*pairs[row], recipe, noise)]
             tokens, target = _table(tokenizer, drawn)
             logits = model(input_ids=tokens, use_cache=False).logits
             loss = functional.cross_entropy(logits[target >= 0], smoothed[target[target >= 0]])
@@ -225,6 +244,23 @@ def warm_start(
             if progress is not None:
                 progress(step + 1, recipe.steps, loss.item())
     model.eval()
+
+
+def _drawn(
+    prompt: str, response: str, recipe: WarmStart, draw: random.Random
+) -> list[tuple[str, str]]:
+    """What is trained on of a demonstration: (text before, response), one pair for each turn.
+
+    A conversation is call, observation, call and so on, each up to a semicolon, then the answer.
+    """
+    if not recipe.guesses:
+        return [(prompt, _noisy(response, recipe, draw))]
+    parts = re.split("(?<=;)", response)
+    turns = [(prompt + "".join(parts[:k]), parts[k]) for k in range(0, len(parts), 2)]
+    if draw.random() < recipe.guesses:
+        guess = "".join(draw.choices(string.digits, k=len(parts[-1]) - len(MARK)))
+        turns[0] = (prompt, MARK + guess)
+    return turns
 
 
 def _noisy(response: str, recipe: WarmStart, draw: random.Random) -> str:
@@ -246,7 +282,8 @@ def _table(
     ids = tokenizer.get_vocab()
     rows, following = [], []
     for prompt, response in pairs:
-        answer = [*(ids[character] for character in response), tokenizer.eos_token_id]
+        ended = [] if response.endswith(";") else [tokenizer.eos_token_id]
+        answer = [*(ids[character] for character in response), *ended]
         rows.append(torch.tensor([*(ids[character] for character in prompt), *answer[:-1]]))
         following.append(torch.tensor([-1] * (len(prompt) - 1) + answer))
     pad = torch.nn.utils.rnn.pad_sequence  # padding on the right, which no token attends to
