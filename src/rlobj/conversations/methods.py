@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
@@ -72,9 +73,9 @@ class MethodEnvironment(ToolEnvironment):
 
     `reset(prompt=[...], answer=..., **columns)` returns None, or a text which is appended to the
     problem's prompt. The reward is what `get_reward()` returns, if there is this method; it is
-    called once, after the turn without calls. Methods are plain or `async`, and are called one
-    after another. As in TRL, the policy reads `str(result)`, or `{'error': '...'}` if a method
-    raised.
+    called once, after the turn without calls, and not if the conversation reaches a limit. Methods
+    are plain or `async`, and are called one after another. As in TRL, the policy reads
+    `str(result)`, or `{'error': '...'}` if a method raised.
 
     Args:
         made: the object, of one conversation.
@@ -153,24 +154,25 @@ def adapted(
     return lambda: MethodEnvironment(factory(), settings, text)
 
 
+@contextlib.contextmanager
+def _told_as_in_trl() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ToolError(str({"error": str(error)})) from error
+
+
 def _as_in_trl(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method, which tells the policy its result and its error as TRL does."""
 
-    def error_of(error: Exception) -> ToolError:
-        return ToolError(str({"error": str(error)}))
-
     @functools.wraps(method)
     async def later(**arguments: Any) -> str:
-        try:
+        with _told_as_in_trl():
             return str(await method(**arguments))
-        except Exception as error:
-            raise error_of(error) from error
 
     @functools.wraps(method)
     def at_once(**arguments: Any) -> str:
-        try:
+        with _told_as_in_trl():
             return str(method(**arguments))
-        except Exception as error:
-            raise error_of(error) from error
 
     return later if inspect.iscoroutinefunction(method) else at_once
