@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlobj.conversations import EnvironmentSettings, Turn
+from rlobj.conversations.opening import open_conversations
+from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Sample, Sampler, SamplingSettings, Sent, compare
 from rlobj.samplers.vllm import connection
@@ -91,3 +96,51 @@ def swapped(
             yield name.replace(first, second), tensor
         else:
             yield name.replace(second, first), tensor
+
+
+class Slow:
+    """Answers twice; the conversation about the first problem waits for 1.5 seconds each time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self, problem: Problem) -> None:
+        self.slow = problem.id == "0"
+
+    async def step(self, messages: Any) -> Turn:
+        self.count += 1
+        await asyncio.sleep(1.5 * self.slow)
+        return Turn(f"{self.count},", done=self.count == 3)
+
+
+def check_conversations(sampler: Sampler, model: Any) -> None:
+    """Log-probs over whole conversations, their seeds, and a slow tool beside quick ones."""
+    problems = [Problem(str(n), f"{n}+3=", "") for n in range(8)]
+    asked = SamplingSettings(max_tokens=60, stop=("=",))
+    times: dict[int, float] = {}
+    settings, tokenizer = EnvironmentSettings(target="given"), build_tokenizer()
+
+    def hold(chosen: list[Problem]) -> list[Sample]:
+        seeds, began = [int(each.id) for each in chosen], time.monotonic()
+        with open_conversations(
+            settings, sampler, tokenizer, None, lambda x: x.prompt, given=Slow
+        ) as conversations:
+            found = conversations.sample(
+                chosen,
+                count=2,
+                settings=asked,
+                seeds=seeds,
+                done=lambda index, _: times.setdefault(index, time.monotonic() - began),
+            )
+        return [sample for group in found for sample in group]
+
+    samples = hold(problems)
+    turns = [len(sample.turns) for sample in samples]
+    assert max(turns) == 3
+    scored = score_samples(model, [(each.prompt_ids, each.response) for each in samples])
+    drawn = torch.tensor([logprob for each in samples for logprob in each.logprobs])
+    assert float((scored.logprobs.detach() - drawn).abs().max()) < TOLERANCE
+    if max(turns[:2]) == 3:
+        assert times.pop(0) - max(times.values()) > 1.6  # it waits twice, and once after the last
+    again = hold(problems[4:])
+    assert [each.tokens for each in again] == [each.tokens for each in samples[8:]]

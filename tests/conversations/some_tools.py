@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from rlobj.conversations import ToolError
+
 
 def add(a: int, b: int = 0) -> int:
     """Add two integers.
@@ -34,6 +36,19 @@ def fail(how: str, note: str = ""):
 
 def fail_raise(note):
     raise KeyError("gone " + "x" * 10_000)
+
+
+class Rude(Exception):
+    def __str__(self):
+        raise OSError
+
+
+def fail_rude(note):
+    raise Rude
+
+
+def fail_own(note):
+    raise ToolError("no such city")
 
 
 def fail_sleep(note):

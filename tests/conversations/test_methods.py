@@ -15,13 +15,16 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import (
     EnvironmentSettings,
     MethodEnvironment,
+    Rendering,
     ToolEnvironment,
     ToolPool,
     ToolResult,
     adapted,
 )
 from rlobj.conversations.driving import restore, state_of
-from rlobj.data import Problem
+from rlobj.conversations.opening import open_conversations
+from rlobj.data import Chat, Problem
+from rlobj.samplers import Sample, SamplingSettings
 
 PROBLEM = Problem("1", "Count to 3.", "3", {"start": 1})
 SETTINGS = EnvironmentSettings(deadline=5)
@@ -54,8 +57,11 @@ class Slow:
         return ToolResult(f"{name} {arguments['seconds']}", "", arguments["seconds"])
 
 
+SLOW: Any = Slow()
+
+
 def test_calls_are_made_at_once_and_answered_in_their_order():
-    environment = ToolEnvironment(Slow())
+    environment = ToolEnvironment(SLOW)
     assert run(environment.reset(PROBLEM)) is None
     begun = time.monotonic()
     calls = [call("a", seconds=1.0), call("b", seconds=0.01), call("a", seconds=0.9)]
@@ -68,14 +74,14 @@ def test_calls_are_made_at_once_and_answered_in_their_order():
 
 
 def test_a_turn_without_calls_ends_the_conversation():
-    turn = run(ToolEnvironment(Slow()).step(says()))
+    turn = run(ToolEnvironment(SLOW).step(says()))
     assert turn.done
     assert turn.uses == ()
 
 
 def test_a_malformed_call_is_told_and_counted_and_not_made():
     calls = [call("unknown", "there is no tool 'x'"), call("a", seconds=0.0)]
-    turn = run(ToolEnvironment(Slow()).step(says(*calls)))
+    turn = run(ToolEnvironment(SLOW).step(says(*calls)))
     assert told(turn) == ["error: there is no tool 'x'", "a 0.0"]
     assert [use.error for use in turn.uses] == ["error", ""]
 
@@ -145,13 +151,10 @@ CALLS = [call("increment", step=1), call("increment", step=-1), call("look")]
 
 
 def test_an_object_of_trl_is_an_environment():
-    environment = adapted(Counter, SETTINGS, lambda problem: f"Q: {problem.prompt}")()
-    assert isinstance(environment, MethodEnvironment)
-    assert [each["function"]["name"] for each in environment.pool.schemas()] == [
-        "increment",
-        "look",
-    ]
-    parameters = environment.pool.schemas()[0]["function"]["parameters"]
+    environment: Any = adapted(Counter, SETTINGS, lambda problem: f"Q: {problem.prompt}")()
+    schemas = environment.pool.schemas()
+    assert [each["function"]["name"] for each in schemas] == ["increment", "look"]
+    parameters = schemas[0]["function"]["parameters"]
     assert parameters["properties"]["step"]["type"] == "integer"
     before = Counter.rewards
 
@@ -184,7 +187,7 @@ def test_each_conversation_has_its_own_object_which_a_resumed_run_restores():
     assert state_of(one) == {"count": 6, "target": 3}
     restore(other, state_of(one))
     assert told(run(other.step(says(call("look"))))) == ["{'count': 6}"]
-    assert state_of(ToolEnvironment(Slow())) == {}
+    assert state_of(ToolEnvironment(SLOW)) == {}
 
 
 class Guess:
@@ -222,9 +225,84 @@ def test_objects_of_trl_are_told_from_environments():
     ended = run(environment.step(says()))
     assert (ended.done, ended.reward) == (True, 0.0)
     with pytest.raises(ConfigError, match=r"has no method reset\. Expected the methods reset\("):
-        adapted(SimpleNamespace, SETTINGS)
+        adapted(SimpleNamespace, SETTINGS)()
     with pytest.raises(RunError, match="reset returned 3; expected None or a text"):
         run(adapted(Odd, SETTINGS)().reset(PROBLEM))
+
+
+TOKENIZER = chat_tokenizer("qwen3")
+ASKS = '<tool_call>\n{"name": "%s", "arguments": {%s}}\n</tool_call>'
+
+
+class Script:
+    """A sampler that writes these turns."""
+
+    version, context = 0, None
+
+    def __init__(self, *turns: str) -> None:
+        self.turns, self.read = iter(turns), list[str]()
+
+    def stream(self, feed: Any, settings: Any, arrived: Any) -> None:
+        while (requests := feed.take(wait=True)) is not None:
+            for request in requests:
+                self.read.append(TOKENIZER.decode(request.prompt))
+                ids = TOKENIZER(next(self.turns) + "<|im_end|>")["input_ids"]
+                text = TOKENIZER.decode(ids, skip_special_tokens=True)
+                zeros = [0.0] * len(ids)
+                arrived(request, Sample(request.prompt, ids, zeros, text, "stop", 0))
+
+
+def hold(turns: list[str], problem: Problem = PROBLEM, **opened: Any) -> tuple[Any, list[str]]:
+    """One conversation, and what the policy reads before each turn."""
+    sampler: Any = Script(*turns)
+    settings = EnvironmentSettings(target="given" if "given" in opened else None)
+    with open_conversations(
+        *(settings, sampler, TOKENIZER, Chat()),
+        lambda problem: f"{problem.prompt} Count.",
+        **opened,
+    ) as conversations:
+        asked = SamplingSettings(max_tokens=2000)
+        ((sample,),) = conversations.sample([problem], count=1, settings=asked, seeds=[1])
+    return sample, sampler.read
+
+
+def test_a_conversation_with_tools_from_settings_and_from_python():
+    turns = [
+        "I add." + ASKS % ("calculator", '"expression": "37*46"'),
+        ASKS % ("add", '"a": 1, "b": 2') + ASKS % ("add", '"a": 1') + ASKS % ("sub", ""),
+        "1702",
+    ]
+    sample, read = hold(turns, tools=[add, "calculator"])
+    assert [turn.observation for turn in sample.turns] == [
+        "1702",
+        "3\nerror: the argument 'b' is missing\n"
+        "error: there is no tool 'sub'. Known: add, calculator.",
+        "",
+    ]
+    assert [[use.error for use in turn.uses] for turn in sample.turns] == [
+        [""],
+        ["", "error", "error"],
+        [],
+    ]
+    assert [turn.end for turn in sample.turns] == ["", "", "done"]
+    assert '"name": "calculator"' in read[0]
+    assert '"name": "add"' in read[0]
+    assert read[0].endswith("Count to 3. Count.<|im_end|>\n<|im_start|>assistant\n")
+    assert read[1].startswith(read[0] + turns[0] + "<|im_end|>\n<|im_start|>user\n<tool_response>")
+    assert read[2].startswith(read[1] + turns[1] + "<|im_end|>\n<|im_start|>user\n<tool_response>")
+
+
+def test_a_conversation_with_an_object_of_trl():
+    turns = [ASKS % ("increment", '"step": 2'), "done"]
+    sample, read = hold(turns, given=Counter)
+    assert "Count to 3. Count. You are at 1.<|im_end|>" in read[0]
+    assert sample.turns[0].observation == "Counter is now 3"
+    assert [turn.reward for turn in sample.turns] == [0.0, 1.0]
+
+
+def test_a_chat_template_without_tools_is_refused_when_a_run_opens():
+    with pytest.raises(ConfigError, match="the chat template of 'gemma' fails"):
+        Rendering(chat_tokenizer("gemma"), Chat(), ToolPool(SETTINGS, [add]).schemas())
 
 
 @pytest.mark.slow

@@ -50,6 +50,8 @@ def pool():
     ("how", "error", "text"),
     [
         ("raise", "error", "error: KeyError: 'gone xxx"),
+        ("rude", "error", "error: Rude: <unprintable Rude>"),
+        ("own", "error", "no such city"),
         ("sys_exit", "error", "error: SystemExit: 3"),
         ("memory", "error", "error: MemoryError"),
         ("none", "error", "returned NoneType; expected a text, number, list or dict"),
@@ -316,6 +318,7 @@ def test_code_that_a_file_names_is_not_imported_without_trust():
             "import of the tools f ended its process with the exit status 5",
         ),
         ("x = 'x' * (8 << 30)", "tool 'f': .*MemoryError"),
+        ("f = 5", "tool 'f' has no schema: it is 5. Expected a function"),
     ],
 )
 def test_a_tool_that_cannot_be_imported_is_found_before_the_run(text, message, tmp_path):

@@ -36,6 +36,11 @@ def test_a_column_of_ones_own_is_refused_and_named() -> None:
         check_columns(mine, USUAL, "T")
 
 
+def test_a_column_of_turns_is_of_conversations() -> None:
+    with pytest.raises(ConfigError, match=r"'turn', which the advantage .* It is of conversations"):
+        check_columns(Objective(advantage="turn_return"), USUAL, "T")  # type: ignore[arg-type]
+
+
 def test_the_trainers_own_advice_goes_first() -> None:
     objective = load_preset("tis").objective
     with pytest.raises(ConfigError, match=r"reads\. Set use_vllm"):

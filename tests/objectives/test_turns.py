@@ -275,7 +275,10 @@ def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_no
         (Objective(advantage=TurnReturn()), []),
         (Objective(shape="advantage * turn_reward.max(by='group_turn')"), []),
         (Objective(shape=NATURAL), ["the response itself decides how many follow"]),
-        (Objective(shape=OWN_MEAN), ["multiplies the expected gradient of the turn by 1 − 1/m"]),
+        (
+            Objective(shape=OWN_MEAN),
+            ["multiplies the expected gradient of the turn by 1 − 1/m, so"],
+        ),
         (
             Objective(advantage=TurnReturn(each=GroupNormalized())),
             ["each: {kind: group_normalized} counts the turn's own return, too"],
@@ -286,6 +289,14 @@ def test_explain_says_what_is_wrong_with_a_baseline_of_turns(objective, notes) -
     found = objective.explain().notes
     assert len(found) == len(notes)
     assert all(part in note for part, note in zip(notes, found, strict=True))
+
+
+@pytest.mark.parametrize("settings", [{}, {"advantage": LeaveOneOut(), "shape": OWN_MEAN}])
+def test_a_group_of_equal_rewards_is_kept_if_its_turns_have_advantages(settings) -> None:
+    batch = conversations([[1.0, 0.0], [0.0, 1.0]])
+    assert credit(batch, LeaveOneOut()) == [0.0] * 4
+    assert any(credit(batch, **settings))
+    assert Objective(**{"advantage": TurnReturn(), **settings}).scores_alone
 
 
 def test_what_reads_turns_says_so() -> None:

@@ -15,7 +15,18 @@ import numpy
 import pytest
 import torch
 from forked import WITH_VLLM, run_ranks
-from vllm_tools import NEEDS_VLLM, TOLERANCE, draw, gap, jitter, named, prompts, push, save_policy
+from vllm_tools import (
+    NEEDS_VLLM,
+    TOLERANCE,
+    check_conversations,
+    draw,
+    gap,
+    jitter,
+    named,
+    prompts,
+    push,
+    save_policy,
+)
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.layers import DEFAULT_TASK
@@ -224,6 +235,11 @@ def test_the_engine_samples_on_after_an_error_in_the_middle(tied):
     with pytest.raises(KeyboardInterrupt):
         sampler.sample(prompts(), count=4, settings=settings, seeds=range(12), done=fail)
     assert draw(sampler, max_tokens=40) == expected
+
+
+def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(tied):
+    model, sampler = tied
+    check_conversations(sampler, model)
 
 
 def test_close_seeds_do_not_share_responses(tied):

@@ -21,6 +21,7 @@ from served import READY, Served, command_line, gone, session
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
+    check_conversations,
     draw,
     gap,
     jitter,
@@ -179,6 +180,13 @@ def test_logprobs_equal_the_trainers_after_each_sync(served, model, transport):
     assert "Failed to load weights" not in log  # the tied head has no weights of its own
     left = f"rlobj-{os.getuid()}-*/*.safetensors"  # a trainer beside this test deletes its own
     wait_until(lambda: not list(Path("/dev/shm").glob(left)), 30)
+    sampler.close()
+
+
+def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(served, model):
+    sampler = sampler_for(served, model)
+    push(sampler, model, 3)
+    check_conversations(sampler, model)
     sampler.close()
 
 

@@ -80,8 +80,8 @@ def doubts(config: RunConfig) -> list[str]:
         "sampling.dynamic.oversampling and allow_fewer have no effect without whole_batches=true": (
             not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer)
         ),
-        "sampling.dynamic has no effect: the objective learns from a score, also in groups whose "
-        "rewards are all equal": (
+        "sampling.dynamic has no effect: the objective learns from a score or from turns, also in "
+        "groups whose rewards are all equal": (
             config.sampling.dynamic is not None and config.objective.scores_alone
         ),
         **{

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.targets import shown
@@ -18,19 +19,11 @@ from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
 
 
-class Tools(Protocol):
-    """Where tools are called, such as `ToolPool`."""
-
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call a tool; nothing is raised."""
-        ...
-
-
 class ToolEnvironment:
     """Calls the tools that the policy asks for; a turn without calls ends the conversation.
 
     Args:
-        tools: where they are called.
+        pool: where tools are called.
 
     Attributes:
         limits_calls: there is a deadline for each call, and none for a step.
@@ -38,8 +31,8 @@ class ToolEnvironment:
 
     limits_calls = True
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
+    def __init__(self, pool: ToolPool) -> None:
+        self.pool = pool
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Begin with the problem's prompt as it is."""
@@ -63,7 +56,7 @@ class ToolEnvironment:
         if error := call.get("error"):
             return ToolResult(f"error: {error}", "error")
         function = call["function"]
-        return await self._tools.call(function["name"], function["arguments"])
+        return await self.pool.call(function["name"], function["arguments"])
 
     @staticmethod
     def _answers(calls: Sequence[Mapping[str, Any]], results: Sequence[ToolResult]) -> Turn:
@@ -80,9 +73,9 @@ class MethodEnvironment(ToolEnvironment):
 
     `reset(prompt=[...], answer=..., **columns)` returns None, or a text which is appended to the
     problem's prompt. The reward is what `get_reward()` returns, if there is this method; it is
-    called once, after the turn without calls. Methods are plain or `async`, and are called one
-    after another. As in TRL, the policy reads `str(result)`, or `{'error': '...'}` if a method
-    raised.
+    called once, after the turn without calls, and not if the conversation reaches a limit. Methods
+    are plain or `async`, and are called one after another. As in TRL, the policy reads
+    `str(result)`, or `{'error': '...'}` if a method raised.
 
     Args:
         made: the object, of one conversation.
@@ -109,8 +102,7 @@ class MethodEnvironment(ToolEnvironment):
             )
         own = [x for x in methods if x not in ("reset", "get_reward") and not x.startswith("_")]
         functions = [_as_in_trl(getattr(made, name)) for name in own]
-        self.pool = ToolPool(settings.model_copy(update={"tools": ()}), functions)
-        super().__init__(self.pool)
+        super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions))
         self._made, self._text, self._deadline = made, text, settings.deadline
 
     async def reset(self, problem: Problem) -> list[Message] | None:
@@ -147,40 +139,40 @@ def adapted(
     settings: EnvironmentSettings,
     text: Callable[[Problem], str] = lambda problem: problem.prompt,
 ) -> Callable[[], Environment]:
-    """A factory of environments; one of TRL's objects is adapted by `MethodEnvironment`.
+    """A factory of environments.
 
-    An object is an environment of ours if `step` has the parameter `messages`: TRL's objects may
-    have a tool of this name.
+    What it makes is an environment of ours if `step` has the parameter `messages`: TRL's objects
+    may have a tool of this name. `MethodEnvironment` adapts these.
 
     Raises:
-        ConfigError: what it makes is neither.
+        ConfigError: raised by the factory that is returned: an object is neither.
     """
-    made = factory()
+    made = factory if inspect.isclass(factory) else factory()
     step = getattr(made, "step", None)
     if callable(step) and "messages" in inspect.signature(step).parameters:
         return factory
-    MethodEnvironment(made, settings, text)
     return lambda: MethodEnvironment(factory(), settings, text)
+
+
+@contextlib.contextmanager
+def _told_as_in_trl() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ToolError(str({"error": str(error)})) from error
 
 
 def _as_in_trl(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method, which tells the policy its result and its error as TRL does."""
 
-    def error_of(error: Exception) -> ToolError:
-        return ToolError(str({"error": str(error)}))
-
     @functools.wraps(method)
     async def later(**arguments: Any) -> str:
-        try:
+        with _told_as_in_trl():
             return str(await method(**arguments))
-        except Exception as error:
-            raise error_of(error) from error
 
     @functools.wraps(method)
     def at_once(**arguments: Any) -> str:
-        try:
+        with _told_as_in_trl():
             return str(method(**arguments))
-        except Exception as error:
-            raise error_of(error) from error
 
     return later if inspect.iscoroutinefunction(method) else at_once

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import import_target
 from rlobj.conversations.calculator import Calculator
+from rlobj.conversations.calls import CallReader
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message
+from rlobj.conversations.methods import ToolEnvironment, adapted
+from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Chat, Problem
@@ -26,10 +30,13 @@ class Speech:
     Args:
         rendering: of messages.
         text: problem -> the text of its prompt.
+        reader: finds calls of tools; None = there are no tools.
     """
 
-    def __init__(self, rendering: Rendering, text: Callable[[Problem], str]) -> None:
-        self._rendering, self._text = rendering, text
+    def __init__(
+        self, rendering: Rendering, text: Callable[[Problem], str], reader: CallReader | None
+    ) -> None:
+        self._rendering, self._text, self._reader = rendering, text, reader
 
     def opening(
         self, problem: Problem, said: Sequence[Message] | None
@@ -40,7 +47,9 @@ class Speech:
 
     def spoken(self, sample: Sample) -> Message:
         """The message of a turn of the policy."""
-        return {"role": "assistant", "content": sample.text}
+        calls = self._reader.read(sample.tokens) if self._reader is not None else []
+        message: Message = {"role": "assistant", "content": sample.text}
+        return message | ({"tool_calls": calls} if calls else {})
 
     def after(self, messages: Sequence[Message], tokens: Sequence[int]) -> list[int]:
         """The token ids that follow a turn of the policy, which had these tokens."""
@@ -56,10 +65,10 @@ def open_conversations(
     text: Callable[[Problem], str],
     *,
     given: Callable[[], Any] | None = None,
-    functions: Sequence[Callable[..., Any]] = (),
+    tools: Sequence[str | Callable[..., Any]] | None = None,
     context: int | None = None,
-) -> Iterator[Conversations]:
-    """Open what the settings name, and close it afterwards.
+) -> Iterator[Conversations | None]:
+    """Open what the settings name, and close it afterwards; None if they name nothing.
 
     Args:
         settings: of the run.
@@ -68,16 +77,35 @@ def open_conversations(
         chat: how prompts go through the chat template; None = they do not.
         text: problem -> the text of its prompt.
         given: makes an environment, in place of the one that the settings name.
-        functions: tools besides those that the settings name.
+        tools: in place of those that the settings name.
         context: see `Conversations`.
 
     Raises:
         ConfigError: no such environment or tool, or the chat template cannot be used.
     """
-    made = given or _named(str(settings.target))
-    speech = Speech(Rendering(tokenizer, chat), text)
-    conversations = Conversations(sampler, made, speech, settings, context)
+    if not settings.active:
+        yield None
+        return
+    tools = settings.tools if tools is None else tools
+    if settings.target is not None and tools:
+        raise ConfigError(
+            f"environment.target={settings.target} and environment.tools both answer the policy: "
+            "give one. An environment can have tools of its own"
+        )
     with ExitStack() as stack:
+        if settings.target is None:
+            named = tuple(each for each in tools if isinstance(each, str))
+            own = settings.model_copy(update={"tools": named})
+            pool: Any = stack.enter_context(ToolPool(own, [x for x in tools if callable(x)]))
+            made: Callable[[], Environment] = partial(ToolEnvironment, pool)
+        else:
+            made = adapted(given or _named(settings.target), settings, text)
+            pool = getattr(made(), "pool", None)
+        schemas = () if pool is None else pool.schemas()
+        rendering = Rendering(tokenizer, chat, schemas)
+        reader = CallReader(rendering, settings.calls) if schemas else None
+        speech = Speech(rendering, text, reader)
+        conversations = Conversations(sampler, made, speech, settings, context)
         stack.callback(conversations.close)
         yield conversations
 

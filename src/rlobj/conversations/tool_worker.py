@@ -83,8 +83,11 @@ def answered(result: Any, most: int) -> list[str]:
 
 def failed(error: BaseException, most: int) -> list[str]:
     """The text and the kind of error of a tool that raised."""
-    own = isinstance(error, box.ToolError)
-    text = str(error) if own else f"error: {type(error).__name__}: {shown(error, str)}"
+    match error:
+        case box.ToolError(args=(str(text),)):
+            pass
+        case _:
+            text = f"error: {type(error).__name__}: {shown(error, str)}"
     return [_limited(text, most), "error"]
 
 
@@ -106,14 +109,15 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:
+        if not callable(function):
+            raise TypeError(f"it is {shown(function)}")
         schema = get_json_schema(function)
     except Exception as error:
         why = str(error.args[0] if error.args else error).rstrip("!. ")
+        place = place_of(function) if callable(function) else ""
         raise ConfigError(
             f"tool {name!r} has no schema: {why}. Expected a function with a docstring, and a type "
-            f"and a description of each argument:{EXAMPLE}"
-            + place_of(function)
-            * callable(function)
+            f"and a description of each argument:{EXAMPLE}{place}"
         ) from error
     schema["function"]["name"] = name
     return schema

@@ -389,15 +389,14 @@ class TurnReturn(Advantage):
     """A_t = each(G_t), G_t = r_t + γ·G_{t+1}: each turn has an advantage of its own.
 
     `each` compares G_t of a response with G_t of the group's other responses that have a turn t. If
-    no other one has, it is compared with the returns of their last turns. So a response of one
-    turn, or rewards that only last turns have with γ = 1 and equal numbers of turns, get the
-    advantage `each`. A turn without tokens is left out.
+    no other one has a turn t, it compares with the returns of their last turns. A turn without
+    tokens is left out. Responses that all have one turn get the advantage `each`.
 
-    With `leave_one_out`, the baseline of turn t depends on the other responses alone. These are
-    independent of what response i does, so that Σ_t A_t ∇log π(turn t) has the expectation
-    ∇E[Σ_t r_t] if γ = 1 (a smaller γ weighs late rewards less). This does not hold if the mean has
-    G_t of response i itself, as in `group_centered`: of m responses with a turn t, it multiplies
-    the expected gradient of the turn by 1 − 1/m, and so by less for late turns that few reach.
+    With `leave_one_out`, the baseline of a turn depends on the other responses alone, which are
+    independent of what the response itself does. So the expectation of Σ_t A_t ∇log π(turn t) is
+    ∇E[Σ_t r_t] for γ = 1, if no response is undecided. It is not if the baseline counts G_t of the
+    response itself, as in `group_centered`: if m responses are compared, the expected gradient of
+    the turn is multiplied by 1 − 1/m, which is smaller for late turns that few responses reach.
 
     Source: return-to-go with a baseline, Williams 1992; RLOO, arXiv:2402.14740.
     """

@@ -146,8 +146,8 @@ def explain(
 
 def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> Iterator[str]:
     """What is wrong with baselines of turns that depend on what the response itself does."""
-    own = "counts the turn's own return, too: of m responses with this turn, it multiplies "
-    own += "the expected gradient of the turn by 1 − 1/m, so that late turns count less; use "
+    own = "counts the turn's own return, too; a mean over m responses multiplies the expected "
+    own += "gradient of the turn by 1 − 1/m, so that late turns count less; use "
     for _, term in terms:
         if isinstance(term, TurnReturn) and not isinstance(term.each, LeaveOneOut):
             yield f"each: {_yaml(term.each)} {own}each: leave_one_out"

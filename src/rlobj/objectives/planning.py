@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import pad
 
 from rlobj.base.errors import BatchError
 from rlobj.base.validation import Primitive
@@ -69,7 +68,7 @@ def rollout_advantages(
     own_numbers = torch.tensor([reward.shape[1] for reward in rewards], dtype=torch.int64)
     numbers = statistics.gather(own_numbers, comm)[0].unique().tolist()  # K of each table
     if advantage.by_turn:
-        ends = [numbers[-1] - each.shape[1] for each in rewards]
+        pad, ends = torch.nn.functional.pad, [numbers[-1] - each.shape[1] for each in rewards]
         padded = zip(rewards, ends, strict=True)
         rewards = [pad(each, (0, end), value=torch.nan) for each, end in padded]
     elif len(numbers) > 1:

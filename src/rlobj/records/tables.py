@@ -212,4 +212,5 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
 def _flat(lists: Any) -> torch.Tensor:
     """The values of all lists; null becomes NaN."""
     values = pc.list_flatten(lists)
-    return torch.from_numpy(values.fill_null(np.nan).to_numpy().copy())
+    values = values.fill_null(np.nan) if values.null_count else values  # not of integers
+    return torch.from_numpy(values.to_numpy().copy())
