@@ -83,10 +83,10 @@ def open_conversations(
     Raises:
         ConfigError: no such environment or tool, or the chat template cannot be used.
     """
-    if not settings.active:
+    tools = settings.tools if tools is None else tools
+    if settings.target is None and not tools:
         yield None
         return
-    tools = settings.tools if tools is None else tools
     if settings.target is not None and tools:
         raise ConfigError(
             f"environment.target={settings.target} and environment.tools both answer the policy: "
