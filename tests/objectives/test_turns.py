@@ -275,7 +275,10 @@ def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_no
         (Objective(advantage=TurnReturn()), []),
         (Objective(shape="advantage * turn_reward.max(by='group_turn')"), []),
         (Objective(shape=NATURAL), ["the response itself decides how many follow"]),
-        (Objective(shape=OWN_MEAN), ["multiplies the expected gradient of the turn by 1 − 1/m, so"]),
+        (
+            Objective(shape=OWN_MEAN),
+            ["multiplies the expected gradient of the turn by 1 − 1/m, so"],
+        ),
         (
             Objective(advantage=TurnReturn(each=GroupNormalized())),
             ["each: {kind: group_normalized} counts the turn's own return, too"],

@@ -68,8 +68,8 @@ PROFILES = {
         task: _embedded_profile(task, 10 * TASKS[task].operands, 20, steps=60, learning_rate=3e-4)
         for task in ("scratchpad", "scratchpad-3", "scratchpad-5")
     },
-    "calculator": _calculator_profile("calculator", 20, 4, steps=64),
-    "calculator-sum": _calculator_profile("calculator-sum", 40, 6, steps=64),
+    "calculator": _calculator_profile("calculator", 20, 4, steps=32),
+    "calculator-sum": _calculator_profile("calculator-sum", 40, 6, steps=32),
     "addition": _embedded_profile(
         "addition", 5, 25, steps=100, learning_rate=5e-4, schedule="linear", betas=(0.9, 0.95)
     ),

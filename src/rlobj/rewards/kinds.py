@@ -216,7 +216,8 @@ class Grader:
 
 TURNS = "turns"
 """The column of a problem with the turns of a conversation about it, for graders: a list of dicts
-with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds` and `end`."""
+with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds`, `end` and `uses`: of
+each call the `name`, `error` and `seconds`."""
 
 
 class Ungraded(Grader):

@@ -513,8 +513,6 @@ def _conversations(
     config: RunConfig, policy: Policy, sampler: Sampler, inputs: CallerInputs, stack: ExitStack
 ) -> Conversations | None:
     """What holds conversations, if the run has an environment or tools."""
-    if not config.environment.active:
-        return None
     return stack.enter_context(
         open_conversations(
             *(config.environment, sampler, policy.tokenizer, policy.chat),

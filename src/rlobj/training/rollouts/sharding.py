@@ -248,7 +248,10 @@ def _table(
             for turn in response.turns or [0] * len(response.tokens)
         ]
         turns, given = zip(*pairs, strict=True)
-        by_turn = {"turn": torch.tensor(turns), "turn_reward": torch.tensor(given)}
+        by_turn = {
+            "turn": torch.tensor(turns),
+            "turn_reward": torch.tensor(given, dtype=torch.float64),
+        }
     return TokenBatch(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
