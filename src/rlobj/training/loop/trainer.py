@@ -19,6 +19,7 @@ import torch
 
 from rlobj.base.errors import counted
 from rlobj.base.files import nearby, remove, step_of
+from rlobj.base.processes import seed_generators
 from rlobj.base.progress import waiting
 from rlobj.config.resuming import changed, recorded, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
@@ -43,7 +44,7 @@ from rlobj.records.observed import ObservedUpdate
 from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
-from rlobj.samplers.types import WeightsLost, seed_generators
+from rlobj.samplers.types import WeightsLost
 from rlobj.training import checkpoint
 from rlobj.training.loop.clock import Callback
 from rlobj.training.loop.learner import Learner
