@@ -109,6 +109,9 @@ def layers_of(
         layers.append((f"data {source}", {"rewards": PROFILES[source]["rewards"]}))
     if (names := source_names(source)) and all(map(is_gym, names)):
         layers.append((f"data {', '.join(names)}", {"rewards": {"kind": REWARD}}))
+    asked = flattened(merged(above))
+    if asked.get("environment.target") and not any(path.startswith("rewards") for path in asked):
+        layers.append(("its environment", {"rewards": {"kind": "environment"}}))
     return [*layers, *above]
 
 
