@@ -369,12 +369,6 @@ class RunConfig(Model):
                 "prompt",
             ),
             (
-                self.environment.target is not None and bool(self.environment.tools),
-                "environment.tools",
-                f"environment.target={self.environment.target} answers the policy too: give one of "
-                "both. An environment can have tools of its own",
-            ),
-            (
                 self.sampling.temperature == 0,
                 "sampling.temperature",
                 "with 0, all responses of a group are equal and give no signal; expected a number "

@@ -286,8 +286,7 @@ def open_trainer(
             train, test, note = _problems(config, inputs)
             OwnColumns(config).check(train)
             check_named(config.environment)
-            if config.model.name is None and inputs.passed("model") is None:
-                _require_readable(config, train, test)
+            _require_readable(config, inputs, train, test)
         with together(comm, "checking the reward"):
             grader = stack.enter_context(inputs.grader(config, [*train, *test]))
             grader.check([*train, *test])
@@ -387,14 +386,18 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
     return train, test, ""
 
 
-def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
-    """Check that the embedded policy has a token for every character of the prompts.
+def _require_readable(
+    config: RunConfig, inputs: CallerInputs, train: Sequence[Problem], test: Sequence[Problem]
+) -> None:
+    """Check that the embedded policy, if it is trained, has a token for every character.
 
     It is not made for problems that it cannot read: that takes most of a minute.
 
     Raises:
         ConfigError: a prompt with other characters.
     """
+    if config.model.name is not None or inputs.passed("model") is not None:
+        return
     alphabet, data = RECIPES[embedded_task(config)].alphabet, config.data
     prompts = chain(
         (format_prompt(data.template, problem) for problem in train),
