@@ -21,7 +21,6 @@ Sample tables of a step, as Parquet.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import re
@@ -41,7 +40,7 @@ from torch import Tensor
 from rlobj.base.files import parse_json, read_whole, step_name, step_of, write_whole
 from rlobj.config.run_folder import RunFolder
 from rlobj.conversations.grading import described
-from rlobj.conversations.ledger import Ledger, packed_turn, unpacked_turn
+from rlobj.conversations.ledger import Ledger, from_text, packed_turn, to_text, unpacked_turn
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup, any_rank, together
 from rlobj.rewards import Graded
@@ -211,11 +210,10 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
 
 def _packed(response: Response) -> list[Any]:
     problem, sample, grade = response.problem, response.sample, response.grade
-    arrays = (sample.prompt, sample.tokens, sample.logprobs)
     return [
         [response.id, response.group, response.reward],
         [problem.id, problem.prompt, problem.answer, {}, problem.source],
-        [base64.b64encode(values.tobytes()).decode() for values in arrays],
+        [*map(to_text, (sample.prompt, sample.tokens, sample.logprobs))],
         [sample.text, sample.finish, sample.weight_version, [*map(packed_turn, sample.turns)]],
         [grade.reward, grade.correct, grade.reason, grade.answer, *grade.rewards],
         [dict(response.columns), grade.feedback, response.turn_rewards],
@@ -225,9 +223,9 @@ def _packed(response: Response) -> list[Any]:
 def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
     (number, group, reward), problem, (prompt, tokens, logprobs), rest, grade, more = stored
     sample = Sample(
-        prompts.setdefault(prompt, array("i", base64.b64decode(prompt))),
-        array("i", base64.b64decode(tokens)),
-        array("f", base64.b64decode(logprobs)),
+        prompts.setdefault(prompt, from_text("i", prompt)),
+        from_text("i", tokens),
+        from_text("f", logprobs),
         *rest[:3],
         [*map(unpacked_turn, rest[3])],
     )
