@@ -17,6 +17,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import file_name, located, nearby
+from rlobj.base.processes import seed_generators
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, merged, nested, reward_settings
 from rlobj.config.resuming import require_trust
@@ -46,7 +47,7 @@ from rlobj.evaluation.team import Team
 from rlobj.installation import session
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
-from rlobj.samplers.types import check_prompts, seed_generators
+from rlobj.samplers.types import check_prompts
 
 
 def sample_and_grade(
