@@ -22,6 +22,7 @@ from urllib.parse import quote
 from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.base.files import refuse_links
 from rlobj.base.targets import PYTHON_OBJECT, import_target
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
@@ -64,29 +65,8 @@ from rlobj.training.trackers import open_trackers, require_trackers
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS = {
-    "model": "model.name",
-    "data": "data.source",
-    "eval_on": "data.test",
-    "reward": "rewards.target",
-    "sampler": "sampling.engine",
-    "environment": "environment.target",
-    "tools": "environment.tools",
-}
-"""The setting that names each argument, or records that it was an object."""
-
-_ROWS = "a name, a path, or an iterable of dicts"
-_EXPECTED = {
-    "model": "a hub id, a folder, or a transformers model",
-    "tokenizer": "a transformers tokenizer",
-    "data": _ROWS,
-    "eval_on": _ROWS,
-    "reward": "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of functions, "
-    "or a list of mappings with 'name'",
-    "sampler": "transformers, vllm, vllm-server, or an rlobj.Sampler: it has no ",
-    "environment": "a name, 'file.py:Class', or a class or function that makes an environment",
-    "tools": "a list of names and functions",
-}
+_INPUTS: dict[str, dict[str, str]] = packaged_table("rlobj.training.loop", "inputs.yaml")
+_SETTINGS = {name: about["setting"] for name, about in _INPUTS.items() if "setting" in about}
 _SAMPLER = ("dtype", "version", "context", "sample", "stream", "sync", "received", "sleep", "close")
 """The members of a `Sampler` that training uses."""
 
@@ -145,9 +125,9 @@ class CallerInputs:
         }
         for name in [*local, *(["tokenizer"] if "model" in local else [])]:
             if not fits[name]:
-                kind, lacks = type(getattr(self, name)).__name__, ", ".join(missing)
-                lacks = lacks if name == "sampler" else ""
-                raise ConfigError(f"{name} is a {kind}; expected {_EXPECTED[name]}{lacks}")
+                kind, expected = type(getattr(self, name)).__name__, _INPUTS[name]["expected"]
+                lacks = f": it has no {', '.join(missing)}" if name == "sampler" else ""
+                raise ConfigError(f"{name} is a {kind}; expected {expected}{lacks}")
 
     def layers(self) -> list[Layer]:
         """The settings that name the arguments, one layer an argument."""
