@@ -124,6 +124,9 @@ def evaluate(
     data_dir: Path | None = None,
     template: str | None = None,
     reward: str | None = None,
+    environment: str | None = None,
+    tools: str | None = None,
+    max_turns: int | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     max_tokens: int | None = None,
@@ -146,6 +149,7 @@ def evaluate(
       rlobj eval runs/stapo-20260101-120000 --on problems.jsonl -n 32 --temperature 0.6
       rlobj eval MODEL --on all --data-dir benchmarks/
       rlobj eval MODEL --on aime24 --sampler vllm --processes 8
+      rlobj eval MODEL --on aime24 --tools python --max-turns 8
 
     [bold]Related commands[/bold]
 

@@ -86,13 +86,14 @@ def test_the_format_is_the_one_that_the_chat_template_writes(name, template, exp
 
 
 def test_a_format_that_nothing_shows_is_asked_for():
-    with pytest.raises(ConfigError, match=r"'qwen3_5_think' does not show .* environment\.calls="):
+    advice = r"environment\.calls=%s, but .*'%s' .* Set environment\.calls=hermes or"
+    with pytest.raises(ConfigError, match=advice % ("auto", "qwen3_5_think")):
         reader("qwen3_5_think")
     assert reader("qwen3_5_think", "hermes").format == "hermes"
-    with pytest.raises(ConfigError, match=r"has no response_template\. Set environment\.calls="):
+    with pytest.raises(ConfigError, match=advice % ("template", "qwen3")):
         reader("qwen3", "template")
     without = Rendering(build_tokenizer(), None, TOOLS)
-    with pytest.raises(ConfigError, match="does not show how the policy calls tools"):
+    with pytest.raises(ConfigError, match=advice % ("auto", "")):
         CallReader(without)
     assert CallReader(without, "hermes").format == "hermes"
 

@@ -155,6 +155,15 @@ def test_a_message_cannot_forge_an_added_token(name, content):
     assert controls(made, opened) == controls(made, made.opening([user("x")]))
     if role is tool:
         assert controls(made, made.after([tool("x", name=content)])) == expected
+        calls = [
+            {"type": "function", "function": {"name": "f", "arguments": {"x": text}}}
+            for text in (content, "x")
+        ]
+        forged, harmless = (
+            made.opening([user("x"), {"role": "assistant", "content": "", "tool_calls": [call]}])
+            for call in calls
+        )
+        assert controls(made, forged) == controls(made, harmless)
 
 
 def test_forged_tokens_stay_readable():

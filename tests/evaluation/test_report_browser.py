@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import CHROMIUM, NAMES, Browser
@@ -88,6 +89,46 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write_page(path, entries, {"model": f"policy {HOSTILE[:60]}", "versions": {"rlobj": "1"}})
     return path
+
+
+def turn(text: str, observation: str = "", end: str = "", **more: Any) -> dict[str, Any]:
+    return {"text": text, "observation": observation, "reward": 0.5, "end": end, **more}
+
+
+def test_a_conversation_is_shown_turn_by_turn_and_its_tools_do_nothing(browser, tmp_path):
+    tool = f"{HOSTILE}\x1b[31mred\u202eevil\n\tsecond line"
+    uses = [{"name": "python", "error": "timeout"}, {"name": "<b>\x1b[2J", "error": ""}]
+    turns = [turn("I ask $x^2$", tool, uses=uses), turn(HOSTILE, end="turns")]
+    row = {"text": HOSTILE, "correct": False, "finish": "length", "turns": turns}
+    plain = {"text": "no turns", "correct": True, "finish": "stop"}
+    evaluation = GradedBenchmark("sums", (graded(Problem("one", "?", "4"), row, plain),))
+    page = tmp_path / "page.html"
+    write_page(page, [BenchmarkResult(evaluation, summarise(evaluation), {})], {"model": "m"})
+    browser.open(page, "#r/sums/one/0")
+    browser.wait("document.querySelector('#response .said .katex')")
+    said = "[...document.querySelectorAll('#response h4')].map(each => each.textContent)"
+    assert browser.run(said) == [
+        "policy, turn 0reward 0.5; calls python: timeout, <b>␛[2J",
+        "environment",
+        "policy, turn 1reward 0.5; the conversation reached its number of turns",
+    ]
+    heard = browser.run("document.querySelector('#response .heard').textContent")
+    assert heard == f"{HOSTILE}␛[31mred‹202e›evil\n␉second line"
+    assert browser.run("document.querySelectorAll('#response .heard *').length") == 0
+    strange = "dialog :is(a, img, iframe, script, b, [onerror])"
+    assert browser.run(f"document.querySelectorAll({json.dumps(strange)}).length") == 0
+    assert browser.run("window.broken === undefined")
+    browser.run("document.getElementById('source').click()")
+    assert browser.run("document.querySelector('#response .said').textContent") == "I ask $x^2$"
+    assert browser.run("document.querySelectorAll('#response .katex').length") == 0
+    search(browser, "SECOND line")
+    assert browser.run("document.querySelectorAll('.cell.out').length") == 1
+    search(browser, "")
+    browser.run(f"{cell(0, 1)}.click()")
+    assert browser.run("document.getElementById('response').textContent") == "no turns"
+    browser.press("ArrowLeft")
+    assert browser.complaints() == []
+    assert browser.requests() == [page.as_uri()]
 
 
 VISIBLE = "[...document.querySelectorAll('.row')].filter(row => !row.hidden).length"

@@ -67,6 +67,7 @@ def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
         value, path = ctx.params[name], option.get("setting")
         if path is not None and value not in (None, (), []):
             value = reward_settings(value) if path == "rewards" else value
+            value = value.split(",") if path == "environment.tools" else value
             layers.append((option["usage"].split()[0], nested(path, value)))
     return layers
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import flattened, load_preset, merge
 from rlobj.data.sources import require_source, source_names
 from rlobj.data.tasks import REWARD, TASKS, is_gym, refuse_missing
@@ -34,58 +35,9 @@ MOST_UPDATES = 2
 """Largest number of updates per rollout: two are enough for ratios other than 1, and a rollout of
 the embedded policy has too little data for more. An on-policy preset stays on-policy."""
 
-
-def _embedded_profile(task: str, max_tokens: int, every: int, **training: Any) -> dict[str, Any]:
-    return {
-        "data": {"source": task},
-        "rewards": {"kind": "exact", "after": TASKS[task].answer_after},
-        "sampling": {"prompts_per_step": 32, "group_size": 8, "max_tokens": max_tokens},
-        "training": {"warmup_steps": 10, "schedule": "constant", **training},
-        "evaluation": {"every": every, "samples": 4},
-    }
-
-
-def _calculator_profile(task: str, max_tokens: int, max_turns: int, **training: Any) -> Any:
-    return {
-        **_embedded_profile(task, max_tokens, 16, learning_rate=1e-3, **training),
-        "environment": {
-            "target": TASKS[task].environment,
-            "max_turns": max_turns,
-            "at_limit": 0.0,
-        },
-        "rewards": {"kind": "environment"},
-        "sampling": {
-            "prompts_per_step": 32,
-            "group_size": 8,
-            "max_tokens": max_tokens,
-            "stop": [";"],
-        },
-    }
-
-
-PROFILES = {
-    **{
-        task: _embedded_profile(task, 10 * TASKS[task].operands, 20, steps=60, learning_rate=3e-4)
-        for task in ("scratchpad", "scratchpad-3", "scratchpad-5")
-    },
-    "calculator": _calculator_profile("calculator", 20, 4, steps=64),
-    "calculator-sum": _calculator_profile("calculator-sum", 40, 6, steps=64),
-    "addition": _embedded_profile(
-        "addition", 5, 25, steps=100, learning_rate=5e-4, schedule="linear", betas=(0.9, 0.95)
-    ),
-    "max-digits": _embedded_profile(
-        "max-digits", 1, 0, steps=100, learning_rate=2e-3, betas=(0.9, 0.95)
-    ),
-}
-"""The profile of each task that has an embedded policy. That of `max-digits` has random weights: it
-is the smallest run that shows learning, in seconds."""
-
-OWN_PROBLEMS_PROFILE: dict[str, Any] = {
-    **PROFILES[OWN_PROBLEMS_TASK],
-    "data": {"template": "{prompt}"},
-    "sampling": {**PROFILES[OWN_PROBLEMS_TASK]["sampling"], "max_tokens": 16},
-}
-"""RL on a user's own problems: the question alone is the prompt."""
+_PROFILES = packaged_table("rlobj.config", "profiles.yaml")
+PROFILES: dict[str, dict[str, Any]] = _PROFILES["tasks"]
+OWN_PROBLEMS_PROFILE: dict[str, Any] = _PROFILES["own_problems"]
 
 _WHOLE_BATCHES = {"whole_batches": False, "oversampling": 1, "allow_fewer": False}
 """A task that the policy has learned has hardly any group with a signal, and the run goes on."""

@@ -13,46 +13,14 @@ from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 
-RESUMABLE_SETTINGS = (
-    "training.steps",
-    "training.strategy",
-    "training.offload",
-    "training.micro_batch_tokens",
-    "training.packed",
-    "training.skip_inactive",
-    "training.balance",
-    "training.gradient_checkpointing",
-    "training.threads",
-    "training.hang_timeout",
-    "training.max_skipped",
-    "training.stop_on",
-    "rewards.max_failures",
-    "rewards.concurrency",
-    "rewards.server",
-    "rewards.device",
-    "rewards.batch_tokens",
-    "sampling.batch_tokens",
-    "sampling.vllm",
-    "sampling.server",
-    "sampling.max_logprob_gap",
-    "scores.*.server",
-    "checkpoint",
-    "output",
-)
-"""Settings that do not change the results of the steps already asked for, and `training.steps`."""
-
-RECORDED_SETTINGS = (
-    "training.learning_rate",
-    "training.max_grad_norm",
-    "evaluation",
-    "sampling.engine",
-    "sampling.dynamic",
-)
-"""Settings that change the results of later steps: the run records each change."""
+_SETTINGS = packaged_table("rlobj.config", "resuming.yaml")
+RESUMABLE_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["resumable"])
+RECORDED_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["recorded"])
 
 
 def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
@@ -162,17 +130,16 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, Mapping):  # data.columns are names in a file
-                found += named_code(
-                    {**each, "columns": None} if name in ("data", "source") else each
-                )
-        if name == "environment" and isinstance(value, Mapping):
+                own = {**each, "columns": None} if name in ("data", "source") else each
+                found += named_code(own)
+        if not isinstance(value, Mapping):
+            continue
+        if name == "environment":
             named = map(str, [value.get("target"), *(value.get("tools") or ())])
             found += [x for x in named if ":" in x and not x.startswith(PYTHON_OBJECT)]
-        if name == "columns" and isinstance(value, Mapping):
+        elif name == "columns":
             found += [source for source in map(str, value.values()) if ":" in source]
-        if name == "extra" and isinstance(
-            value, Mapping
-        ):  # of vLLM, which imports what many of its arguments name
+        elif name == "extra":  # of vLLM, which imports what many of its arguments name
             texts = {key: each for key, each in value.items() if not isinstance(each, int | float)}
             found += [f"sampling.vllm.extra.{key}={each}" for key, each in texts.items()]
     return list(dict.fromkeys(found))
@@ -213,24 +180,22 @@ def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[s
     """
     require_named(run, settings, given)
     flat = flattened(settings)
-    urls = flat.get("sampling.server.url", ())
-    urls = [urls] if isinstance(urls, str) else urls
-    away = [url for url in urls if not is_local(urlsplit(url).hostname)]
-    named = {"sampling.server.url": away} if flat.get("sampling.engine") == "vllm-server" else {}
+    servers: dict[str, Any] = {}
+    if flat.get("sampling.engine") == "vllm-server":
+        urls = flat.get("sampling.server.url", ())
+        servers["sampling.server.url"] = [urls] if isinstance(urls, str) else urls
     for name, score in (settings.get("scores") or {}).items():
-        url = score.get("server") if isinstance(score, Mapping) else None
-        if url and not is_local(urlsplit(str(url)).hostname):
-            named[f"scores.{name}.server"] = [url]
+        if isinstance(score, Mapping) and score.get("server"):
+            servers[f"scores.{name}.server"] = [str(score["server"])]
     rewards = settings.get("rewards")
     several = rewards.get("of") or [rewards] if isinstance(rewards, Mapping) else ()
-    urls = [str(each["server"]) for each in several if each.get("server")]
-    if away := [url for url in urls if not is_local(urlsplit(url).hostname)]:
-        named["rewards.server"] = away
-    for setting, urls in named.items():
-        if urls and setting not in flattened(given):
+    servers["rewards.server"] = [str(each["server"]) for each in several if each.get("server")]
+    for setting, urls in servers.items():
+        away = [url for url in urls if not is_local(urlsplit(url).hostname)]
+        if away and setting not in flattened(given):
             raise ConfigError(
-                f"the settings of {run} name a server on another machine: {', '.join(urls)}. It "
+                f"the settings of {run} name a server on another machine: {', '.join(away)}. It "
                 f"would get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
                 "http://127.0.0.1:8000. If the server is yours, name it again: set "
-                f"{setting}={urls[0]}; or add trust=True"
+                f"{setting}={away[0]}; or add trust=True"
             )

@@ -41,7 +41,7 @@ class CallReader:
             that finds the call which the chat template writes.
 
     Raises:
-        ConfigError: the format is not known, or the tokenizer has no `response_template`.
+        ConfigError: no format is found, or the tokenizer has no `response_template`.
     """
 
     def __init__(self, rendering: Rendering, calls: str = "auto") -> None:
@@ -51,22 +51,17 @@ class CallReader:
         if getattr(self._tokenizer, "response_template", None) is not None:
             formats = {"template": self._template, **formats}
         self._before, name = "", next(iter(self._schemas), "tool")
-        origin = f"'{self._tokenizer.name_or_path}'"
         if rendering.chat is not None:
             self._before, turn = rendering.example(name, {"x": "one"})
-        if calls == "auto":
-            fitting = [] if rendering.chat is None else [*formats]
-            expected = {"name": name, "arguments": {"x": "one"}}
-            calls = next((x for x in fitting if self._found(formats[x], turn) == [expected]), "")
-        elif calls == "template" and calls not in formats:
+            if calls == "auto":
+                expected = [{"name": name, "arguments": {"x": "one"}}]
+                fitting = (x for x, find in formats.items() if self._found(find, turn) == expected)
+                calls = next(fitting, calls)
+        if calls not in formats:
             raise ConfigError(
-                f"environment.calls is template, but the tokenizer of {origin} has no "
-                "response_template. Set environment.calls=hermes or environment.calls=llama3"
-            )
-        if not calls:
-            raise ConfigError(
-                f"the chat template of {origin} does not show how the policy calls tools. Set "
-                "environment.calls=hermes or environment.calls=llama3, or give the tokenizer a "
+                f"environment.calls={calls}, but the tokenizer of '{self._tokenizer.name_or_path}' "
+                "has no response_template, or its chat template writes calls in another format. "
+                "Set environment.calls=hermes or environment.calls=llama3, or give it a "
                 "response_template"
             )
         self.format = calls
@@ -82,8 +77,8 @@ class CallReader:
             `{"type": "function", "function": {"name": ..., "arguments": {...}}}` each, with the key
             "error" if the call is malformed: what is wrong, for the policy.
         """
-        found = self._found(self._find, self._tokenizer.decode([*tokens]))
-        return [self._checked(each) for each in found]
+        text = self._tokenizer.decode([*tokens], clean_up_tokenization_spaces=False)
+        return [self._checked(each) for each in self._found(self._find, text)]
 
     def _found(self, find: Callable[[str], list[Any]], text: str) -> list[Any]:
         try:

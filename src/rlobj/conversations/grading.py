@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rlobj.conversations.environment import LIMITS, TurnRecord
@@ -30,6 +30,7 @@ def described(turn: TurnRecord) -> dict[str, Any]:
         "errors": sum(bool(use.error) for use in turn.uses),
         "seconds": sum(use.seconds for use in turn.uses),
         "end": turn.end,
+        "uses": [asdict(use) for use in turn.uses],
     }
 
 

@@ -67,8 +67,8 @@ def open_conversations(
     given: Callable[[], Any] | None = None,
     tools: Sequence[str | Callable[..., Any]] | None = None,
     context: int | None = None,
-) -> Iterator[Conversations]:
-    """Open what the settings name, and close it afterwards.
+) -> Iterator[Conversations | None]:
+    """Open what the settings name, and close it afterwards; None if they name nothing.
 
     Args:
         settings: of the run.
@@ -84,6 +84,9 @@ def open_conversations(
         ConfigError: no such environment or tool, or the chat template cannot be used.
     """
     tools = settings.tools if tools is None else tools
+    if settings.target is None and not tools:
+        yield None
+        return
     if settings.target is not None and tools:
         raise ConfigError(
             f"environment.target={settings.target} and environment.tools both answer the policy: "

@@ -106,11 +106,12 @@ class Rendering:
     def example(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:
         """A text up to the start of the policy's turn, and a turn that calls a tool.
 
+        There is a chat template.
+
         Raises:
-            ConfigError: the prompts go through no chat template, or it fails.
+            ConfigError: it fails.
         """
-        if self.chat is None:
-            raise ConfigError("the prompts go through no chat template")
+        assert self.chat is not None
         before = self._open([_QUESTION])
         said = _call("", name, arguments)
         whole = self.chat.rendered(self.tokenizer, [_QUESTION, said], self.tools, more=False)
@@ -164,7 +165,7 @@ class Rendering:
     def _cut(self, tail: list[int], messages: Sequence[Message], last: int | None) -> list[int]:
         """What follows the policy's own tokens, in the token ids that follow the mark."""
         tool = _tool(messages)
-        name = None if tool is None else str(tool.get("name", ""))
+        name = None if tool is None else _changed(tool.get("name", ""), str)
         if name not in self._ends:
             self._ends[name] = self._end(name)
         end, common = self._ends[name]
@@ -239,11 +240,11 @@ def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
     return next((k for k, (x, y) in pairs if x != y), min(len(one), len(other)))
 
 
-def _changed(message: Message, change: Callable[[str], str]) -> Message:
-    """The message with other texts, without lone surrogates."""
-
-    def other(text: str) -> str:
-        return change(text.encode("utf-8", "replace").decode().replace(_BREAK, "\ufffd"))
-
-    texts = {key: other(text) for key, text in message.items() if isinstance(text, str)}
-    return {**message, **texts, "role": message["role"]}
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A message with other texts, without lone surrogates."""
+    if isinstance(value, str):
+        return change(value.encode("utf-8", "replace").decode().replace(_BREAK, "\ufffd"))
+    if isinstance(value, Mapping):
+        keep = ("role", "type")
+        return {key: x if key in keep else _changed(x, change) for key, x in value.items()}
+    return [_changed(x, change) for x in value] if isinstance(value, list | tuple) else value

@@ -11,28 +11,6 @@
 benchmarks.
 """
 
-from rlobj.data.layouts import Columns
-from rlobj.data.problems import (
-    MATH_TEMPLATE,
-    Chat,
-    MixedStream,
-    Problem,
-    ProblemStream,
-    encode_prompt,
-    format_prompt,
-)
-from rlobj.data.sources import DataConfig, load_benchmark, load_problems
+from rlobj.base.lazy import names_of
 
-__all__ = [
-    "MATH_TEMPLATE",
-    "Chat",
-    "Columns",
-    "DataConfig",
-    "MixedStream",
-    "Problem",
-    "ProblemStream",
-    "encode_prompt",
-    "format_prompt",
-    "load_benchmark",
-    "load_problems",
-]
+__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

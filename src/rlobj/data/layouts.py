@@ -119,7 +119,8 @@ class RowReader:
         answers = self._answers(value_of(row, names[1]), f"{where}, column '{names[1]}'")
         if not answers and "answer" in self._required:
             return "an answer"
-        require_texts(row, where)
+        for column, wrong in half_surrogates(row):  # which JSON allows, and no file can hold
+            raise DataError(f"{where}, column '{column}': {wrong}")
         name = None if names[2] is None else value_of(row, names[2])
         extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
@@ -138,16 +139,6 @@ class RowReader:
             return [text] if text else []
         texts = [text for item in value if (text := answer_text(item, where))]
         return [", ".join(texts)] if self._several == "values" and texts else texts
-
-
-def require_texts(row: Mapping[str, Any], where: str) -> None:
-    """Check that every text of a row can be written to a file.
-
-    Raises:
-        DataError: a text or the name of a column has half a surrogate pair, as JSON allows.
-    """
-    for column, problem in half_surrogates(row):
-        raise DataError(f"{where}, column '{column}': {problem}")
 
 
 def find_columns(
@@ -171,9 +162,10 @@ def find_columns(
         DataError: there is no such column, or no column with a common name.
     """
     names = column_names(row)
+    in_any_case = {name.lower(): name for name in reversed(names)}
     found: dict[str, str] = {}
     for part, chosen in columns:
-        known = known_columns(KNOWN[part], names)
+        known = [in_any_case[each] for each in KNOWN[part] if each in in_any_case]
         if chosen in names:
             found[part] = chosen
         elif chosen is not None and strict:
@@ -200,12 +192,6 @@ def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
         if isinstance(value, dict):
             names.extend(column_names(value, f"{prefix}{key}."))
     return names
-
-
-def known_columns(known: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The names that are known ones, in any case, in the order of the known ones."""
-    by_lower = {name.lower(): name for name in reversed(list(names))}
-    return [by_lower[each] for each in known if each in by_lower]
 
 
 def value_of(row: Mapping[str, Any], name: str) -> Any:

@@ -50,6 +50,26 @@ class ModelSource:
     tokenizer: Any = None
 
 
+def require_tokenizer(model: Any, tokenizer: Any, passed: bool) -> None:
+    """Check that a model object comes with its tokenizer, and a model's name without one.
+
+    Args:
+        model: the object or the name.
+        tokenizer: that was passed with it.
+        passed: whether the model is an object.
+
+    Raises:
+        ConfigError: the tokenizer is missing, or it is too much.
+    """
+    if passed and tokenizer is None:
+        raise ConfigError(
+            f"model is a {type(model).__name__} object: pass its tokenizer as well, as "
+            "tokenizer=..."
+        )
+    if tokenizer is not None and not passed:
+        raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
+
+
 def find_model(
     model: Any,
     tokenizer: Any = None,
@@ -71,16 +91,10 @@ def find_model(
     run = isinstance(model, str | Path) and is_run(Path(model).expanduser())
     if checkpoint is not None and not run:
         raise ConfigError(f"checkpoint={checkpoint} needs a run, and the model is {model}")
+    require_tokenizer(model, tokenizer, passed=not isinstance(model, str | Path))
     if not isinstance(model, str | Path):
-        if tokenizer is None:
-            raise ConfigError(
-                f"model is a {type(model).__name__} object: pass its tokenizer as well, as "
-                "tokenizer=..."
-            )
         name = getattr(model.config, "name_or_path", "") or type(model).__name__
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
-    if tokenizer is not None:
-        raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
     name, path = str(model), Path(model).expanduser()
     if name == "embedded":
         return _embedded([DEFAULT_TASK] if asked is None else asked)

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -16,13 +17,15 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import file_name, located, nearby
+from rlobj.base.processes import seed_generators
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, merged, nested, reward_settings
 from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import settings_of
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
-from rlobj.data import Chat, Problem
+from rlobj.conversations.opening import open_conversations
+from rlobj.data import Chat, Problem, format_prompt
 from rlobj.data.problems import digest
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
 from rlobj.evaluation.problem_sets import (
@@ -44,7 +47,7 @@ from rlobj.evaluation.team import Team
 from rlobj.installation import session
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
-from rlobj.samplers.types import check_prompts, seed_generators
+from rlobj.samplers.types import check_prompts
 
 
 def sample_and_grade(
@@ -200,6 +203,8 @@ def evaluate(
     max_tokens: int | None = None,
     template: str | None = None,
     reward: str | Callable[..., Any] | None = None,
+    environment: str | Callable[[], Any] | None = None,
+    tools: str | Sequence[str | Callable[..., Any]] | None = None,
     limit: int | None = None,
     seed: int | None = None,
     sampler: str | None = None,
@@ -238,6 +243,11 @@ def evaluate(
             that returns a number, None for undecided, or `{"reward": 0.2, "correct": False}`. With
             numbers, mean rewards take the place of accuracies. Default: math for benchmarks and
             files, exact for tasks.
+        environment: who answers the policy in conversations of several turns: "calculator",
+            "file.py:Class", or a class or function that makes an environment. Its verdict grades
+            if no reward is given. Default: the run's.
+        tools: what the policy may call: names such as "python" or "file.py:function", and Python
+            functions. Default: the run's.
         limit: ask only the first problems of each benchmark, so many.
         seed: of sampling. Default: 0.
         sampler: "transformers", "vllm" or "vllm-server". Default: transformers.
@@ -246,8 +256,8 @@ def evaluate(
         out: folder for settings, responses, grades, results.json, results.md and report.html.
             "auto" = a folder under evals/ whose name belongs to the model and all settings. None =
             everything is kept in memory and no file is written.
-        trust: import the code that the settings of a run name: its reward, if that grades, and its
-            model's.
+        trust: import the code that the settings of a run name: its reward, if that grades, its
+            environment and tools, and its model's.
         processes: None = with `out`, all processes that torchrun or accelerate launch has started
             call this and share the work, and each returns the result; 1 = this process alone.
         callback: receives progress, in the first process; see `EvaluationCallback`.
@@ -279,10 +289,14 @@ def evaluate(
             f"program with torchrun --nproc-per-node {processes}, or type: rlobj eval MODEL "
             f"--processes {processes}"
         )
+    tools = tools.split(",") if isinstance(tools, str) else tools
+    objects = _objects(reward, environment, tools)
     given = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
-        "reward": ("rewards", None if reward is None else _reward_settings(reward)),
+        "reward": ("rewards", None if reward is None else reward_settings(_name(reward))),
+        "environment": ("environment.target", environment and _name(environment)),
+        "tools": ("environment.tools", None if tools is None else [*map(_name, tools)]),
         "temperature": ("evaluation.temperature", temperature),
         "top_p": ("evaluation.top_p", top_p),
         "max_tokens": ("sampling.max_tokens", max_tokens),
@@ -294,7 +308,7 @@ def evaluate(
         settings = [(path, nested(path, value)) for path, value in settings.items()]
     layers = [(name, nested(*pair)) for name, pair in given.items() if pair[1] is not None]
     overrides = Overrides(
-        [*settings, *layers],
+        _with_environment([*settings, *layers]),
         None if protocol is None else find_protocol(protocol),
         None if data_dir is None else Path(data_dir),
     )
@@ -303,18 +317,54 @@ def evaluate(
     sets = problem_sets(asked, source.layer, overrides)
     for each in () if trust else sets:
         require_trust(source.name, settings_of(each.config), merged(overrides.layers))
-    if callable(reward):
-        sets = [dataclasses.replace(each, reward=reward) for each in sets]
+    sets = [dataclasses.replace(each, **objects) for each in sets]
     team = Team(alone=processes == 1 or out is None)
     if callback is None or team.rank:
         callback = EvaluationCallback()
     return _run(source, sets, overrides.protocol, out, team, callback)
 
 
-def _reward_settings(reward: str | Callable[..., Any]) -> dict[str, Any]:
-    name = getattr(reward, "__qualname__", type(reward).__name__)
-    text = reward if isinstance(reward, str) else f"{PYTHON_OBJECT}: {name}>"
-    return reward_settings(text)
+def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
+    """The Python objects among the arguments.
+
+    Raises:
+        ConfigError: one of another type.
+    """
+    several = [*tools] if isinstance(tools, list | tuple) else [tools]
+    expected = {
+        "reward": "a name, 'file.py:function' or a function",
+        "environment": "a name, 'file.py:Class', or a class or function that makes one",
+        "tools": "a list of names and functions",
+    }
+    named = [("reward", reward), ("environment", environment), *(("tools", x) for x in several)]
+    for name, each in named:
+        if not (each is None or isinstance(each, str) or callable(each)):
+            raise ConfigError(f"{name} is {each!r}; expected {expected[name]}")
+    own = {"reward": reward, "environment": environment}
+    found = {k: x if callable(x) else None for k, x in own.items()}
+    return {**found, "tools": tools if any(map(callable, several)) else None}
+
+
+def _with_environment(layers: list[Layer]) -> list[Layer]:
+    """The layers with what follows from an environment or tools among them.
+
+    A run's tools do not stay beside another environment, nor its environment beside other tools. An
+    environment grades, unless a reward is set.
+    """
+    given = merged(layers)
+    own, follows = given.get("environment", {}), {}
+    if own.get("target"):
+        follows = {"environment": {"tools": own.get("tools", [])}}
+        follows |= {} if "rewards" in given else {"rewards": {"kind": "environment"}}
+    elif own.get("tools"):
+        follows = nested("environment.target", None)
+    return [*layers, ("environment", follows)] if follows else layers
+
+
+def _name(given: str | Callable[..., Any]) -> str:
+    """What settings say of a name, or of a Python object."""
+    name = getattr(given, "__qualname__", type(given).__name__)
+    return given if isinstance(given, str) else f"{PYTHON_OBJECT}: {name}>"
 
 
 def _run(
@@ -341,6 +391,7 @@ def _run(
             team.take_gpu()
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
         sets = [_fitted(each, engine, source, callback) for each in sets]
+        held = {each.name: stack.enter_context(_conversations(each, engine)) for each in sets}
         settings = {
             "model": {"name": source.name, **_identity(model, out)},
             "engine": engine.settings,
@@ -356,7 +407,7 @@ def _run(
             _begin(samples, settings, sets, callback)
         team.meet("begun")
         try:
-            _evaluate(samples, engine, sets, team, callback)
+            _evaluate(samples, engine, sets, held, team, callback)
         except KeyboardInterrupt:
             samples.gather()
             callback.interrupted(len(samples.responses), sum(each.total for each in sets))
@@ -411,6 +462,17 @@ def _fitted(
     return each
 
 
+def _conversations(each: ProblemSet, engine: Engine) -> AbstractContextManager[Any]:
+    """What holds the conversations of a set, or None: a response is one turn."""
+    return open_conversations(
+        *(each.environment_settings, engine.sampler, engine.tokenizer, engine.chat),
+        partial(format_prompt, each.config.data.template),
+        given=each.environment,
+        tools=each.tools,
+        context=each.config.sampling.context,
+    )
+
+
 def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
     """Which weights are evaluated; those of a model object are hashed only for a folder."""
     if isinstance(model, str):
@@ -436,6 +498,7 @@ def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> di
         **({"system": chat.system} if chat.system else {}),
         **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
         "reward": each.config.rewards.recorded(),
+        **({"environment": each.environment_recorded()} if each.config.environment.active else {}),
         "notes": list(each.notes),
     }
 
@@ -481,6 +544,7 @@ def _evaluate(
     samples: Samples,
     engine: Engine,
     sets: Sequence[ProblemSet],
+    held: Mapping[str, Conversations | None],
     team: Team,
     callback: EvaluationCallback,
 ) -> None:
@@ -510,6 +574,7 @@ def _evaluate(
                 samples=samples,
                 callback=callback,
                 blocks=team.share(each.name, blocks_of(keys, block, team.size)),
+                conversations=held[each.name],
             )
     for each, keys in [] if team.rank else todo:
         while not samples.grades.keys() >= {*keys}:

@@ -34,10 +34,13 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.base.files import files_digest
+from rlobj.base.targets import require_file
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import PROFILES, Layer, flattened
 from rlobj.config.presets import difference
+from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, build_config
+from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import DAPO_TEMPLATE, MATH_TEMPLATE, digest
 from rlobj.data.sources import (
@@ -202,6 +205,10 @@ class ProblemSet:
         lower_to_context: whether `max_tokens` is a default that may be lowered to the model's
             context.
         reward: a Python function that grades, in place of the one that `config` names.
+        environment: makes the environment of a conversation, in place of the one that `config`
+            names.
+        tools: names and Python functions that the policy may call, in place of those that `config`
+            names.
         home: the folder from which `config` names files; code of a reward may leave it.
     """
 
@@ -212,6 +219,8 @@ class ProblemSet:
     notes: tuple[str, ...] = ()
     lower_to_context: bool = False
     reward: Callable[..., Any] | None = None
+    environment: Callable[[], Any] | None = None
+    tools: Sequence[str | Callable[..., Any]] | None = None
     home: Path = field(default_factory=Path.cwd)
 
     def open_grader(self) -> Grader:
@@ -220,6 +229,19 @@ class ProblemSet:
             return self.config.rewards.seen_from(self.home).open()
         name = getattr(self.config.rewards, "target", "reward")
         return function_grader(self.reward, name, self.config.rewards)
+
+    @property
+    def environment_settings(self) -> EnvironmentSettings:
+        """Who answers the policy; files are named from the root."""
+        return self.config.environment.seen_from(self.home)
+
+    def environment_recorded(self) -> dict[str, Any]:
+        """The environment's settings that change numbers, and a hash of the files of its code."""
+        given = self.environment_settings.model_dump(mode="json")
+        code = [require_file(x) for x in named_code({"environment": given}) if ".py:" in x]
+        hidden = {"workers", "at_limit"}
+        recorded = self.config.environment.model_dump(mode="json", exclude=hidden)
+        return {**recorded, **({"code": files_digest(code)} if code else {})}
 
     @property
     def count(self) -> int:
@@ -385,6 +407,9 @@ def _source_settings(name: str) -> dict[str, Any]:
     elif name not in {*BENCHMARKS, *NAMED_SOURCES}:
         return {"data": data}
     settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": reward}
+    if name in TASKS:  # a task has its own environment, or none
+        own = PROFILES[name].get("environment", {})
+        settings["environment"] = {"target": None, "tools": [], **own}
     return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})
 
 

@@ -118,12 +118,19 @@ class GradedBenchmark:
     def says_right(self) -> bool:
         """Whether each grade that has a reward says whether the response is right.
 
-        Without any reward nobody knows it of a function; all other graders would say it.
+        Without any reward nobody knows it of a function; all other graders would say it. An
+        environment gives no verdict on a conversation that was cut, which counts as wrong.
         """
-        grades = [grade for each in self.problems for grade in each.grades]
-        if decided := [grade for grade in grades if not grade.undecided]:
-            return all(grade.correct is not None for grade in decided)
-        return not any(grade.reason.endswith("custom") for grade in grades)
+        pairs = [x for each in self.problems for x in zip(each.responses, each.grades, strict=True)]
+        decided = [
+            grade.correct
+            for response, grade in pairs
+            if not grade.undecided
+            and not (response.turns and response.finish == "length" and grade.correct is None)
+        ]
+        if decided:
+            return None not in decided
+        return not any(grade.reason.endswith("custom") for _, grade in pairs)
 
     @property
     def verifiers(self) -> tuple[str, ...]:

@@ -13,7 +13,9 @@ _ADVICE = {
     **dict.fromkeys(("proxy_logprobs", "collision", "old_collision"), _WHOLE),
     "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
     "ref_logprobs": "It needs a reference model",
-    **dict.fromkeys(("turn", "turn_reward"), "It is of conversations, which `rlobj train` has"),
+    **dict.fromkeys(
+        ("turn", "turn_reward"), "It is of conversations, which `rlobj train` and TRL have"
+    ),
 }
 _SCORE = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
 _OWN = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"

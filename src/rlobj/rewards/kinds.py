@@ -216,7 +216,8 @@ class Grader:
 
 TURNS = "turns"
 """The column of a problem with the turns of a conversation about it, for graders: a list of dicts
-with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds` and `end`."""
+with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds`, `end` and `uses`: of
+each call the `name`, `error` and `seconds`."""
 
 
 class Ungraded(Grader):
@@ -389,19 +390,14 @@ class Environment(Reward):
 
     def open(self) -> Grader:
         """Return a grader that reads the turns."""
-        return _EnvironmentGrader()
+        return FunctionGrader(_of_environment)
 
 
-class _EnvironmentGrader(Grader):
-    def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
-        """Add up the rewards of the turns of each conversation."""
-        graded: list[Graded] = []
-        for text, problem in zip(responses, problems, strict=True):
-            turns = problem.extra.get(TURNS) or ()
-            reward = math.fsum(turn["reward"] for turn in turns)
-            right = turns[-1]["correct"] if turns else None
-            graded.append(Graded(reward, right, "environment", text))
-        return graded
+def _of_environment(response: str, problem: Problem) -> Graded:
+    turns = problem.extra.get(TURNS) or ()
+    reward = math.fsum(turn["reward"] for turn in turns)
+    right = turns[-1]["correct"] if turns else None
+    return Graded(reward, right, "environment", response)
 
 
 class ReasoningGym(Reward):

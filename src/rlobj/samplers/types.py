@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import random
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
-import numpy
 import torch
 from pydantic import Field, StringConstraints
 
@@ -35,15 +33,6 @@ def derive_seed(*parts: int | str) -> int:
     """Hash all parts to a seed in [0, 2^62), which is the same on every machine."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
-
-
-def seed_generators(seed: int) -> None:
-    """Seed the global generators of Python, numpy and torch, which code of the user may use."""
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # else `torch.manual_seed` takes a millisecond to note its call
-        torch.cuda.manual_seed_all(seed)
 
 
 class Sample:

@@ -19,6 +19,7 @@ from pydantic_core import from_json, to_json
 
 from rlobj.base.files import packaged, write_whole
 from rlobj.config.layers import flattened
+from rlobj.conversations.environment import LIMITS
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
@@ -30,6 +31,7 @@ from rlobj.reporting.figures import (
     markdown_table,
     render_page,
     script_safe,
+    visible,
 )
 from rlobj.rewards import Graded
 from rlobj.rewards.function_worker import MAPPING
@@ -426,9 +428,37 @@ def problem_data(each: GradedProblem, says_right: bool = True) -> Mapping[str, A
     }
 
 
+Said = str | list[dict[str, str]]
+"""A response; of a conversation, the `text`, `observation` and `note` of each turn."""
+
+
+def said(response: ResponseRecord) -> Said:
+    """What a page shows of a response; control characters of the environment are symbols."""
+    return [
+        {
+            "text": str(turn["text"]),
+            "observation": "\n".join(map(visible, str(turn["observation"]).split("\n"))),
+            "note": _note(turn),
+        }
+        for turn in response.turns
+    ] or response.text
+
+
+def _note(turn: Mapping[str, Any]) -> str:
+    """The reward of a turn, its calls, and why the conversation ended."""
+    ends = {"broken": "the environment failed"}
+    ends |= {name: f"the conversation reached {text}" for name, text in LIMITS.items()}
+    uses = [
+        visible(f"{use['name']}: {use['error']}" if use["error"] else str(use["name"]), 80)
+        for use in turn.get("uses", ())
+    ]
+    parts = [f"reward {turn['reward']:.3g}", f"calls {', '.join(uses)}" if uses else ""]
+    return "; ".join(filter(None, [*parts, ends.get(turn["end"], "")]))
+
+
 def kept_texts(
     results: Sequence[BenchmarkResult], budget: int
-) -> tuple[dict[tuple[int, int], list[str]], int, int]:
+) -> tuple[dict[tuple[int, int], list[Said]], int, int]:
     """The responses that fit: all first ones, then all second ones, and so on.
 
     Args:
@@ -446,9 +476,9 @@ def kept_texts(
     first_ones_first = sorted(
         (sample, index) for index, each in problems.items() for sample in range(len(each.responses))
     )
-    kept: dict[tuple[int, int], list[str]] = {index: [] for index in problems}
+    kept: dict[tuple[int, int], list[Said]] = {index: [] for index in problems}
     for sample, index in first_ones_first:
-        text = problems[index].responses[sample].text
+        text = said(problems[index].responses[sample])
         budget -= len(script_safe(text))
         if budget < 0:
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run
 from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
-from rlobj.integrations.trl.rollout import Inputs, Window
+from rlobj.integrations.trl.rollout import Window, sequences
 from rlobj.records.observed import ObservedUpdate
 
 
@@ -153,14 +153,6 @@ def _object(kind: str) -> str:
 
 def _observed(window: Window, state: Mapping[str, Any]) -> ObservedUpdate:
     assert window.plan is not None
-    sequences = [each for inputs in window.inputs for each in _sequences(inputs)]
+    responses = [each for inputs in window.inputs for each in sequences(inputs)]
     scores = [measured.scores for measured in window.measured]
-    return observed_update(window.phase, state, window.tables, window.plan, sequences, scores)
-
-
-def _sequences(inputs: Inputs) -> Iterator[tuple[list[int], list[int]]]:
-    """Prompt ids and trained completion ids of each response; tool output is left out."""
-    trained = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-    columns = (inputs["prompt_ids"], inputs["prompt_mask"], inputs["completion_ids"], trained)
-    for prompt, known, response, mask in zip(*(x.cpu() for x in columns), strict=True):
-        yield prompt[known.bool()].tolist(), response[mask.bool()].tolist()
+    return observed_update(window.phase, state, window.tables, window.plan, responses, scores)

@@ -33,6 +33,7 @@ from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source, source_names
 from rlobj.data.tasks import TASKS
+from rlobj.evaluation.engines import require_tokenizer
 from rlobj.models.embedded import RECIPES
 from rlobj.models.loading import reading
 from rlobj.models.policy import (
@@ -129,13 +130,7 @@ class CallerInputs:
             ConfigError: an argument that is neither a name nor a fitting object.
         """
         local = self.local()
-        if "model" in local and self.tokenizer is None:
-            raise ConfigError(
-                f"model is a {type(self.model).__name__} object: pass its tokenizer as well, "
-                "as tokenizer=..."
-            )
-        if self.tokenizer is not None and "model" not in local:
-            raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
+        require_tokenizer(self.model, self.tokenizer, passed="model" in local)
         missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
         fits = {
             "model": hasattr(self.model, "config"),
@@ -513,8 +508,6 @@ def _conversations(
     config: RunConfig, policy: Policy, sampler: Sampler, inputs: CallerInputs, stack: ExitStack
 ) -> Conversations | None:
     """What holds conversations, if the run has an environment or tools."""
-    if not config.environment.active:
-        return None
     return stack.enter_context(
         open_conversations(
             *(config.environment, sampler, policy.tokenizer, policy.chat),

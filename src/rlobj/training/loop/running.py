@@ -26,17 +26,9 @@ from typing import Any, Self
 from rlobj.base.errors import RunError
 from rlobj.base.files import nearby, step_of, write_whole
 from rlobj.base.progress import ENDING
+from rlobj.config import run_folder
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import (
-    ACCURACY,
-    CONFIG_FILE,
-    STOP_FILE,
-    best_checkpoint,
-    held_out,
-    newest_checkpoint,
-    read_run_config,
-)
 from rlobj.insight.diagnosis import Finding
 from rlobj.models.policy import load_model, load_tokenizer
 from rlobj.ranks import any_rank
@@ -81,24 +73,24 @@ class TrainingResult:
         """
         if self.passed is not None:
             return self.passed[0].eval()
-        return load_model(read_run_config(self.path).model, str(self._folder)).eval()
+        return load_model(run_folder.read_run_config(self.path).model, str(self._folder)).eval()
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of `model`."""
         if self.passed is not None:
             return self.passed[1]
-        return load_tokenizer(read_run_config(self.path).model, str(self._folder))
+        return load_tokenizer(run_folder.read_run_config(self.path).model, str(self._folder))
 
     @property
     def best_checkpoint(self) -> Path | None:
         """The checkpoint with the highest held-out accuracy, or reward where nothing says what is
         right; the earliest of equals, None if none of the run's checkpoints was evaluated."""
-        return best_checkpoint(self.path)
+        return run_folder.best_checkpoint(self.path)
 
     @property
     def _folder(self) -> Path:
-        newest = newest_checkpoint(self.path)
+        newest = run_folder.newest_checkpoint(self.path)
         if newest is None:
             raise RunError(f"{self.path} has no checkpoint yet, so there is no trained model")
         return newest / "model"
@@ -228,14 +220,15 @@ def stop_on_findings(trainer: Trainer) -> None:
 def _reason(trainer: Trainer, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
     run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
-    best, (measure, known) = best_checkpoint(run, before=finding.since), held_out(run)
-    found = f"none was saved with a {measure.name}{' above 0' * (measure is ACCURACY)}"
+    best = run_folder.best_checkpoint(run, before=finding.since)
+    measure, known = run_folder.held_out(run)
+    found = f"none was saved with a {measure.name}{' above 0' * (measure is run_folder.ACCURACY)}"
     if best is not None:
         found = f"{best}, {measure.name} {known[best]:.3f}"
     trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
-        again = f"--config {run / CONFIG_FILE}"  # the policy now is the one that failed
+        again = f"--config {run / run_folder.CONFIG_FILE}"  # the policy now is the one that failed
         start = again if best is None else f"--from {run}@{step_of(best)}"
         advice = (
             "To start again with a lower learning rate:\n"
@@ -252,7 +245,7 @@ def write_note(trainer: Trainer, message: str, finding: str | None = None) -> No
     step = trainer.metrics.get("step", trainer.learner.steps)
     note = {"step": step, "finding": finding, "message": message}
     with contextlib.suppress(RunError):  # on a full disk the error itself is the message
-        write_whole(trainer.run.path / STOP_FILE, json.dumps(note).encode())
+        write_whole(trainer.run.path / run_folder.STOP_FILE, json.dumps(note).encode())
 
 
 @contextlib.contextmanager

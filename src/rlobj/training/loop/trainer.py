@@ -19,18 +19,11 @@ import torch
 
 from rlobj.base.errors import counted
 from rlobj.base.files import nearby, remove, step_of
+from rlobj.base.processes import seed_generators
 from rlobj.base.progress import waiting
+from rlobj.config import run_folder
 from rlobj.config.resuming import changed, recorded, rollout_key
 from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import (
-    REWARD_FILE,
-    RunFolder,
-    best_checkpoint,
-    checkpoints,
-    held_out,
-    measure_of,
-    read_settings,
-)
 from rlobj.config.starting import doubts
 from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
@@ -43,7 +36,7 @@ from rlobj.records.observed import ObservedUpdate
 from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
-from rlobj.samplers.types import WeightsLost, seed_generators
+from rlobj.samplers.types import WeightsLost
 from rlobj.training import checkpoint
 from rlobj.training.loop.clock import Callback
 from rlobj.training.loop.learner import Learner
@@ -109,7 +102,7 @@ class Trainer:
     test_problems: Sequence[Problem]
     sampler: Sampler
     grader: Grader
-    run: RunFolder
+    run: run_folder.RunFolder
     conversations: Conversations | None
     make_collector: InitVar[Callable[..., Collector]]
     trackers: Trackers = field(default_factory=Trackers)
@@ -177,12 +170,12 @@ class Trainer:
                 self.run.create(self.config, initial=initial)
                 stack.enter_context(self.run.locked())
             elif rank == 0:
-                before = stored or read_settings(self.run.path)
+                before = stored or run_folder.read_settings(self.run.path)
                 changes = recorded(changed(before, settings))
                 if old:
                     same = rollout_key(before, "", 0, "").split()[0]  # with the files of today
                     if same != old.split()[0]:
-                        changes[REWARD_FILE] = (old.split()[0], same)
+                        changes[run_folder.REWARD_FILE] = (old.split()[0], same)
                 self.run.write_config(self.config)
                 self.run.truncate(learner.steps if newest is not None else -1)
                 for line in self.run.lines():
@@ -479,9 +472,9 @@ class Trainer:
             self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
-                    best = best_checkpoint(self.run.path) if settings.best else None
+                    best = run_folder.best_checkpoint(self.run.path) if settings.best else None
                     known = {line["step"] for line in self.run.lines()}
-                    for old in checkpoints(self.run.path)[: -settings.keep]:
+                    for old in run_folder.checkpoints(self.run.path)[: -settings.keep]:
                         # one whose line is damaged or lost may be the best
                         if old != best and (step_of(old) in known or not settings.best):
                             remove(old)
@@ -499,10 +492,10 @@ class Trainer:
     def _is_best(self) -> bool:
         """Whether this step's evaluation is better than that of every checkpoint; on all ranks."""
         settings = self.config.checkpoint
-        value = self.metrics.get(measure_of([self.metrics]).key, math.nan)
+        value = self.metrics.get(run_folder.measure_of([self.metrics]).key, math.nan)
         if math.isnan(value) or not (settings.best and (settings.every or settings.minutes)):
             return False
-        _, measured = held_out(self.run.path)
+        _, measured = run_folder.held_out(self.run.path)
         return self.comm.broadcast(all(value > other for other in measured.values()))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.base.files import free_port
-from rlobj.samplers.types import seed_generators
+from rlobj.base.processes import seed_generators
 from rlobj.training.parallel.launched import read_launch
 from rlobj.training.parallel.strategies import FullySharded, Parallel, Replicated
 

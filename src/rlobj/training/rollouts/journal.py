@@ -21,7 +21,6 @@ Sample tables of a step, as Parquet.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import re
@@ -40,7 +39,8 @@ from torch import Tensor
 
 from rlobj.base.files import parse_json, read_whole, step_name, step_of, write_whole
 from rlobj.config.run_folder import RunFolder
-from rlobj.conversations.ledger import Ledger, packed_turn, unpacked_turn
+from rlobj.conversations.grading import described
+from rlobj.conversations.ledger import Ledger, from_text, packed_turn, to_text, unpacked_turn
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup, any_rank, together
 from rlobj.rewards import Graded
@@ -210,11 +210,10 @@ def unpack_rollout(data: bytes) -> tuple[Rollout, str]:
 
 def _packed(response: Response) -> list[Any]:
     problem, sample, grade = response.problem, response.sample, response.grade
-    arrays = (sample.prompt, sample.tokens, sample.logprobs)
     return [
         [response.id, response.group, response.reward],
         [problem.id, problem.prompt, problem.answer, {}, problem.source],
-        [base64.b64encode(values.tobytes()).decode() for values in arrays],
+        [*map(to_text, (sample.prompt, sample.tokens, sample.logprobs))],
         [sample.text, sample.finish, sample.weight_version, [*map(packed_turn, sample.turns)]],
         [grade.reward, grade.correct, grade.reason, grade.answer, *grade.rewards],
         [dict(response.columns), grade.feedback, response.turn_rewards],
@@ -224,9 +223,9 @@ def _packed(response: Response) -> list[Any]:
 def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
     (number, group, reward), problem, (prompt, tokens, logprobs), rest, grade, more = stored
     sample = Sample(
-        prompts.setdefault(prompt, array("i", base64.b64decode(prompt))),
-        array("i", base64.b64decode(tokens)),
-        array("f", base64.b64decode(logprobs)),
+        prompts.setdefault(prompt, from_text("i", prompt)),
+        from_text("i", tokens),
+        from_text("f", logprobs),
         *rest[:3],
         [*map(unpacked_turn, rest[3])],
     )
@@ -375,7 +374,8 @@ def write_samples(
     """Write the sample table of all ranks: one row per response, with its problem, text and grade.
 
     Each of several rewards has a column, such as `reward_format`; `names` are their names. With
-    several sources, the column `source` has their labels.
+    several sources, the column `source` has their labels. `response` is the last message of a
+    conversation, and the column `conversation` has all turns, as JSON.
     """
     responses = [*rollout.responses, *rollout.dead]
     columns = {
@@ -386,6 +386,10 @@ def write_samples(
         "answer": [r.problem.answer for r in responses],
         "source": [r.problem.source for r in responses],
         "response": [r.sample.text for r in responses],
+        "conversation": [
+            json.dumps([*map(described, r.sample.turns)]) if r.sample.turns else None
+            for r in responses
+        ],
         "graded_answer": [r.grade.answer for r in responses],
         "correct": [r.grade.correct for r in responses],
         "reason": [r.grade.reason for r in responses],
@@ -402,6 +406,7 @@ def write_samples(
     parts = comm.gather(columns)
     if not comm.rank:
         whole = {key: [value for part in parts for value in part[key]] for key in columns}
-        if not any(whole["source"]):
-            del whole["source"]
+        for name in ("source", "conversation"):
+            if not any(whole[name]):
+                del whole[name]
         run.write_table(f"samples/{step_name(step)}.parquet", whole)

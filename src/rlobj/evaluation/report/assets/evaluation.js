@@ -16,6 +16,12 @@
     return texts.get(key);
   }
 
+  /* A response as one text; a conversation is a list of turns. */
+  function plain(response = "") {
+    if (!Array.isArray(response)) return response;
+    return response.map(({ text, observation }) => `${text}\n${observation}`).join("\n");
+  }
+
   // The grid
 
   const previews = new IntersectionObserver((entries) => {
@@ -127,7 +133,7 @@
     return [...row.cells.keys()].filter(
       (s) =>
         wanted.has(problem.verdicts[s]) &&
-        (all || found.test(problem.answers[s] ?? "") || found.test(stored[s] ?? "")),
+        (all || found.test(problem.answers[s] ?? "") || found.test(plain(stored[s]))),
     );
   }
 
@@ -208,6 +214,9 @@
     element.classList.toggle("missing", text === undefined);
     if (text === undefined) {
       typeset(element, "Not in this page; see samples.jsonl.");
+    } else if (Array.isArray(text)) {
+      typeset(element, "");
+      element.replaceChildren(...text.flatMap((turn, i) => turnElements(turn, i, () => mark(element))));
     } else if (byId("source").checked) {
       typeset(element, ""); // ends what may still be drawn
       element.textContent = text;
@@ -215,6 +224,16 @@
     } else {
       typeset(element, text, () => mark(element));
     }
+  }
+
+  /* A turn of the policy, and what the environment answered. */
+  function turnElements({ text, observation, note }, number, done) {
+    const policy = make("div", { class: "said" });
+    typeset(policy, byId("source").checked ? "" : text, done);
+    if (byId("source").checked) policy.textContent = text;
+    const head = make("h4", {}, `policy, turn ${number}`, make("small", {}, note));
+    if (!observation) return [head, policy];
+    return [head, policy, make("h4", {}, "environment"), make("pre", { class: "heard" }, observation)];
   }
 
   /* Highlight what was searched for, where the browser can without touching the text. */

@@ -1,0 +1,145 @@
+"""Evaluations whose responses are conversations with an environment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.conversations import Turn
+from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
+from rlobj_cli.app import app
+
+ROWS = [{"prompt": f"{a}*7=", "answer": str(7 * a)} for a in range(10, 18)]
+GAME = """
+from rlobj.conversations import Turn
+
+class Game:
+    def __init__(self):
+        self.said = []
+
+    def reset(self, problem):
+        self.said = []
+
+    def step(self, messages):
+        self.said.append(messages[-1]["content"])
+        done = len(self.said) == 2
+        right = len(self.said[-1]) % 2 == 0
+        return Turn("0=", reward=0.25 + right * done, done=done, correct=right if done else None)
+"""
+
+
+class Silent:
+    """It ends each conversation at once and says nothing about it."""
+
+    def reset(self, problem: Any) -> None:
+        pass
+
+    def step(self, messages: Any) -> Turn:
+        return Turn(reward=0.5, done=True)
+
+
+@pytest.fixture(scope="module")
+def model() -> dict[str, Any]:
+    """A random policy that can write calls of the calculator."""
+    alphabet = SCRATCHPAD_ALPHABET + "?"
+    return {"model": build_policy(0, alphabet), "tokenizer": build_tokenizer(alphabet)}
+
+
+def evaluated(model: dict[str, Any], **given: Any) -> Any:
+    settings = {"sampling.max_tokens": 40, "sampling.stop": [";"], "model.chat_template": False}
+    settings |= given.pop("settings", {})
+    return rlobj.evaluate(
+        **model, on=ROWS, template="{prompt}", settings=settings, **{"n": 2, **given}
+    )
+
+
+def test_conversations_are_stored_continued_and_graded_again(model, tmp_path):
+    (tmp_path / "game.py").write_text(GAME)
+    game, out = f"{tmp_path / 'game.py'}:Game", tmp_path / "evaluation"
+    first = evaluated(model, environment=game, out=out, n=1)
+    kept = (out / "samples.jsonl").read_text()
+    result = evaluated(model, environment=game, out=out)
+    assert (out / "samples.jsonl").read_text().startswith(kept)
+    lines = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    whole = [line for line in lines if line["finish"] == "stop"]
+    assert len(lines) == 16 > len(whole) > 4
+    right = 0
+    for line in whole:
+        turns = line["turns"]
+        assert [turn["end"] for turn in turns] == ["", "done"]
+        assert (turns[0]["observation"], turns[0]["reward"]) == ("0=", 0.25)
+        assert line["response"] == turns[1]["text"]
+        right += len(turns[1]["text"]) % 2 == 0
+    assert result.accuracy == right / 16 > 0
+    assert first.accuracy * 8 <= right
+    assert rlobj.evaluation.regrade(out).changes == ()
+    with pytest.raises(ConfigError, match=r"environment\.max_turns: 16 there, 2 now"):
+        evaluated(model, environment=game, out=out, settings={"environment.max_turns": 2})
+    (tmp_path / "game.py").write_text(GAME.replace("0.25", "0.5"))
+    with pytest.raises(ConfigError, match=r"environment\.code"):
+        evaluated(model, environment=game, out=out)
+
+
+def test_an_environment_may_be_a_python_class_that_only_rewards(model):
+    result = evaluated(model, environment=Silent)
+    assert {row["prompt"] for row in result.rows} == {row["prompt"] for row in ROWS}
+    assert 0 < result.reward <= 0.5
+
+
+def test_a_cut_conversation_without_a_verdict_counts_as_wrong(model):
+    """The calculator judges the answer, and half of these conversations have none."""
+    result = evaluated(model, environment="calculator")
+    assert result.accuracy == 0
+    [problems] = [each.graded.problems for each in result.benchmarks.values()]
+    verdicts = {
+        (x.finish, y.correct) for p in problems for x, y in zip(p.responses, p.grades, strict=True)
+    }
+    assert verdicts == {("stop", False), ("length", None)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"environment": "calculater"}, "Did you mean 'calculator'"),
+        ({"environment": 3}, "environment is 3; expected a name"),
+        ({"tools": [3]}, "tools is 3; expected a list"),
+    ],
+)
+def test_a_wrong_environment_is_named(model, given, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        evaluated(model, **given, out=tmp_path / "evaluation")
+    assert not (tmp_path / "evaluation").exists()
+
+
+def test_a_run_is_evaluated_with_its_environment_and_its_code_needs_trust(model, tmp_path):
+    (tmp_path / "game.py").write_text(GAME)
+    run = tmp_path / "run"
+    settings = {"training.steps": 1, "sampling.max_tokens": 20, "sampling.prompts_per_step": 4}
+    settings |= {
+        "sampling.group_size": 2,
+        "data.template": "{prompt}",
+        "sampling.stop": [";"],
+        "model.chat_template": False,
+    }
+    named = {"environment": f"{tmp_path / 'game.py'}:Game", "settings": settings}
+    rlobj.train("grpo", **model, data=ROWS, out=run, **named)
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    runner, out = CliRunner(env={"COLUMNS": "200"}), tmp_path / "evaluation"
+    command = ["eval", str(run), "--on", str(tmp_path / "rows.jsonl"), "-n", "1", "-o", str(out)]
+    refused = runner.invoke(app, command)
+    assert refused.exit_code == 2
+    assert "game.py:Game" in refused.output
+    assert "--trust" in refused.output
+    result = runner.invoke(app, [*command, "--trust", "--max-turns", "1"])
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert {len(line["turns"]) for line in lines} == {1}
+    stored = json.loads((out / "settings.json").read_text())["benchmarks"]["rows.jsonl"]
+    assert stored["environment"]["max_turns"] == 1
+    own = runner.invoke(app, [*command[:-1], str(tmp_path / "own"), "--environment", "calculator"])
+    assert own.exit_code == 0, own.output
