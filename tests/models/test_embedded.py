@@ -247,7 +247,7 @@ def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(na
     config = build_config([preset, ("the profile", PROFILES[task])])
     assert config.objective == build_config([preset]).objective
     for section in ("sampling", "training"):
-        chosen = getattr(config, section).model_dump()
+        chosen = getattr(config, section).model_dump(mode="json")
         assert PROFILES[task][section].items() <= chosen.items()
 
 

@@ -87,7 +87,6 @@ def open_conversations(
     if settings.target is None and not tools:
         yield None
         return
-    _refuse_both(settings.target, tools)
     with ExitStack() as stack:
         if settings.target is None:
             named = tuple(each for each in tools if isinstance(each, str))
@@ -110,23 +109,13 @@ def check_named(settings: EnvironmentSettings) -> None:
     """Check what settings name before a model is loaded; it imports the environment or the tools.
 
     Raises:
-        ConfigError: there is no such environment or tool, both are named, or a tool cannot be
-            described.
+        ConfigError: there is no such environment or tool, or a tool cannot be described.
     """
-    _refuse_both(settings.target, settings.tools)
     if settings.target is not None and not settings.target.startswith(PYTHON_OBJECT):
         _named(settings.target)
     tools = tuple(tool for tool in settings.tools if not tool.startswith(PYTHON_OBJECT))
     with ToolPool(settings.model_copy(update={"tools": tools})) as pool:
         pool.schemas()
-
-
-def _refuse_both(target: str | None, tools: Sequence[Any]) -> None:
-    if target is not None and tools:
-        raise ConfigError(
-            f"environment.target={target} and environment.tools both answer the policy: give one. "
-            "An environment can have tools of its own"
-        )
 
 
 def _named(target: str) -> Callable[[], Environment]:
