@@ -18,6 +18,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import rlobj
 from rlobj import Objective, TurnReturn, read_records, read_tables
+from rlobj.base.interleaved import whole
 from rlobj.integrations.trl import ObjectiveTrainer
 
 PROMPTS = [[{"role": "user", "content": f"{n}?"}] for n in range(8)]
@@ -89,7 +90,8 @@ def scripted(kind: Any) -> Any:
             said = tokenizer.decode(ids).partition("<|im_start|>user")[2]
             made = re.findall(r'"arguments": {"a": (\d)', said)
             calls = int(made[0]) if made else CALLS[place % 4]
-            found.append(tokenizer(written(calls)[len(made)])["input_ids"])
+            ids = tokenizer(written(calls)[len(made)])["input_ids"]
+            found.append(ids if made else ids[: self.max_completion_length])
         return found, None
 
     return type("Scripted", (kind,), {"_generate_single_turn": sample})
@@ -199,6 +201,9 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
     [before, _] = [row["before"] for row in told if row["position"] == first]
     said = "<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     assert before.endswith(said)
+    heard = "\n<|im_start|>user\n" + said
+    [texts] = {tokenizer.decode(whole(r)) for _, r in update.sequences if len(r) == first + 13}
+    assert texts == heard.join(written(1))
     [line] = metrics(run)
     numbers = {"turns/mean": 2, "tools/calls": 8, "tools/errors": 2, "response/truncated": 0}
     assert {name: line[name] for name in numbers} == numbers
@@ -210,8 +215,9 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
         ({"max_tool_calling_iterations": 1}, (0.25, 0, 0.25, 1.75), "end at 2 turns"),
         ({"max_completion_length": 70}, (0, 0.75, 0.75, 1), "they have 70 tokens"),
         ({"max_completion_length": 80}, (0, 0.75, 0.75, 1.75), "they have 80 tokens"),
+        ({"max_completion_length": 50}, (0, 0.75, 0.75, 1), "they have 50 tokens"),
     ],
-    ids=["no turn left", "no room for the tool's answer", "no room for the turn"],
+    ids=["no turn left", "no room for the answer", "nor for the next turn", "nor for the end"],
 )
 def test_conversations_that_end_at_a_limit_are_counted(
     tmp_path: Path, limit: Any, shares: Any, evidence: str
