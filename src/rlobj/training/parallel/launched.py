@@ -8,20 +8,13 @@ from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json, read_whole
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
-_OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
-_OTHERS = (
-    _OFFLOAD,
-    *("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING"),
-    *("ACCELERATE_DYNAMO_BACKEND", "ACCELERATE_USE_MEGATRON_LM", "FSDP_IGNORED_MODULES"),
-    *("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "FSDP_MIN_NUM_PARAMS"),
-    *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE"),
-    *("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"),
-)
-"""Variables that no setting follows, the first one without ZeRO 2 or 3."""
+_OTHERS: list[str] = packaged_table("rlobj.training.parallel", "accelerate.yaml")
+_OFFLOAD = _OTHERS[0]
 _NOTHING = ("", "0", "1", "no", "none", "false", "auto")
 """Values that ask for nothing."""
 
