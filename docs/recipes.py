@@ -1,4 +1,4 @@
-"""Write the tables of docs/recipes.md: what runs of four models need, by `rlobj estimate`.
+"""Write the tables of docs/recipes.md: what runs of five models need, by `rlobj estimate`.
 
 python docs/recipes.py
 """
@@ -24,17 +24,29 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen/Qwen3-1.7B-Base": ("qwen3", {"hidden_size": 2048, "intermediate_size": 6144}),
     "Qwen/Qwen3-8B-Base": ("qwen3", {"hidden_size": 4096, "intermediate_size": 12288}),
     "Qwen/Qwen3-14B-Base": ("qwen3", {"hidden_size": 5120, "intermediate_size": 17408}),
+    "Qwen/Qwen3-4B-Instruct-2507": (
+        "qwen3",
+        {"hidden_size": 2560, "intermediate_size": 9728, "max_position_embeddings": 262144},
+    ),
     "Qwen/Qwen2.5-32B": ("qwen2", {"hidden_size": 5120, "intermediate_size": 27648}),
 }
 SHAPES = {  # layers, heads, vocabulary, tied
     "Qwen/Qwen3-1.7B-Base": (28, 16, 151936, True),
     "Qwen/Qwen3-8B-Base": (36, 32, 151936, False),
     "Qwen/Qwen3-14B-Base": (40, 40, 151936, False),
+    "Qwen/Qwen3-4B-Instruct-2507": (36, 32, 151936, True),
     "Qwen/Qwen2.5-32B": (64, 40, 152064, False),
 }
 GPUS = {1: "1x80", 8: "8x80", 64: "64x80"}
 LORA = {"model.lora.rank": 32, "training.learning_rate": 1e-5}
 """With one GPU, a model that does not fit otherwise."""
+TOOLS = {
+    "environment.tools": ["python"],
+    "environment.max_turns": 8,
+    "sampling.max_tokens": 8192,
+    "sampling.context": 16384,
+}
+"""Of the model that calls tools."""
 
 
 def write_config(name: str, folder: Path) -> Path:
@@ -44,7 +56,6 @@ def write_config(name: str, folder: Path) -> Path:
     config = {
         "architectures": [f"{kind.capitalize()}ForCausalLM"],
         "model_type": kind,
-        **sizes,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": 8,
@@ -52,6 +63,7 @@ def write_config(name: str, folder: Path) -> Path:
         "vocab_size": vocabulary,
         "max_position_embeddings": 32768 if kind == "qwen3" else 131072,
         "tie_word_embeddings": tied,
+        **sizes,
     }
     path = folder / name.rpartition("/")[2]
     path.mkdir(exist_ok=True)
@@ -61,7 +73,8 @@ def write_config(name: str, folder: Path) -> Path:
 
 def settings(model: str, gpus: int) -> dict[str, Any]:
     """What the command of a recipe sets beside model, data and preset."""
-    return LORA if gpus == 1 and "1.7B" not in model else {}
+    own = TOOLS if "Instruct" in model else {}
+    return own | (LORA if gpus == 1 and "1.7B" not in model else {})
 
 
 def configured(model: str, gpus: int, preset: str, where: Path | str) -> RunConfig:

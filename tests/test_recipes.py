@@ -22,12 +22,14 @@ def test_tables_are_those_of_the_estimate():
 
 def test_a_dry_run_accepts_every_command(tmp_path):
     commands = re.findall(r"^rlobj (train --preset .*?)\n```", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(commands) == 2
+    assert len(commands) == 3
     assert ADAPTERS.strip() in TEXT
-    for command in [*commands, commands[-1] + ADAPTERS]:
+    for command in [*commands, *(each + ADAPTERS for each in commands[1:])]:
         words = shlex.split(command.replace("\\\n", " "))
         place = words.index("--model") + 1
         name = words[place]
+        given = recipes.settings(name, 8).items()  # those of the table
+        assert {f"{key}={value}".replace("'", "") for key, value in given} <= {*words}
         words[place] = str(recipes.write_config(name, tmp_path))
         for preset in recipes.PRESETS:
             words[words.index("--preset") + 1] = preset

@@ -98,6 +98,15 @@ def swapped(
             yield name.replace(second, first), tensor
 
 
+def check_long_prompts(sampler: Sampler, model: Any) -> None:
+    """Prompts with more tokens together than the engine computes in a step."""
+    ids = [[4 + (k * n + k // 7) % 10 for k in range(400)] for n in range(16)]
+    samples = draw(sampler, ids)
+    assert gap(model, samples) < TOLERANCE
+    asked = SamplingSettings(max_tokens=12)
+    assert [samples[-4:]] == sampler.sample(ids[-1:], count=4, settings=asked, seeds=[15])
+
+
 class Slow:
     """Answers twice; the conversation about the first problem waits for 1.5 seconds each time."""
 

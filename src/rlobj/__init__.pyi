@@ -9,6 +9,8 @@ from rlobj.base.errors import RunError as RunError
 from rlobj.config.presets import Preset as Preset
 from rlobj.config.presets import load_preset as load_preset
 from rlobj.config.run_config import RunConfig as RunConfig
+from rlobj.conversations.environment import Environment as Environment
+from rlobj.conversations.environment import Turn as Turn
 from rlobj.evaluation.evaluating import evaluate as evaluate
 from rlobj.evaluation.result import EvaluationCallback as EvaluationCallback
 from rlobj.evaluation.result import EvaluationResult as EvaluationResult

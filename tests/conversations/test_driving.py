@@ -142,6 +142,31 @@ def test_an_opening_that_leaves_no_room_is_refused(model):
         hold(model, context=5)
 
 
+def test_what_an_environment_gives_at_a_limit_is_added_to_the_last_turn(model):
+    class Generous(Echo):
+        def finish(self) -> float:
+            return 4.0
+
+    for sample in hold(model, Generous, max_turns=2):
+        last = sample.turns[-1]
+        step = 0.5 if last.uses or last.end == "turns" else 0.0
+        assert last.reward == step + 4.0 * (last.end in ("turns", "tokens"))
+
+
+def test_the_seed_of_tools_is_that_of_the_conversation_and_the_turn(model):
+    class Seeded(Echo):
+        seed = 0
+
+        def step(self, messages: Any) -> Turn:
+            self.seen.append(self.seed)
+            return Turn(f"{self.seed};", done=len(self.seen) == 3)
+
+    samples = hold(model, Seeded)
+    seeds = [turn.observation for sample in samples for turn in sample.turns if turn.observation]
+    assert len(seeds) == len(set(seeds)) > 12
+    assert [each.turns for each in samples] == [each.turns for each in hold(model, Seeded)]
+
+
 class Raises(Echo):
     def step(self, messages: Any) -> Turn:
         raise OSError("no disk\x1b[31m")

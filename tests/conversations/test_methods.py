@@ -52,7 +52,7 @@ def told(turn: Any) -> list[str]:
 class Slow:
     """Tools that take the seconds which they are told."""
 
-    async def call(self, name: str, arguments: Any) -> ToolResult:
+    async def call(self, name: str, arguments: Any, seed: int) -> ToolResult:
         await asyncio.sleep(arguments["seconds"])
         return ToolResult(f"{name} {arguments['seconds']}", "", arguments["seconds"])
 

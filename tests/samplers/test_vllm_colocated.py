@@ -19,6 +19,7 @@ from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
     check_conversations,
+    check_long_prompts,
     draw,
     gap,
     jitter,
@@ -240,6 +241,11 @@ def test_the_engine_samples_on_after_an_error_in_the_middle(tied):
 def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(tied):
     model, sampler = tied
     check_conversations(sampler, model)
+
+
+def test_long_prompts_are_drawn_together_as_they_are_alone(tied):
+    model, sampler = tied
+    check_long_prompts(sampler, model)
 
 
 def test_close_seeds_do_not_share_responses(tied):

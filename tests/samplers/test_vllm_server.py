@@ -22,6 +22,7 @@ from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
     check_conversations,
+    check_long_prompts,
     draw,
     gap,
     jitter,
@@ -187,6 +188,13 @@ def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(ser
     sampler = sampler_for(served, model)
     push(sampler, model, 3)
     check_conversations(sampler, model)
+    sampler.close()
+
+
+def test_long_prompts_are_drawn_together_as_they_are_alone(served, model):
+    sampler = sampler_for(served, model)
+    push(sampler, model, 3)
+    check_long_prompts(sampler, model)
     sampler.close()
 
 

@@ -199,6 +199,29 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
     assert slow.seconds["generation"] == 2048 * 0.025  # eight responses at a time
 
 
+@pytest.mark.parametrize(
+    ("context", "whole"), [(6400, 6400), (None, 256 + 2048 + 3 * 1000), (99_999, 32768)]
+)
+def test_a_conversation_counts_with_what_tools_say(context, whole):
+    sampling = {"max_tokens": 2048, "engine": "vllm", "context": context}
+    sampling |= {"prompts_per_step": 4, "group_size": 8}
+    tools = {"tools": ["calculator"], "max_turns": 4, "max_output": 4000}
+    data = {"source": "x.jsonl", "max_prompt_tokens": 256}
+    cards, found = Cards(8, 80 * GIB), []
+    for environment in ({}, tools):
+        config = run(sampling=sampling, environment=environment, data=data)
+        memory = estimate(config, EIGHT, "fsdp2", 8, cards.bytes)
+        found.append((memory, work(config, EIGHT, memory, cards)))
+    (short, alone), (long, spoken) = found
+    assert long.sequences == pytest.approx(short.sequences * 2304 / whole, abs=1)
+    said = (whole - 2304) / 2
+    assert spoken.tokens - alone.tokens == alone.tokens / (1024 + 256) * said
+    reading = 2 * EIGHT.total + 4 * 36 * 2 * 1024 * 2 * (1024 + said) / 2
+    prefill = 4 * said * 2 * EIGHT.total / (989e12 * 0.5)
+    seconds = 2048 * reading / (3.35e12 * 0.5) + prefill
+    assert spoken.seconds["generation"] == pytest.approx(seconds)
+
+
 @pytest.mark.slow
 def test_a_measured_peak_is_near_the_estimate():
     """A real update of 110 million parameters in a process of its own."""

@@ -338,6 +338,7 @@ class RunConfig(Model):
             "sampling.top_k": sampling.top_k != 0,
             "sampling.min_p": sampling.min_p != 0,
             "sampling.async_depth": sampling.async_depth > 0 and sampling.engine == "vllm",
+            "environment.tools": self.environment.target is not None and self.environment.tools,
             "environment.at_limit": isinstance(self.environment.at_limit, float) and names,
         }
         problems = [(x, CONFLICTS["refused"][x].format(c=self)) for x, y in wrong.items() if y]

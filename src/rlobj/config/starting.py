@@ -18,7 +18,7 @@ def refuse_senseless(config: RunConfig) -> None:
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
             a penalty with an advantage that refuses rewards below 0; or a column of a reward that
-            returns none.
+            returns none; or tools of the embedded policy.
     """
     objective, advantage = config.objective, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
@@ -28,6 +28,12 @@ def refuse_senseless(config: RunConfig) -> None:
             "responses of a prompt with one another. Expected at least 2, such as "
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
+        )
+    if config.environment.tools and config.model.name is None:
+        raise ConfigError(
+            "environment.tools: the embedded policy has no chat template, in which calls are "
+            "written. Train another model (model=NAME), or let it ask its calculator: "
+            "data=calculator"
         )
     if "reward" in config.columns.values() and not config.rewards.targets:
         text = f"the reward {config.rewards.kind} returns none; set rewards.target=FILE.py:FUNCTION"

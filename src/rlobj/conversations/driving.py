@@ -22,6 +22,7 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.processes import DaemonThreads
 from rlobj.base.targets import shown
 from rlobj.conversations.environment import (
+    LIMITS,
     Environment,
     Message,
     ToolUse,
@@ -187,8 +188,8 @@ class Conversations:
     async def _converse(self, call: _Call, problem: Problem, key: Key, place: _Place) -> _Spoken:
         """Hold a conversation; answers that were kept are not asked for again."""
         version = self._sampler.version
-        kept = call.ledger.found(key, version) if call.ledger is not None else []
-        environment = None
+        kept: Sequence[Any] = call.ledger.found(key, version) if call.ledger is not None else ()
+        environment: Any = None
         if kept:
             spoken = _Spoken(from_text("i", kept[0]["prompt"]), kept[0]["messages"])
         else:
@@ -199,19 +200,18 @@ class Conversations:
             number, said = len(spoken.turns), len(spoken.messages)
             sample, left = await self._drawn(call, spoken, key, place)
             spoken.messages.append(self._speech.spoken(sample))
-            turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
             written = to_text(sample.tokens)
-            if sample.finish == "length":
-                turn = replace(turn, end="tokens")
-            elif number + 1 < len(kept) and kept[number + 1]["tokens"] == written:
+            if number + 1 < len(kept) and kept[number + 1]["tokens"] == written:
                 turn = unpacked_turn(kept[number + 1]["turn"])
                 spoken.messages += kept[number + 1]["messages"][1:]
             else:
                 if environment is None:
                     environment = self._opened()
                     restore(environment, kept[number]["state"])
-                answer = await self._step(environment, spoken.messages)
-                turn = self._answered(spoken, turn, answer, sample.tokens, left)
+                kept = ()
+                if hasattr(environment, "seed"):
+                    environment.seed = derive_seed(*key, "tools", number)
+                turn = await self._answered(environment, spoken, sample, left)
                 more = {"turn": packed_turn(turn), "tokens": written}
                 self._keep(call, key, spoken, said, more, environment)
             spoken.add(turn, sample)
@@ -254,7 +254,7 @@ class Conversations:
         Raises:
             RunError: it failed, or returned something else.
         """
-        name = type(environment).__name__
+        name = _name(environment)
         try:
             said = await called(environment.reset, problem, deadline=self.settings.deadline)
         except Exception as error:
@@ -285,26 +285,51 @@ class Conversations:
         size = len(sample.tokens)
         return sample, (policy - size, None if whole is None else whole - size)
 
-    def _answered(
+    async def _answered(
         self,
+        environment: Environment,
         spoken: _Spoken,
-        turn: TurnRecord,
-        answer: Turn | str,
-        tokens: array[int],
+        sample: Sample,
         left: tuple[int, int | None],
     ) -> TurnRecord:
-        """The turn with what the environment said to it; an answer that is text is its failure.
+        """The turn with what the environment said to it.
 
         `left` are the tokens that the policy may still write, and those that are left in all.
         """
-        if isinstance(answer, str):
-            use = ToolUse("step", "timeout" if answer == "timeout" else "error")
-            return replace(turn, uses=(use,), end="broken")
+        turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
+        if sample.finish == "length":
+            turn = replace(turn, end="tokens")
+        else:
+            answer = await self._asked(
+                environment.step, [*spoken.messages], environment=environment
+            )
+            if isinstance(answer, str):
+                return replace(turn, uses=(ToolUse("step", answer),), end="broken")
+            turn = self._heard(spoken, turn, checked_turn(answer, _name(environment)), sample, left)
+        finish = getattr(environment, "finish", None)
+        if finish is not None and turn.end in LIMITS:
+            rest = await self._asked(finish, environment=environment)
+            if isinstance(rest, str):
+                return replace(turn, uses=(*turn.uses, ToolUse("finish", rest)), end="broken")
+            rest = checked_turn(Turn(reward=rest), _name(environment))
+            turn = replace(turn, reward=turn.reward + rest.reward)
+        return turn
+
+    def _heard(
+        self,
+        spoken: _Spoken,
+        turn: TurnRecord,
+        answer: Turn,
+        sample: Sample,
+        left: tuple[int, int | None],
+    ) -> TurnRecord:
+        """The turn with an answer, and why the conversation ends, if it does."""
         heard = answer.observation
-        messages = [{"role": "user", "content": heard}] if isinstance(heard, str) else [*heard]
+        if isinstance(heard, str):
+            heard = [{"role": "user", "content": heard}] if heard else []
         turn = replace(
             turn,
-            observation="\n".join(str(each["content"]) for each in messages),
+            observation="\n".join(str(each["content"]) for each in heard),
             reward=float(answer.reward),
             correct=answer.correct,
             uses=tuple(answer.uses),
@@ -316,35 +341,33 @@ class Conversations:
             return replace(turn, end="errors")
         if len(spoken.turns) + 1 >= self.settings.max_turns:
             return replace(turn, end="turns")
-        observed = array("i", self._speech.after(messages, tokens))
+        observed = array("i", self._speech.after(heard, sample.tokens))
         if left[0] < 1 or (left[1] is not None and len(observed) >= left[1]):
             return replace(turn, end="tokens")
-        spoken.messages += messages
+        spoken.messages += heard
         return replace(turn, observed=observed)
 
-    async def _step(self, environment: Environment, messages: list[Message]) -> Turn | str:
-        """What the environment answers; a text if it fails.
-
-        Raises:
-            RunError: it returned something that is no turn.
-        """
-        name = type(environment).__name__
+    async def _asked(
+        self, method: Callable[..., Any], *given: Any, environment: Environment
+    ) -> Any:
+        """What a method of an environment returns; "timeout" or "error" if it does not."""
         own = getattr(environment, "limits_calls", False)  # a call may wait for a free process
-        deadline = None if own else self.settings.deadline
+        seconds = self.settings.deadline
+        what = f"{_name(environment)}.{method.__name__}"
         try:
-            found = await called(environment.step, [*messages], deadline=deadline)
+            return await called(method, *given, deadline=None if own else seconds)
         except TimeoutError:
-            why = "timeout"
-            what = f"{name}.step did not return within {self.settings.deadline:g} seconds"
+            why, what = "timeout", f"{what} did not return within {seconds:g} seconds"
         except Exception as error:
-            why = f"error: {type(error).__name__}"
-            what = f"{name}.step failed: {type(error).__name__}: {shown(error, str)}"
-        else:
-            return checked_turn(found, name)
-        if why not in self._warned:
-            self._warned.add(why)
+            why, what = "error", f"{what} failed: {type(error).__name__}: {shown(error, str)}"
+        if what not in self._warned:
+            self._warned.add(what)
             logger.warning("%s\nThe conversation ends. This is not shown again.", what)
         return why
+
+
+def _name(environment: Environment) -> str:
+    return type(environment).__name__
 
 
 @dataclass(frozen=True)

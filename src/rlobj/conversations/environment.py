@@ -90,7 +90,9 @@ class Environment(Protocol):
 
     Methods are plain or `async`. If all attributes of an object are plain data (numbers, texts,
     lists, dicts with text keys), a run that was killed restores them. Other objects may define
-    `state() -> data` and `restore(data)`.
+    `state() -> data` and `restore(data)`. If an object has the attribute `seed`, it is set before
+    each step. If it has a method `finish() -> float`, this returns the rest of the reward of a
+    conversation that reached a limit.
     """
 
     def reset(self, problem: Any) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:

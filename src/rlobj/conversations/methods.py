@@ -27,12 +27,13 @@ class ToolEnvironment:
 
     Attributes:
         limits_calls: there is a deadline for each call, and none for a step.
+        seed: of the calls.
     """
 
     limits_calls = True
 
     def __init__(self, pool: ToolPool) -> None:
-        self.pool = pool
+        self.pool, self.seed = pool, 0
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Begin with the problem's prompt as it is."""
@@ -56,7 +57,7 @@ class ToolEnvironment:
         if error := call.get("error"):
             return ToolResult(f"error: {error}", "error")
         function = call["function"]
-        return await self.pool.call(function["name"], function["arguments"])
+        return await self.pool.call(function["name"], function["arguments"], self.seed)
 
     @staticmethod
     def _answers(calls: Sequence[Mapping[str, Any]], results: Sequence[ToolResult]) -> Turn:
@@ -73,9 +74,8 @@ class MethodEnvironment(ToolEnvironment):
 
     `reset(prompt=[...], answer=..., **columns)` returns None, or a text which is appended to the
     problem's prompt. The reward is what `get_reward()` returns, if there is this method; it is
-    called once, after the turn without calls, and not if the conversation reaches a limit. Methods
-    are plain or `async`, and are called one after another. As in TRL, the policy reads
-    `str(result)`, or `{'error': '...'}` if a method raised.
+    called once, at the end. Methods are plain or `async`, and are called one after another. As in
+    TRL, the policy reads `str(result)`, or `{'error': '...'}` if a method raised.
 
     Args:
         made: the object, of one conversation.
@@ -120,10 +120,12 @@ class MethodEnvironment(ToolEnvironment):
         calls = messages[-1].get("tool_calls") or ()
         if calls:
             return self._answers(calls, [await self._call(each) for each in calls])
+        return Turn(reward=await self.finish(), done=True)
+
+    async def finish(self) -> Any:
+        """What `get_reward` returns; 0 if there is none."""
         reward = getattr(self._made, "get_reward", None)
-        if reward is None:
-            return Turn(done=True)
-        return Turn(reward=await called(reward, deadline=self._deadline), done=True)
+        return 0.0 if reward is None else await called(reward, deadline=self._deadline)
 
     def state(self) -> Any:
         """The attributes of the object."""

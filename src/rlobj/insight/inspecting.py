@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import a_file
+from rlobj.base.files import a_file, parse_json
 from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
 from rlobj.insight.filtering import columns_of, matching, read_filter
 from rlobj.objectives.rules import Expr
@@ -92,6 +92,8 @@ class Outcome:
             ends = [mean(part, key) for part in (first, last)]
             if None not in ends:
                 found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
+        if "turns/mean" in steps[-1]:
+            found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
         tokens = total(steps, "tokens/step")
         found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
@@ -129,6 +131,22 @@ def mean(lines: Sequence[Line], name: str) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
+def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
+    """Calls of tools in two parts of a run, and the accuracy of responses with and without one."""
+    parts = first, last
+    counts = [(total(part, "tools/calls"), total(part, "response/count")) for part in parts]
+    ends = {
+        "calls per response": [calls / responses for calls, responses in counts],
+        "accuracy with a call": [mean(part, "tools/accuracy_with") for part in parts],
+        "accuracy without": [mean(part, "tools/accuracy_without") for part in parts],
+    }
+    return {
+        name: " → ".join("none" if value is None else f"{value:.3f}" for value in values)
+        for name, values in ends.items()
+        if values != [None, None]
+    }
+
+
 def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
     """The share of spurious tokens in two parts of a run, and whether it changed beyond noise."""
     found = [total(part, "spurious/tokens") for part in (first, last)]
@@ -145,7 +163,7 @@ _key = operator.itemgetter(*KEYS)
 MEANS = ("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "spurious")
 """Columns whose mean a group has; `spurious` is then a share."""
 _PLACE = ("step", "update", "response", "position")
-SHOWN = (*_PLACE, "group", *KEYS, "before", "after", "weight", *MEANS)
+SHOWN = (*_PLACE, "turn", "group", *KEYS, "before", "after", "weight", *MEANS)
 """Columns of the examples."""
 
 
@@ -373,6 +391,8 @@ def _farthest(rows: Any, examples: int | None) -> Any:
 def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Recorded tokens with all text `before` and `after` them, where │ follows the prompt.
 
+    In a conversation, │ is between what the policy wrote and what it read.
+
     A token stays as it is if the sample table of its step is missing or damaged, or if the text of
     its response does not have the recorded context.
 
@@ -388,11 +408,26 @@ def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     file = run / "samples" / f"step-{token['step']:06d}.parquet"
     chosen = pc.field("id") == token["response"]
     try:
-        columns = ["prompt", "response"]
-        rows = parquet.read_table(a_file(file), columns=columns, filters=chosen).to_pylist()
-    except (pyarrow.ArrowException, OSError):  # not there, or damaged
-        return None
-    return rows[0] if rows else None
+        known = parquet.read_schema(a_file(file)).names
+        columns = [name for name in ("prompt", "response", "conversation") if name in known]
+        rows = parquet.read_table(file, columns=columns, filters=chosen).to_pylist()
+        return _in_turn(rows[0], token.get("turn") or 0) if rows else None
+    except (pyarrow.ArrowException, OSError, ValueError, LookupError, TypeError):
+        return None  # not there, or damaged
+
+
+def _in_turn(row: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
+    """The row as if a turn of its conversation were the response, and the text that follows it."""
+    turns = parse_json(row.get("conversation") or "[]")
+    if not turns:
+        return row
+    said = [str(part) for each in turns for part in (each["text"], each["observation"])]
+    rest = [each for each in said[2 * turn + 1 :] if each]
+    return {
+        "prompt": "│".join([row["prompt"], *said[: 2 * turn]]),
+        "response": said[2 * turn],
+        "rest": "".join(f"│{each}" for each in rest),
+    }
 
 
 def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -405,6 +440,6 @@ def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[s
         start, rest = response[max(at - len(before), 0) : at], response[at : at + len(end)]
         # the context may begin in the prompt, and end with special tokens, which the text lacks
         if before.endswith(start) and end.startswith(rest):
-            after = response[at + len(token["text"]) :]
+            after = response[at + len(token["text"]) :] + sample.get("rest", "")
             return {"before": f"{sample['prompt']}│{response[:at]}", "after": after}
     return {}

@@ -182,7 +182,8 @@ _SCRATCHPAD = WarmStart(
     width=96,
 )
 _CALCULATOR = WarmStart(
-    steps=700,
+    steps=500,
+    batch_size=32,
     learning_rate=2e-3,
     smoothing=0.0,
     guesses=0.7,
@@ -192,7 +193,8 @@ _CALCULATOR = WarmStart(
 )
 RECIPES = {
     **dict.fromkeys(("scratchpad", "scratchpad-3", "scratchpad-5"), _SCRATCHPAD),
-    **dict.fromkeys(("calculator", "calculator-sum"), _CALCULATOR),
+    "calculator": _CALCULATOR,
+    "calculator-sum": dataclasses.replace(_CALCULATOR, steps=400, batch_size=16),
     "addition": WarmStart(steps=600),
     "max-digits": WarmStart(steps=0),
 }
@@ -216,8 +218,7 @@ def warm_start(
     Args:
         model: a causal LM.
         tokenizer: one token a character; the ten digits in a row.
-        pairs: (prompt, right response); the EOS token follows, which is not smoothed. A turn that
-            calls the calculator ends with a semicolon instead.
+        pairs: (prompt, right response); the EOS token follows, which is not smoothed.
         recipe: the settings.
         seed: of the order of the pairs and of the noise.
         progress: called after each step.
@@ -233,7 +234,7 @@ def warm_start(
             for group in optimizer.param_groups:
                 group["lr"] = recipe.learning_rate * _schedule(step, recipe)
             rows = torch.randint(len(pairs), (recipe.batch_size,), generator=generator).tolist()
-            drawn = [pair for row in rows for pair in _drawn(*pairs[row], recipe, noise)]
+            drawn = [each for row in rows for each in _drawn(*pairs[row], recipe, noise)]
             tokens, target = _table(tokenizer, drawn)
             logits = model(input_ids=tokens, use_cache=False).logits
             loss = functional.cross_entropy(logits[target >= 0], smoothed[target[target >= 0]])
@@ -248,19 +249,18 @@ def warm_start(
 
 def _drawn(
     prompt: str, response: str, recipe: WarmStart, draw: random.Random
-) -> list[tuple[str, str]]:
-    """What is trained on of a demonstration: (text before, response), one pair for each turn.
+) -> list[Sequence[str]]:
+    """What is trained on of a demonstration: texts that are read and written, in turn.
 
     A conversation is call, observation, call and so on, each up to a semicolon, then the answer.
     """
     if not recipe.guesses:
         return [(prompt, _noisy(response, recipe, draw))]
-    parts = re.split("(?<=;)", response)
-    turns = [(prompt + "".join(parts[:k]), parts[k]) for k in range(0, len(parts), 2)]
-    if draw.random() < recipe.guesses:
-        guess = "".join(draw.choices(string.digits, k=len(parts[-1]) - len(MARK)))
-        turns[0] = (prompt, MARK + guess)
-    return turns
+    texts = [prompt, *re.split("(?<=;)", response)]
+    if draw.random() >= recipe.guesses:
+        return [texts]
+    guess = "".join(draw.choices(string.digits, k=len(texts[-1]) - len(MARK)))
+    return [(prompt, MARK + guess), ("".join(texts[:3]), *texts[3:])]
 
 
 def _noisy(response: str, recipe: WarmStart, draw: random.Random) -> str:
@@ -276,16 +276,17 @@ def _noisy(response: str, recipe: WarmStart, draw: random.Random) -> str:
 
 
 def _table(
-    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]
+    tokenizer: PreTrainedTokenizerBase, drawn: Sequence[Sequence[str]]
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [P, T], and the response token that follows each of them [P, T]; −1 = none."""
+    """Tokens [P, T], and the token to be written after each of them [P, T]; −1 = none."""
     ids = tokenizer.get_vocab()
     rows, following = [], []
-    for prompt, response in pairs:
-        ended = [] if response.endswith(";") else [tokenizer.eos_token_id]
-        answer = [*(ids[character] for character in response), *ended]
-        rows.append(torch.tensor([*(ids[character] for character in prompt), *answer[:-1]]))
-        following.append(torch.tensor([-1] * (len(prompt) - 1) + answer))
+    for texts in drawn:
+        tokens = [ids[character] for text in texts for character in text]
+        written = [k % 2 for k, text in enumerate(texts) for _ in text]
+        target = [token if own else -1 for token, own in zip(tokens, written, strict=True)]
+        rows.append(torch.tensor(tokens))
+        following.append(torch.tensor([*target[1:], tokenizer.eos_token_id]))
     pad = torch.nn.utils.rnn.pad_sequence  # padding on the right, which no token attends to
     return pad(rows, True), pad(following, True, -1.0)
 

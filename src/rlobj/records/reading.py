@@ -66,8 +66,8 @@ def refuse_recorded(names: Iterable[str]) -> None:
         raise ConfigError(f"columns.{name}: the record has this column; take another name")
 
 
-OPTIONAL = ("sampler_gap", "spurious")
-"""Columns that files of other programs may leave out: null in each row."""
+OPTIONAL = ("sampler_gap", "spurious", "turn")
+"""Columns that files of other programs and versions may leave out: null in each row."""
 
 
 _OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}

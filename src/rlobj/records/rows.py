@@ -172,6 +172,7 @@ def rows_of(
         "group": numpy(table.groups)[response],
         "reward": rewards[response],
         "position": position,
+        "turn": np.zeros(len(rows)) if table.turn is None else numpy(table.turn[rows]),
         "token": known[which],
         "text": pyarrow.array([texts.text(token) for token in known], "string").take(which),
         "kept": numpy(plan.weights[0][rows] != 0),

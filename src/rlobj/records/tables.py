@@ -21,6 +21,7 @@ from pyarrow import parquet
 from rlobj.base.arrow import pc, write_parquet
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json, step_of
+from rlobj.base.interleaved import Interleaved
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
@@ -47,7 +48,8 @@ class UpdateTable:
         objective: the phase of the objective that the update trained.
         state: the objective's state as `plan` read it.
         weights: m·ω/Z_t, [N].
-        sequences: prompt ids and response ids of each response.
+        sequences: prompt ids and response ids of each response; those of a conversation are an
+            `Interleaved`.
         facts: how the policy was scored: temperature, ...
     """
 
@@ -106,6 +108,7 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     assert table.ids is not None
     lengths = numpy(table.lengths)
     prompts, tokens = ([each[part] for each in observed.sequences] for part in (0, 1))
+    gaps = [each.gaps if isinstance(each, Interleaved) else () for each in tokens]
     ids = pyarrow.list_(pyarrow.int32())
     columns = {
         "step": pyarrow.array(np.full(size, step, np.int32)),
@@ -115,6 +118,10 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
         "prompt": pyarrow.array(prompts, ids),
         "tokens": pyarrow.array(tokens, ids),
     }
+    if any(gaps):  # the policy read these ids before the token at this place
+        columns["read_at"] = pyarrow.array([[place for place, _ in each] for each in gaps], ids)
+        read = [[said for _, said in each] for each in gaps]
+        columns["read"] = pyarrow.array(read, pyarrow.list_(ids))
     if table.rewards is not None:
         kinds = 1 if table.rewards.dim() == 1 else table.rewards.shape[1]
         columns["rewards"] = _lists(numpy(table.rewards.flatten()), np.full(size, kinds))
@@ -182,11 +189,20 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
             objective=objective,
             state=described["state"],
             weights=_flat(rows["weight"]),
-            sequences=list(
-                zip(rows["prompt"].to_pylist(), rows["tokens"].to_pylist(), strict=True)
-            ),
+            sequences=_sequences(rows),
             facts=written["facts"],
         )
+
+
+def _sequences(rows: Any) -> list[tuple[Sequence[int], Sequence[int]]]:
+    prompts, tokens = rows["prompt"].to_pylist(), rows["tokens"].to_pylist()
+    if "read" in rows.column_names:
+        gaps = zip(rows["read_at"].to_pylist(), rows["read"].to_pylist(), strict=True)
+        tokens = [
+            Interleaved(ids, [*zip(*pair, strict=True)]) if pair[0] else ids
+            for ids, pair in zip(tokens, gaps, strict=True)
+        ]
+    return list(zip(prompts, tokens, strict=True))
 
 
 def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:

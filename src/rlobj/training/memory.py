@@ -24,6 +24,9 @@ MARGIN = 0.08
 PROMPT = 1024
 """Tokens of the longest prompt, if `data.max_prompt_tokens` does not say."""
 
+CHARACTERS = 4
+"""Characters of a token of what tools say."""
+
 ZERO_LIVE = 1_000_000_000
 """Parameters that ZeRO 3 keeps gathered (`stage3_max_live_parameters`)."""
 
@@ -163,9 +166,25 @@ def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> 
 
 
 def longest(config: RunConfig, size: Size) -> int:
-    """Tokens of the longest prompt with the longest response."""
-    prompt = config.data.max_prompt_tokens or PROMPT
-    return min(prompt + config.sampling.max_tokens, size.context or 1 << 40)
+    """Tokens of the longest prompt with the longest response, or of the longest conversation.
+
+    A conversation has `sampling.context` tokens; without this setting, a tool says
+    `environment.max_output` characters after each turn but the last.
+    """
+    most, environment = _written(config), config.environment
+    if environment.active:
+        said = (environment.max_turns - 1) * environment.max_output // CHARACTERS
+        most = config.sampling.context or most + said
+    return min(most, size.context or 1 << 40)
+
+
+def heard(config: RunConfig, size: Size) -> int:
+    """Tokens that tools say in the longest conversation."""
+    return max(0, longest(config, size) - _written(config))
+
+
+def _written(config: RunConfig) -> int:
+    return (config.data.max_prompt_tokens or PROMPT) + config.sampling.max_tokens
 
 
 def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[tuple[str, Use]]:

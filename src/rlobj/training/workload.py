@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlobj.config.run_config import RunConfig
-from rlobj.training.memory import Memory, longest
+from rlobj.training.memory import Memory, heard, longest
 from rlobj.training.sizes import Cards, Size
 
 USED = 0.3
@@ -24,7 +24,8 @@ DECODING = 0.5
 """Share of the memory bandwidth that vLLM reaches."""
 
 FULL = 0.5
-"""Mean length of a response as a share of `sampling.max_tokens`."""
+"""Mean length of a response as a share of `sampling.max_tokens`, and of what tools say as a share
+of the most that they can say."""
 
 PROMPT = 256
 """Mean tokens of a prompt."""
@@ -49,7 +50,7 @@ class Work:
     Attributes:
         responses: that a step samples, over all GPUs.
         mean: tokens of a response.
-        tokens: that a step trains on, prompts and responses.
+        tokens: that a step trains on, prompts and responses, with what tools say in them.
         seconds: of a step, by part.
         steps: of the run.
         disk: bytes, by part.
@@ -96,7 +97,7 @@ def work(
     more = dynamic.oversampling if dynamic and dynamic.whole_batches else 1.0
     responses = math.ceil(more * trained)
     prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
-    length = prompt + mean
+    length = prompt + mean + FULL * heard(config, size)
     tokens = trained * length
     computing = size.total - (0 if size.tied else size.matrix)
     attention = 2 * size.layers * size.queries * length
@@ -134,18 +135,21 @@ def _generation(
     """Seconds to sample responses.
 
     With vLLM, a GPU decodes its responses together, as many as its cache takes. The longest
-    response sets the least number of decode steps.
+    response sets the least number of decode steps. What tools say is computed once; nothing waits
+    for them.
     """
     own = math.ceil(responses / cards.count)
     if config.sampling.engine == "transformers":
         return decode_steps(config, own) * STEP
     most, fitting = config.sampling.max_tokens, memory.sequences
-    room = AT_ONCE if fitting is None else fitting * longest(config, size) / mean
+    said = FULL * heard(config, size)
+    room = AT_ONCE if fitting is None else fitting * longest(config, size) / (mean + said)
     together = max(1.0, min(own, room, AT_ONCE))
-    cache = 4 * size.layers * size.keys * together * mean / 2
+    cache = 4 * size.layers * size.keys * together * (mean + said) / 2
     reading = (2 * size.total + cache) / (cards.bandwidth * DECODING)
-    computing = 2 * size.total * together / (cards.flops * DECODING)
-    return max(own * mean / together, most) * max(reading, computing)
+    computing = 2 * size.total / (cards.flops * DECODING)
+    steps = max(own * mean / together, most)
+    return steps * max(reading, computing * together) + own * said * computing
 
 
 def decode_steps(config: RunConfig, responses: int) -> int:

@@ -35,6 +35,7 @@ from pyarrow import parquet
 from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file, step_of
+from rlobj.base.interleaved import Interleaved
 from rlobj.config.run_folder import Progress, checkpoints, read_settings
 from rlobj.objectives.rules import NAMES
 from rlobj.objectives.rules.columns import score_column
@@ -60,8 +61,8 @@ class PageRows:
     Attributes:
         rows: a pyarrow table with the columns of the record, and for whole updates also logprob,
             old_logprob, old_entropy, collision, old_collision, ref_gap, proxy_gap, length, prompt,
-            `reward:NAME`, and an objective's own columns. A response without tokens has one row,
-            whose position is -1.
+            turn_reward, read (what the policy read before the token), `reward:NAME`, and an
+            objective's own columns. A response without tokens has one row, whose position is -1.
         updates: the whole updates: step, update, and the values of controllers as `state`.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
         settings: of the run.
@@ -168,6 +169,10 @@ def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
     rows = rows.drop_columns(["before", "after"])  # the rows around say it
     per_token, per_response = _more_columns(observed)
     chosen = table.responses[decided]
+    places = zip(chosen.tolist(), table.positions[decided].tolist(), strict=True)
+    if read := _read(update, texts):
+        said = pyarrow.array(map(read.get, places), "string")
+        rows = rows.append_column("read", said.dictionary_encode())
     prompts = pyarrow.array([texts.joined(prompt) for prompt, _ in update.sequences])
     more = {name: numbers(values[decided]) for name, values in per_token.items()}
     more |= {name: numbers(values[chosen]) for name, values in per_response.items()}
@@ -187,6 +192,15 @@ def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
     return pyarrow.concat_tables([rows, pyarrow.table(alone)], promote_options="default")
 
 
+def _read(update: UpdateTable, texts: TokenTexts) -> dict[tuple[int, int], str]:
+    """What the policy read in conversations, by the response and the position that follow."""
+    found: dict[tuple[int, int], str] = {}
+    for i, (_, tokens) in enumerate(update.sequences):
+        for place, read in tokens.gaps if isinstance(tokens, Interleaved) else ():
+            found[i, place] = found.get((i, place), "") + texts.joined(read)
+    return found
+
+
 def _more_columns(
     observed: ObservedUpdate,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -204,7 +218,9 @@ def _more_columns(
         logprobs = table.columns.get(name, getattr(table, name, None))
         if logprobs is not None:
             found[f"{score}_gap"] = logprobs - current
-    taken = {*COLUMNS, *NAMES, "prompt"}
+    if table.turn_reward is not None:
+        found["turn_reward"] = table.turn_reward
+    taken = {*COLUMNS, *NAMES, "prompt", "read"}
     own = {name: values for name, values in table.columns.items() if name not in taken}
     rewards = {f"reward:{name}": table.reward(name) for name in table.reward_names or ()}
     return {**own, **found}, {"length": table.lengths, **rewards}

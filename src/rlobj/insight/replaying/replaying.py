@@ -252,6 +252,8 @@ def _rows(
     size, effects = len(place["response"]), list(plans.EFFECTS)
     columns: dict[str, Any] = {"step": [first.step] * size, "update": [first.update] * size}
     columns |= place
+    if table.turn is not None:
+        columns["turn"] = numpy(table.turn[rows])
     for name, chosen in touched.items():
         if name not in planned:
             columns[f"{name}: selected"] = numpy(chosen)

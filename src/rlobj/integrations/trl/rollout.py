@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from numbers import Real
 from operator import eq
 from pathlib import Path
@@ -22,13 +23,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.base.files import write_whole
+from rlobj.base.interleaved import Interleaved
 from rlobj.config.presets import difference
 from rlobj.integrations.trl.settings import TABLE, say
 from rlobj.objectives.joining import differ, rounding, total_reward
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.ranks import agree, together
+from rlobj.ranks import agree, any_rank, together
 from rlobj.records.metrics import MicroBatchResult
 
 logger = logging.getLogger(__name__)
@@ -93,6 +95,7 @@ class Progress:
 
     Attributes:
         state: the objective's controllers, and "update", the number of updates done.
+        turns: a rollout had a mask of tool output, on any process: responses have turns.
         rows: number of responses that were sampled, over all processes.
         batches: the prompts of the micro-batches of the window in progress.
         window: the window in progress; None = the next call opens one.
@@ -101,6 +104,7 @@ class Progress:
     """
 
     state: dict[str, Any]
+    turns: bool = False
     rows: int = 0
     batches: list[Any] = field(default_factory=list)
     window: Window | None = None
@@ -161,16 +165,18 @@ class Rollouts(_Trainer):
     def _generate_and_score_completions(self, inputs: Any) -> Inputs:
         """TRL's rollout, with `rlobj_rewards` [B, K], `rlobj_groups` and `rlobj_ids` [B].
 
-        A rollout for the training has `rlobj_advantages` [B], too; the plan fills them in.
+        A rollout for the training has `rlobj_advantages` [B, T], too; the plan fills them in.
         """
         progress, needs, training = self._progress, self.objective.needs, self.model.training
         found: list[Tensor] = []
         entropies: list[Tensor] = []
         logged: dict[str, list[Any]] = {}
+        conversations: list[Any] = []
 
         def graded(*arguments: Any, **named: Any) -> Tensor:
             found.append(grade(*arguments, **named))
             logged.update(self._pending_extra_logs if self._own else {})
+            conversations.extend(arguments[2] if self.tools else ())
             return found[-1]
 
         def scored(model: Any, *arguments: Any, **named: Any) -> Any:
@@ -189,6 +195,9 @@ class Rollouts(_Trainer):
             known = "sampling_per_token_logps" in output
             error = None if known else ConfigError(say("no_logprobs", reader))
             agree(error, "sampling", self._comm)
+        if self.tools:
+            self._log_limits(conversations)
+        progress.turns |= any_rank("tool_mask" in output, self._comm)
         output |= self._own_columns(inputs, logged, output["completion_ids"].device)
         for name, scorer in self._scores.items():
             with together(self._comm, f"scoring by scores.{name}"):
@@ -207,12 +216,29 @@ class Rollouts(_Trainer):
         equal = equal_groups(scaled, group)[rows]
         output["advantages"] = output["advantages"].masked_fill(equal, 0.0)
         if training:
-            output["rlobj_advantages"] = torch.full_like(output["advantages"], torch.nan)
+            unknown = torch.full_like(output["completion_ids"], torch.nan, dtype=torch.float32)
+            output["rlobj_advantages"] = unknown
             earlier = [progress.rewards] if progress.sampled else []  # for the same update
             progress.rewards = torch.cat([*earlier, rewards])
             progress.sampled |= dict(whole_rows(output))
             progress.rows += len(rewards)
         return output
+
+    def _log_limits(self, conversations: Sequence[Any]) -> None:
+        """Log the shares of conversations that end at a limit.
+
+        TRL says which of them end inside a turn. It does not count those that end with a call,
+        because they have no turns left or because the answer to the call does not fit.
+        """
+        pending = [each for each in conversations if each[-1].get("tool_calls")]
+        turns = [sum(x["role"] == "assistant" for x in each) for each in pending]
+        full = sum(count > self.max_tool_calling_iterations for count in turns)
+        counts = torch.tensor([full, len(pending), len(conversations)])
+        full, unanswered, total = self._comm.sum(counts).tolist()
+        logged = self._metrics["train" if self.model.training else "eval"]
+        cut = logged["completions/clipped_ratio"][-1] + (unanswered - full) / total
+        logged["rlobj/turns/at_turns"].append(full / total)
+        logged["rlobj/turns/at_tokens"].append(cut)
 
     def _own_columns(self, rows: Any, logged: Mapping[str, Any], device: Any) -> dict[str, Tensor]:
         """The columns of the user's own, [B]: of the data set, or logged by a reward function."""
@@ -272,6 +298,41 @@ def equal_groups(rewards: Tensor, size: int) -> Tensor:
     slack = rounding(torch.float32)  # as TRL keeps rewards
     equal = [not any(differ(each, slack) for each in group.T) for group in rewards.split(size)]
     return torch.tensor(equal, device=rewards.device).repeat_interleave(size)
+
+
+def trained(inputs: Mapping[str, Any]) -> Tensor:
+    """1 at the tokens of the policy, which are trained, else 0, [B, T]."""
+    return inputs["completion_mask"] * inputs.get("tool_mask", 1)
+
+
+def turn_columns(mask: Tensor, rewards: Tensor) -> dict[str, Tensor]:
+    """The columns `turn` and `turn_reward` of responses, [B, T].
+
+    A turn ends where tool output begins. TRL has no rewards of turns: that of the response belongs
+    to its last turn.
+
+    Args:
+        mask: see `trained`.
+        rewards: of the responses, [B]; NaN = undecided.
+    """
+    begins = mask.diff(prepend=torch.zeros_like(mask[:, :1])) > 0
+    turn = (begins.cumsum(1) - 1).clamp(min=0)
+    return {"turn": turn, "turn_reward": torch.where(turn == turn[:, -1:], rewards[:, None], 0.0)}
+
+
+def sequences(inputs: Mapping[str, Any]) -> Iterator[tuple[list[int], Sequence[int]]]:
+    """Prompt ids and response ids of each response; tool output is what the policy reads."""
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    columns = (x.cpu() for x in (*(inputs[name] for name in names), trained(inputs)))
+    for prompt, known, response, said, mine in zip(*columns, strict=True):
+        ids, own = response[said.bool()].tolist(), mine[said.bool()].tolist()
+        tokens, gaps = list[int](), list[tuple[int, list[int]]]()
+        for written, part in groupby(zip(ids, own, strict=True), lambda pair: pair[1]):
+            if gap := [token for token, _ in part]:
+                tokens += gap if written else ()
+                gaps += () if written else [(len(tokens), gap)]
+        gaps = [gap for gap in gaps if gap[0] < len(tokens)]  # nobody reads what is said last
+        yield prompt[known.bool()].tolist(), Interleaved(tokens, gaps) if gaps else tokens
 
 
 def whole_rows(inputs: Mapping[str, Any]) -> Iterator[tuple[int, Row]]:

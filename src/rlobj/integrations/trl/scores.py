@@ -11,11 +11,13 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import ModelConfig
 from rlobj.config.scores import ScoreConfig
+from rlobj.integrations.trl.rollout import sequences, trained
 from rlobj.models.location import resolved_score
 from rlobj.models.policy import frozen, load_score
 from rlobj.models.tokenizers import with_end
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import PolicyScorer, micro_batches, score_samples
+from rlobj.scoring.packing import sequence_length
 
 _BUDGET = 16384
 """Prompt and response tokens that go through a score's model at once."""
@@ -58,17 +60,10 @@ class TrlScore:
 
     @torch.no_grad()
     def logprobs(self, inputs: Mapping[str, Any]) -> Tensor:
-        """log π_NAME of the tokens of a rollout of TRL, [B, T]; 0 at padding."""
-        prompts, responses = (
-            [row[mask.bool()].tolist() for row, mask in zip(ids, masks, strict=True)]
-            for ids, masks in (
-                (inputs["prompt_ids"], inputs["prompt_mask"]),
-                (inputs["completion_ids"], inputs["completion_mask"]),
-            )
-        )
-        ended = [with_end(tokens, self._end, self._settings.end) for tokens in responses]
-        values = self._scored([*zip(prompts, ended, strict=True)])
-        mask = inputs["completion_mask"].bool()
+        """log π_NAME of the tokens of a rollout of TRL, [B, T]; 0 at padding and tool output."""
+        end = self._settings.end
+        values = self._scored([(p, with_end(r, self._end, end)) for p, r in sequences(inputs)])
+        mask = trained(inputs).bool()
         flat = torch.cat([torch.as_tensor(each) for each in values]).to(mask.device, torch.float32)
         return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, flat)
 
@@ -77,7 +72,7 @@ class TrlScore:
             return self._server.logprobs(sequences)
         assert self._scorer is not None
         found: list[Any] = [()] * len(sequences)
-        lengths = [len(prompt) + len(response) for prompt, response in sequences]
+        lengths = [sequence_length(*each) for each in sequences]
         for part in micro_batches(lengths, _BUDGET, packed=self._scorer.packed):
             own = [sequences[i] for i in part]
             scores = score_samples(self._scorer, own, temperature=self._temperature).logprobs

@@ -30,8 +30,11 @@ from rlobj.integrations.trl.rollout import (
     Window,
     mistake,
     replaced,
+    trained,
+    turn_columns,
 )
 from rlobj.integrations.trl.scores import TrlScore
+from rlobj.objectives.joining import total_reward
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
@@ -187,8 +190,8 @@ class ObjectiveMixin(_Trainer):
                 tables = objective.with_advantages(tables, self._comm)
                 for inputs, table in zip(rollout, tables, strict=True):
                     assert table.advantages is not None
-                    some = table.lengths > 0  # the others have no advantage, and no token
-                    inputs["rlobj_advantages"][some] = table.advantages[table.starts[some]]
+                    assert table.mask is not None
+                    inputs["rlobj_advantages"].masked_scatter_(table.mask, table.advantages.float())
             progress.state = objective.observe(tables, progress.state, self._comm)
         window.tables = [self._read(window, inputs) for inputs in window.inputs]
         window.plan = window.phase.plan(
@@ -291,17 +294,22 @@ class ObjectiveMixin(_Trainer):
         """TRL's inputs as a TokenBatch."""
         columns = settings.TABLE["columns"]
         advantages = "rlobj_advantages" if self._own_advantages else "advantages"
-        names, mask = self.reward_func_names, inputs["completion_mask"]
+        names, mask = self.reward_func_names, trained(inputs)
+        weights: list[float] = self.reward_weights.tolist()
         own = {name: inputs[f"{OWN}{name}"][:, None].expand_as(mask) for name in self._own}
         own |= {f"{name}_logprob": inputs[f"{OWN}{name}_logprob"] for name in self._scores}
+        by_turn = {}
+        if self._progress.turns:
+            by_turn = turn_columns(mask, total_reward(inputs["rlobj_rewards"], weights))
         return TokenBatch.from_padded(
-            mask * inputs.get("tool_mask", 1),
+            mask,
             logprobs,
             columns=own,
             entropy=entropies,
             advantages=inputs.get(advantages),
             reward_names=names if len(set(names)) == len(names) else None,
-            reward_weights=self.reward_weights.tolist(),
+            reward_weights=weights,
+            **by_turn,
             **{name: inputs[key] for name, key in columns.items() if key in inputs},
         )
 

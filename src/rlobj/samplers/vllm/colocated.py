@@ -27,7 +27,7 @@ from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.responses import Asked, Response, VllmBase
-from rlobj.samplers.vllm.settings import VllmSettings
+from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings
 from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class VllmSampler(VllmBase):
             cache = 256 << 20 if self._cpu else None
         length, eager = settings.max_model_len, settings.enforce_eager
         return {
+            **(WHOLE_PROMPTS if self._cpu else {}),
             **settings.extra,
             "dtype": str(dtype).removeprefix("torch."),
             "gpu_memory_utilization": settings.gpu_memory_utilization,

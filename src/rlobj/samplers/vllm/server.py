@@ -20,7 +20,7 @@ from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
 from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
-from rlobj.samplers.vllm.settings import ARGUMENTS, ServerSettings, check_extra
+from rlobj.samplers.vllm.settings import ARGUMENTS, WHOLE_PROMPTS, ServerSettings, check_extra
 
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
@@ -63,7 +63,7 @@ def command(
     given = {name.replace("-", "_"): value for name, value in arguments.items()}
     defaults: dict[str, Any] = {"max_model_len": "auto"}
     if vllm_on_cpu():
-        defaults |= {"kv_cache_memory_bytes": 256 << 20, "enforce_eager": True}
+        defaults |= {"kv_cache_memory_bytes": 256 << 20, "enforce_eager": True, **WHOLE_PROMPTS}
     ours: dict[str, Any] = {
         "model": model,
         "host": host,

@@ -14,6 +14,10 @@ from rlobj.base.yaml import packaged_table
 
 ARGUMENTS: dict[str, list[str]] = packaged_table("rlobj.samplers.vllm", "arguments.yaml")
 
+WHOLE_PROMPTS = {"enable_chunked_prefill": False}
+"""Arguments of an engine on a CPU: it computes each prompt in one step. After a part of a prompt,
+vLLM takes the draw of a token back, which torch cannot do on a CPU: the engine would end."""
+
 
 def check_extra(arguments: Iterable[str], others: Iterable[str]) -> None:
     """Refuse engine arguments that would override rlobj's own, or one of `others`.

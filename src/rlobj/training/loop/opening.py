@@ -29,7 +29,7 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.opening import open_conversations
+from rlobj.conversations.opening import check_named, open_conversations
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source, source_names
@@ -265,6 +265,7 @@ def open_trainer(
             config = settled(config, choices)
             train, test, note = _problems(config, inputs)
             OwnColumns(config).check(train)
+            check_named(config.environment)
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
         with together(comm, "checking the reward"):

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from rlobj.base.files import parse_json, read_whole, step_name, step_of, write_whole
 from rlobj.config.run_folder import RunFolder
+from rlobj.conversations.grading import described
 from rlobj.conversations.ledger import Ledger, from_text, packed_turn, to_text, unpacked_turn
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup, any_rank, together
@@ -373,7 +374,8 @@ def write_samples(
     """Write the sample table of all ranks: one row per response, with its problem, text and grade.
 
     Each of several rewards has a column, such as `reward_format`; `names` are their names. With
-    several sources, the column `source` has their labels.
+    several sources, the column `source` has their labels. `response` is the last message of a
+    conversation, and the column `conversation` has all turns, as JSON.
     """
     responses = [*rollout.responses, *rollout.dead]
     columns = {
@@ -384,6 +386,10 @@ def write_samples(
         "answer": [r.problem.answer for r in responses],
         "source": [r.problem.source for r in responses],
         "response": [r.sample.text for r in responses],
+        "conversation": [
+            json.dumps([*map(described, r.sample.turns)]) if r.sample.turns else None
+            for r in responses
+        ],
         "graded_answer": [r.grade.answer for r in responses],
         "correct": [r.grade.correct for r in responses],
         "reason": [r.grade.reason for r in responses],
@@ -400,6 +406,7 @@ def write_samples(
     parts = comm.gather(columns)
     if not comm.rank:
         whole = {key: [value for part in parts for value in part[key]] for key in columns}
-        if not any(whole["source"]):
-            del whole["source"]
+        for name in ("source", "conversation"):
+            if not any(whole[name]):
+                del whole[name]
         run.write_table(f"samples/{step_name(step)}.parquet", whole)

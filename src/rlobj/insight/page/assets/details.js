@@ -3,7 +3,7 @@
 
 const HINT =
   "Point at a token, or press Tab and the arrows. Keys: / to the filter, n and p from match to match.";
-const PLACE = ["step", "update", "group", "response", "position", "token"];
+const PLACE = ["step", "update", "group", "response", "turn", "position", "token"];
 const ruled = about.rules.flatMap(({ parts }) => parts);
 const masks = new Map(); // by the text of a part of a rule
 const cells = new Map(); // name -> the element of its value

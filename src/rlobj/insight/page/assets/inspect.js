@@ -37,7 +37,7 @@ function listen() {
 async function start() {
   Object.assign(state, readAddress());
   const needed = ["inclusion_probability", "effect", "spurious", "text", "position", "prob"];
-  await load([...needed, "before", "after", "prompt"]);
+  await load([...needed, "before", "after", "prompt", "read"]);
   on("view", drawView);
   buildFilter();
   refresh([]);

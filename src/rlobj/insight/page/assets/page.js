@@ -101,10 +101,12 @@ function contextOf(row, size = 20) {
   if (!whole) return [word("before", row) ?? "", word("after", row) ?? ""];
   const first = Math.max(start, row - size);
   const last = Math.min(end, row + 1 + size);
-  const text = (from, to) => Array.from({ length: to - from }, (_, i) => store.text(from + i)).join("");
+  const read = (at) => (word("read", at) ? `│${word("read", at)}│` : ""); // in a conversation
+  const piece = (at) => read(at) + store.text(at);
+  const text = (from, to) => Array.from({ length: to - from }, (_, i) => piece(from + i)).join("");
   const prompt = word("prompt", row);
   const before = first === start && prompt ? `${prompt.slice(-60)}│` : "";
-  return [before + text(first, row), text(row + 1, last)];
+  return [before + text(first, row) + read(row), text(row + 1, last)];
 }
 
 /* Sums over rows by `key(row)`; a key below 0 leaves the row out. A row stands for 1 /

@@ -78,6 +78,15 @@ function drawResponses() {
   toPlace();
 }
 
+/* The rewards of the turns of a conversation whose tokens are all there. */
+function turnsOf({ start, end, whole }) {
+  const [turn, reward, found] = [column("turn"), column("turn_reward"), []];
+  for (let row = start; whole && row < end; row++) {
+    if (row === start || turn[row] !== turn[row - 1]) found.push(reward[row]);
+  }
+  return found;
+}
+
 function card(response) {
   const { start, end, whole } = response;
   const mean = (name) => {
@@ -86,6 +95,8 @@ function card(response) {
   };
   const facts = [`reward ${mean("reward")}`, `advantage ${mean("advantage")}`];
   facts.push(`${number(end - start)} ${whole ? "tokens" : "recorded"}`);
+  const turns = turnsOf(response);
+  if (turns.length > 1) facts.push(`${turns.length} turns with rewards ${turns.map(number).join(", ")}`);
   const touched = countIn(response, touchedTest());
   if (touched) facts.push(`${number(touched)} touched`);
   const name = `response ${response.response}`;
@@ -106,6 +117,8 @@ function fill(chunk) {
   if (chunk.firstChild) return;
   const { whole } = responseAt(Number(chunk.dataset.from));
   for (let row = Number(chunk.dataset.from); row < Number(chunk.dataset.to); row++) {
+    const read = whole && word("read", row);
+    if (read) chunk.append(make("div", { class: "read", role: "none" }, visible(read, 20_000)));
     chunk.append(whole ? piece(row) : inContext(row));
     if (whole && store.text(row).includes("\n")) chunk.append(make("br"));
   }
@@ -251,7 +264,7 @@ function buildResponses() {
   });
   explainRows(container);
   drawMarks();
-  const needed = () => load(["prob", "reward", "advantage", "prompt", state.color]);
+  const needed = () => load(["prob", "reward", "advantage", "prompt", "read", "turn", "turn_reward", state.color]);
   const after = (draw) => () => needed().then(draw);
   on("step update group", after(drawResponses), "responses");
   on("at", after(toPlace), "responses");

@@ -89,6 +89,14 @@ const rules = (() => {
     return found;
   }
 
+  /* Whether a node has one value per turn; a page stores it for each token. */
+  function ofTurns({ kind, name, level, parts }) {
+    if (kind === "column") return ["turn", "turn_reward"].includes(name);
+    const fine = parts.filter((part) => part.level === 2);
+    const population = ["aggregate", "cut", "mean_cut", "quantile", "rank", "scan"].includes(kind);
+    return level === 2 && !population && fine.length > 0 && fine.every(ofTurns);
+  }
+
   class Parser {
     constructor(text, known) {
       if (!text.isWellFormed()) throw new RuleError("cannot be read: half of a character");
@@ -344,6 +352,8 @@ const rules = (() => {
       }
       if (name === "sample")
         this.fail("'.sample' is random, and a page does not draw the run's numbers; use `rlobj replay`", from);
+      if (ofTurns(owner))
+        this.fail(`'.${name}' counts each turn once here, which a page cannot do; use \`rlobj replay\``, from);
       const given = this.arguments(METHODS[name]);
       const value = (key, otherwise) => (key in given ? given[key].value : otherwise);
       const check = (right, message) => right || this.fail(message, from);
@@ -363,7 +373,7 @@ const rules = (() => {
       }
       const ranks = ["top", "bottom", "quantile", "bottom_to_mean"].includes(name);
       check(typeof by === "string" && Object.hasOwn(levels, by) && !(ranks && by === "position"),
-        `${name}(by='${by}'): expected one of update, group, ${ranks ? "" : "position, "}response`);
+        `${name}(by='${by}'): expected one of update, group, ${ranks ? "" : "position, "}response; by turn: \`rlobj replay\``);
       if (!ranks) {
         check(owner.level > 0, `${name}() needs a column, and '${rules.text(owner)}' is the same for the whole update`);
         const counted = by === "position" || owner.level === 2 ? 2 : 1;

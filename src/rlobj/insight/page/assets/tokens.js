@@ -226,7 +226,7 @@ function drawWordChart(lines) {
 }
 
 function buildTokens() {
-  const needed = [...AVERAGED, "clause", "before", "after", "prompt"];
+  const needed = [...AVERAGED, "clause", "before", "after", "prompt", "read"];
   on("mask sort word", loaded(drawTexts, needed), "tokens");
   on("mask word theme", loaded(drawWord, needed), "tokens");
   explainRows(byId("word-tokens"));

@@ -1,0 +1,332 @@
+"""Conversations of four turns beside one turn of as many tokens, slow tools, and calls of tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import NormalDist, median
+from typing import Any
+
+from benchmarks.harness import ROOT, Table, ask, main, note
+
+PREDICTED = (
+    "Predicted before the first run. Four turns instead of one, wall: transformers 1.2 times the "
+    "time (each turn computes the whole conversation again), vLLM in the process 1.3 (four times "
+    "the requests, prefixes from the cache), a server 1.5 (four times the HTTP requests). A slow "
+    "tool: transformers waits in each turn for the slowest tool, so it adds the four largest "
+    "sleeps, 15 to 20 s; vLLM ends at most as late as the conversation that sleeps longest, and "
+    "90% of its conversations end less than 1 s later than with an instant tool. A function in one "
+    "worker process: 2,000 calls/s; the calculator the same; `python`, which starts two "
+    "processes for each call: 10 calls/s on two cores."
+)
+READING = (
+    "One turn, and conversations of four turns with as many tokens of the policy; an observation "
+    "of 8 tokens follows a turn. Each arm ran once in each round, one after another, in a process "
+    "with one thread, on a machine that others used; the server's engine is a process of its own. "
+    "CPU seconds are those of all processes. 'over': the median over the rounds of the wall time, "
+    "over that of one turn drawn by `Sampler.sample`. The slow tool sleeps for a time with p50 "
+    "10 ms and p99 2 s (lognormal, at most 5 s, the same in each arm and round). '90%': seconds "
+    "until so many conversations had ended. 'least': the longest time that a conversation's tool "
+    "sleeps in all; for the engine that waits for all conversations, the longest sleep of each "
+    "turn, summed."
+)
+ENGINES = ("transformers", "vllm", "vllm-server")
+TURNS = 4
+OBSERVED = "12345678"
+LONGEST = 5.0
+"""Limit on a sleep, in seconds."""
+
+
+def measure(quick: bool, rounds: int) -> Table:
+    """All engines, and the tools."""
+    size = {"problems": 32, "count": 4 if quick else 8, "size": 32 if quick else 64}
+    rows: list[dict[str, Any]] = []
+    for engine in ENGINES:
+        note(engine)
+        [found] = ask("benchmarks.conversations", {"engine": engine, "rounds": rounds, **size})
+        rows += summary(found)
+    note("tools")
+    rows += ask("benchmarks.conversations", {"calls": 200 if quick else 1000, "rounds": rounds})[0]
+    columns = {
+        "engine": ("engine or tool", ""),
+        "arm": ("what", ""),
+        "rate": ("tokens or calls / s", ",.0f"),
+        "cpu_rate": ("/ CPU s", ",.0f"),
+        "over": ("over", ".2f"),
+        "most": ("90% after, s", ".2f"),
+        "wall": ("all after, s", ".2f"),
+        "least": ("least, s", ".2f"),
+        "load": ("load", ".1f"),
+    }
+    reading = f"{READING}\n\n{PREDICTED}"
+    settings = {**size, "turns": TURNS, "rounds": rounds}
+    return Table("conversations", reading, columns, rows, settings, ("engine", "arm"))
+
+
+def summary(found: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+    """The rows of an engine: medians over the rounds of each arm."""
+    rows = []
+    for arm, rounds in found.items():
+        if arm == "engine":
+            continue
+        row: dict[str, Any] = {"engine": found["engine"], "arm": arm, "rounds": rounds}
+        for key in ("wall", "most", "least", "load"):
+            if key in rounds[0]:
+                row[key] = median(each[key] for each in rounds)
+        row["rate"] = median(each["tokens"] / each["wall"] for each in rounds)
+        row["cpu_rate"] = median(each["tokens"] / each["cpu"] for each in rounds)
+        base = found["one turn"]
+        row["over"] = median(a["wall"] / b["wall"] for a, b in zip(rounds, base, strict=True))
+        rows.append(row)
+    return rows
+
+
+def answer(**question: Any) -> Any:
+    """What one engine, or the tools, do in this process."""
+    return rollouts(**question) if "engine" in question else tools(**question)
+
+
+# Rollouts.
+
+
+def slept(seed: int, problem: int, number: int, turn: int) -> float:
+    """Seconds that a slow tool sleeps: lognormal, p50 0.01 and p99 2."""
+    from rlobj.samplers.types import derive_seed
+
+    chance = (derive_seed("sleep", seed, problem, number, turn) + 0.5) / 2**62
+    sigma = math.log(2 / 0.01) / NormalDist().inv_cdf(0.99)
+    return min(LONGEST, 0.01 * math.exp(sigma * NormalDist().inv_cdf(chance)))
+
+
+@dataclass
+class Others:
+    """Makes the environments of a call, and knows when they ended."""
+
+    turns: int
+    slow: bool
+    count: int
+    ends: list[float] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self) -> Answers:
+        return Answers(self)
+
+
+class Answers:
+    """Says `OBSERVED` after each turn but the last."""
+
+    def __init__(self, others: Others) -> None:
+        self.others, self.turn, self.place = others, 0, (0, 0)
+
+    async def reset(self, problem: Any) -> None:
+        """Begin with the problem's prompt."""
+        number = self.others.numbers[problem.id] = self.others.numbers.get(problem.id, -1) + 1
+        self.place = int(problem.id), number
+
+    async def step(self, messages: Any) -> Any:
+        """Sleep if it is slow, and answer."""
+        from rlobj.conversations import Turn
+
+        if self.others.slow:
+            await asyncio.sleep(slept(0, *self.place, self.turn))
+        self.turn += 1
+        done = self.turn == self.others.turns
+        if done:
+            self.others.ends.append(time.monotonic())
+        return Turn(OBSERVED, done=done)
+
+
+class Cut:
+    """A sampler whose turns end by themselves after so many tokens."""
+
+    def __init__(self, sampler: Any, size: int) -> None:
+        self.inner, self.size = sampler, size
+        self.version, self.context = sampler.version, sampler.context
+
+    def stream(self, feed: Any, settings: Any, done: Callable[..., None]) -> None:
+        """As the sampler, with shorter turns."""
+        from rlobj.samplers.types import Mapped
+
+        def ended(request: Any, sample: Any) -> None:
+            assert len(sample.tokens) == self.size
+            sample.finish = "stop"
+            done(request, sample)
+
+        short = Mapped(feed, lambda request: replace(request, max_tokens=self.size))
+        self.inner.stream(short, settings, ended)
+
+
+def rollouts(engine: str, rounds: int, problems: int, count: int, size: int) -> dict[str, Any]:
+    """The arms of an engine, one after another in each round."""
+    from rlobj.conversations import EnvironmentSettings
+    from rlobj.conversations.opening import open_conversations
+    from rlobj.data import Problem
+    from rlobj.models.embedded import build_tokenizer
+    from rlobj.samplers import SamplingSettings
+
+    tokenizer, whole = build_tokenizer(), TURNS * size
+    asked = [Problem(str(n), f"{n % 10}+{n // 10}=", "") for n in range(problems)]
+    seeds, settings = range(problems), SamplingSettings(max_tokens=whole + 1)
+    arms = {"one turn": (0, False), "a conversation of one turn": (1, False)}
+    arms |= {"instant tool": (TURNS, False), "slow tool": (TURNS, True)}
+
+    def hold(sampler: Any, turns: int, slow: bool) -> dict[str, float]:
+        others = Others(turns, slow, count)
+        began = time.monotonic()
+        if turns:
+            with open_conversations(
+                EnvironmentSettings(target="given"),
+                Cut(sampler, whole // turns),  # type: ignore[arg-type]
+                *(tokenizer, None, lambda problem: problem.prompt),
+                given=others,
+            ) as conversations:
+                given: dict[str, Any] = {"count": count, "settings": settings, "seeds": seeds}
+                found = conversations.sample(asked, **given)
+        else:
+            prompts = [tokenizer(each.prompt).input_ids for each in asked]
+            short = settings.model_copy(update={"max_tokens": whole})
+            found = sampler.sample(prompts, count=count, settings=short, seeds=seeds)
+        tokens = sum(len(sample.tokens) for group in found for sample in group)
+        assert tokens == problems * count * whole
+        ends = sorted(others.ends)
+        most = {"most": ends[int(0.9 * len(ends))] - began} if turns else {}
+        return {"wall": time.monotonic() - began, "tokens": tokens, **most}
+
+    result: dict[str, Any] = {"engine": engine, **{arm: [] for arm in arms}}
+    with opened(engine) as (sampler, processes):
+        hold(sampler, TURNS, False)
+        for _ in range(rounds):
+            for arm, (turns, slow) in arms.items():
+                before = cpu_of(processes)
+                found = hold(sampler, turns, slow)
+                found |= {"cpu": cpu_of(processes) - before, "load": os.getloadavg()[0]}
+                if slow:
+                    found["least"] = least(problems, count, together=engine == "transformers")
+                result[arm].append(found)
+    return result
+
+
+def least(problems: int, count: int, together: bool) -> float:
+    """Seconds that an engine waits for tools at least; `together`: all wait for the slowest."""
+    sleeps = [
+        [slept(0, problem, number, turn) for turn in range(TURNS)]
+        for problem in range(problems)
+        for number in range(count)
+    ]
+    if together:
+        return sum(map(max, zip(*sleeps, strict=True)))
+    return max(map(sum, sleeps))
+
+
+def cpu_of(processes: Sequence[Any]) -> float:
+    """CPU seconds so far of processes and all below them."""
+    every = [each for top in processes for each in (top, *top.children(recursive=True))]
+    return sum(sum(each.cpu_times()[:2]) for each in {each.pid: each for each in every}.values())
+
+
+@contextlib.contextmanager
+def opened(engine: str) -> Iterator[tuple[Any, list[Any]]]:
+    """A sampler of a tiny policy that never ends a response, and the processes that it works in."""
+    import psutil
+    import torch
+
+    from rlobj.base.files import free_port
+    from rlobj.samplers.transformers import TransformersSampler
+    from rlobj.samplers.vllm import Server, ServerSettings, VllmSampler, VllmServerSampler
+    from rlobj.samplers.vllm import VllmSettings as Settings
+
+    sys.path.append(str(ROOT / "tests"))
+    from vllm_tools import build_tokenizer, save_policy
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        model, tokenizer, here = save_policy(Path(folder), tied=True), build_tokenizer(), [psutil.Process()]
+        tokenizer.eos_token = None
+        model.generation_config.eos_token_id = None
+        if engine == "transformers":
+            sampler: Any = TransformersSampler(model, tokenizer)
+        elif engine == "vllm":
+            given: dict[str, Any] = {"eos": [], "settings": Settings(), "dtype": torch.float32}
+            sampler = VllmSampler(folder, tokenizer, **given)
+        else:
+            started = stack.enter_context(Server(folder, port=free_port(), dtype="float32"))
+            started.wait(600)
+            reached = ServerSettings(url=started.url)
+            sampler = VllmServerSampler(reached, tokenizer, eos=[], model_config=model.config)
+        with contextlib.closing(sampler):
+            yield sampler, here
+
+
+# Tools.
+
+FUNCTION = '''
+def add(a: int, b: int) -> str:
+    """Add two integers.
+
+    Args:
+        a: The first one.
+        b: The second one.
+    """
+    return str(a + b)
+'''
+
+
+def tools(calls: int, rounds: int) -> list[dict[str, Any]]:
+    """Calls of tools a second, all asked for at once, after one that starts each process."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "some_tools.py")
+        path.write_text(FUNCTION, encoding="utf-8")
+        asked: dict[str, tuple[str, dict[str, Any], int]] = {
+            "function": (f"{path}:add", {"a": 1, "b": 2}, calls),
+            "calculator": ("calculator", {"expression": "37*46"}, calls),
+            "python": ("python", {"code": "print(37 * 46)"}, calls // 10),
+        }
+        for name, (tool, arguments, number) in asked.items():
+            for workers in (1, 4):
+                found = [called(tool, arguments, number, workers) for _ in range(rounds)]
+                row: dict[str, Any] = {"engine": name, "arm": f"{workers} workers".replace("1 workers", "1 worker")}
+                row |= {key: median(each[key] for each in found) for key in found[0]}
+                rows.append({**row, "rounds": found})
+    return rows
+
+
+def called(tool: str, arguments: dict[str, Any], number: int, workers: int) -> dict[str, float]:
+    """The rates of calls of a tool."""
+    import psutil
+
+    from rlobj.conversations import EnvironmentSettings
+    from rlobj.conversations.pool import ToolPool
+
+    here = [psutil.Process()]
+    name = tool.rpartition(":")[2]
+
+    async def many(pool: ToolPool, count: int) -> None:
+        found = await asyncio.gather(*(pool.call(name, arguments) for _ in range(count)))
+        assert not any(each.error for each in found), found[0]
+
+    async def measured(pool: ToolPool) -> tuple[float, float]:
+        await many(pool, 4 * workers)
+        # The CPU seconds of processes that have ended are those of the workers that waited for them.
+        before, began = spent(here), time.monotonic()
+        await many(pool, number)
+        return time.monotonic() - began, spent(here) - before
+
+    def spent(processes: Sequence[Any]) -> float:
+        every = [each for top in processes for each in (top, *top.children(recursive=True))]
+        return sum(sum(each.cpu_times()[:4]) for each in every)
+
+    with ToolPool(EnvironmentSettings(tools=(tool,), workers=workers)) as pool:
+        wall, cpu = asyncio.run(measured(pool))
+    return {"rate": number / wall, "cpu_rate": number / cpu, "wall": wall, "load": os.getloadavg()[0]}
+
+
+if __name__ == "__main__":
+    main(measure, answer)

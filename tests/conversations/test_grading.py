@@ -1,0 +1,106 @@
+"""The grades of conversations: the environment's rewards, limits, and rewards by turn."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import pytest
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_config import RunConfig
+from rlobj.conversations.environment import ToolUse, TurnRecord
+from rlobj.conversations.grading import described, limited, sums, turn_rewards, with_turns
+from rlobj.data import Problem
+from rlobj.rewards import Graded, Reward, function_grader
+from rlobj.samplers import Sample
+from rlobj.training.rollouts.collector import environment_weight
+
+FAILED = ToolUse("python", "timeout", 2.0)
+TURNS = (
+    TurnRecord(2, "?1*2;", array("i", [7]), "2;", 0.25, uses=(ToolUse("calculator"), FAILED)),
+    TurnRecord(1, "#2", array("i"), "", 0.5, True, end="done"),
+)
+SAMPLE = Sample([1], [2, 3, 4], [0.0] * 3, "#2", "stop", 0, TURNS)
+PROBLEM = with_turns(Problem("1", "1*2=", "2", {"hint": "x"}), [*map(described, TURNS)])
+
+
+def test_the_reward_environment_adds_up_the_turns_and_knows_what_is_right():
+    with Reward.build("environment").open() as grader:
+        [grade] = grader.score(["#2"], [PROBLEM])
+    assert (grade.reward, grade.correct) == (0.75, True)
+
+
+def test_graders_get_the_turns_as_a_column_beside_those_of_the_row():
+    assert PROBLEM.extra["hint"] == "x"
+    assert [turn["text"] for turn in PROBLEM.extra["turns"]] == ["?1*2;", "#2"]
+    assert [turn["errors"] for turn in PROBLEM.extra["turns"]] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "reward"),
+    [
+        (lambda response, answer, **columns: len(columns["turns"]), 2),
+        (lambda response, answer, hint, turns: len(turns), 2),
+        (lambda response, answer, hint: float(response == "#2"), 1),
+    ],
+)
+def test_a_reward_function_gets_the_turns_if_it_can_take_them(function, reward):
+    with function_grader(function, "mine") as grader:
+        [grade] = grader.score(["#2"], [PROBLEM])
+    assert grade.reward == reward
+
+
+@pytest.mark.parametrize(
+    ("end", "at_limit", "reward", "correct"),
+    [
+        ("done", -1.0, 1.0, True),
+        ("turns", "graded", 1.0, True),
+        ("turns", "undecided", None, None),
+        ("tokens", -1.0, -1.0, False),
+        ("errors", 0.0, 0.0, False),
+        ("broken", "graded", None, None),
+    ],
+)
+def test_a_conversation_that_was_cut_is_graded_as_the_setting_says(end, at_limit, reward, correct):
+    grade = limited(Graded(1.0, True, "equal", "2", (1.0, 0.0)), end, at_limit)
+    assert grade.correct is correct
+    assert grade.undecided if reward is None else grade.reward == reward
+    assert (end == "done" or at_limit == "graded") or grade.reason != "equal"
+    if reward is None:
+        assert all(map(math.isnan, grade.rewards))
+
+
+@pytest.mark.parametrize(
+    ("reward", "weight", "expected"),
+    [(0.75, 1.0, (0.25, 0.5)), (0.7, 0.2, (0.05, 0.65)), (1.0, 0.0, (0.0, 1.0))],
+)
+def test_the_rewards_of_turns_add_up_to_that_of_the_response(reward, weight, expected):
+    assert turn_rewards(SAMPLE, reward, weight) == pytest.approx(expected)
+    assert turn_rewards(Sample([1], [2], [0.0], "2", "stop", 0), reward, weight) == ()
+
+
+def test_the_weight_of_the_environment_is_that_among_several_rewards():
+    several = [
+        {"name": "correct", "kind": "math"},
+        {"name": "told", "kind": "environment", "weight": 0.2},
+    ]
+    weights = [environment_weight(Reward.build(each)) for each in ("environment", "math", several)]
+    assert weights == [1.0, 0.0, 0.2]
+
+
+def test_calls_and_their_failures_are_counted():
+    found = sums([SAMPLE, SAMPLE])
+    expected = {"turns": 4, "calls": 4, "errors": 2, "timeouts": 2, "seconds": 4.0}
+    assert {name: found[name] for name in expected} == expected
+    assert (found["with_calls"], found["at_turns"]) == (2, 0)
+
+
+def test_an_environment_gives_the_rewards_unless_others_are_named():
+    environment = {"target": "calculator"}
+    assert RunConfig(environment=environment).rewards.kind == "environment"
+    assert RunConfig(environment=environment, rewards="math").rewards.kind == "math"
+    assert RunConfig(environment={"tools": ["python"]}).rewards.kind == "math"
+    several = [{"name": "a", "kind": "math"}, {"name": "b", "kind": "exact"}]
+    with pytest.raises(ConfigError, match="a number cannot stand for several rewards"):
+        RunConfig(environment={**environment, "at_limit": 0.0}, rewards=several)

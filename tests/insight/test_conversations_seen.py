@@ -1,0 +1,172 @@
+"""A run whose responses are conversations: its tables, inspect, its page, replay and diagnosis."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, Browser
+from pyarrow import parquet
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.base.interleaved import own, whole
+from rlobj.insight.page.writing import write_inspection_page
+from rlobj.insight.run_report.plots import figures
+from rlobj.insight.run_report.runs import read_runs
+from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
+from rlobj.records import read_records, read_tables
+
+ALPHABET = SCRATCHPAD_ALPHABET + "?"
+TOKENIZER = build_tokenizer(ALPHABET)
+STEPS = 12
+HOSTILE = "</script><img src=x onerror='window.broken = 1'>\x1b[31m\u202e"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random policy beside a calculator: its calls are malformed, and answered with `error;`."""
+    settings: dict[str, Any] = {
+        **{"training.steps": STEPS, "sampling.prompts_per_step": 6, "sampling.group_size": 3},
+        **{"sampling.max_tokens": 40, "sampling.stop": [";"], "evaluation.every": 0},
+        **{"model.chat_template": False, "data.template": "{prompt}", "output.samples_every": 1},
+        **{"output.tables_every": STEPS, "objective.drop": "(turn > 0) & (turn_position < 1)"},
+    }
+    rows = [{"prompt": f"{a}*7=", "answer": str(a * 7)} for a in range(10, 40)]
+    given = {"model": build_policy(0, ALPHABET), "tokenizer": TOKENIZER, "data": rows}
+    out = tmp_path_factory.mktemp("seen") / "run"
+    return rlobj.train("grpo", **given, environment="calculator", out=out, settings=settings).path
+
+
+def conversations(run: Path, step: int) -> dict[int, tuple[str, list[dict[str, Any]]]]:
+    """The prompt and the turns of each response, by its id, in the sample table."""
+    rows = parquet.read_table(run / f"samples/step-{step:06d}.parquet").to_pylist()
+    assert all(row["response"] == json.loads(row["conversation"])[-1]["text"] for row in rows)
+    return {row["id"]: (row["prompt"], json.loads(row["conversation"])) for row in rows}
+
+
+def test_tables_hold_whole_conversations_and_the_record_their_turns(run: Path) -> None:
+    [update] = read_tables(run, [STEPS])
+    table, said = update.table, conversations(run, STEPS)
+    assert table.turn is not None
+    assert table.ids is not None
+    several = 0
+    turns = {}
+    for i, (prompt, tokens) in enumerate(update.sequences):
+        asked, spoken = said[int(table.ids[i])]
+        assert TOKENIZER.decode(prompt) == asked
+        parts = [part for each in spoken for part in (each["text"], each["observation"])]
+        assert TOKENIZER.decode(whole(tokens), skip_special_tokens=True) == "".join(parts)
+        several += len(spoken) > 1
+        if (mark := own(tokens)) is not None:
+            read = TOKENIZER.decode(whole(tokens)[~mark])
+            assert read == "error;" * (len(spoken) - 1)
+        mine = table.turn[table.responses == i].tolist()
+        assert set(mine) <= set(range(len(spoken)))
+        turns |= {(int(table.ids[i]), at): turn for at, turn in enumerate(mine)}
+    assert several > 3
+    record = read_records(run, ["response", "position", "turn"], steps=[STEPS]).to_pylist()
+    assert any(row["turn"] for row in record)
+    assert all(turns[row["response"], row["position"]] == row["turn"] for row in record)
+
+
+def test_inspect_filters_by_turn_and_shows_who_said_what(run: Path) -> None:
+    second = rlobj.inspect(run, where="(turn > 0) & (turn < 2)", step=STEPS)
+    assert set(second.tokens["turn"].to_pylist()) == {1}
+    [update] = read_tables(run, [STEPS])
+    dropped = rlobj.inspect(run, dropped=True, step=STEPS)
+    firsts = (update.table.turn[1:] > update.table.turn[:-1]).sum()
+    assert dropped.count == int(firsts) > 3
+    shown = dropped.examples(50)
+    placed = [each for each in shown if each["before"].endswith("│error;│")]
+    assert placed  # those without special tokens in their context
+    for each in placed:
+        prompt, turns = conversations(run, STEPS)[each["response"]]
+        parts = [part for turn in turns for part in (turn["text"], turn["observation"])]
+        assert f"{each['before']}{each['text']}{each['after']}" == "│".join(
+            [prompt, *filter(None, parts)]
+        )
+
+
+def test_a_rule_by_turn_is_replayed_on_every_turn(run: Path) -> None:
+    [update] = read_tables(run, [STEPS])
+    rule = "prob.top(0.0001, by='turn')"  # one token of each turn
+    found = rlobj.replay(run, [rule], tokens=True)
+    assert found.reproduced == found.population
+    chosen = found.tokens.to_pandas().query(f"`{rule}: selected`")
+    places = {(row.response, row.turn) for row in chosen.itertuples()}
+    known = zip(
+        update.table.spread(update.table.ids).tolist(), update.table.turn.tolist(), strict=True
+    )
+    assert places == {*known}
+    assert len(chosen) == len(places)
+
+
+def test_a_record_without_turns_is_read(run: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run, old)
+    for file in (old / "records").glob("*.parquet"):
+        parquet.write_table(parquet.read_table(file).drop_columns("turn"), file)
+    assert rlobj.inspect(old, dropped=True).count == rlobj.inspect(run, dropped=True).count
+    assert {*read_records(old, ["turn"])["turn"].to_pylist()} == {None}
+    with pytest.raises(ConfigError, match="'turn' is unknown for all tokens"):
+        rlobj.inspect(old, where="turn > 0")
+
+
+def test_a_random_policy_calls_in_vain_and_the_report_shows_its_calls(run: Path) -> None:
+    [diagnosis] = rlobj.diagnose(run).runs
+    [found] = [each for each in diagnosis.findings if each.name == "called-in-vain"]
+    assert found.since == 10
+    assert found.numbers["errors"] == found.numbers["calls"] >= 20
+    assert {"tool-never-called", "turn-limit-reached"} <= {*diagnosis.checked}
+    drawn = {plot.name: figure for plot, figure in figures(read_runs([run]))}
+    [turns] = drawn["turns"].lines
+    assert np.mean(turns.y) > 1.2
+    calls, failed, late = drawn["calls"].lines
+    assert calls.y == failed.y
+    assert {*late.y} == {0.0}
+    assert "accuracy-by-use" in drawn
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_page_shows_turns_and_what_was_read_as_text(run: Path, tmp_path: Path) -> None:
+    hostile = tmp_path / "hostile"
+    shutil.copytree(run, hostile)
+    for file in hostile.glob("checkpoints/*/model/tokenizer.json"):
+        vocabulary = json.loads(file.read_text())
+        words = vocabulary["model"]["vocab"]
+        words[HOSTILE] = words.pop("e")
+        file.write_text(json.dumps(vocabulary))
+    page = write_inspection_page(hostile)
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.open(page)
+        browser.wait("document.querySelectorAll('#group-responses .read').length > 0")
+        read = browser.run("document.querySelector('#group-responses .read').textContent")
+        assert read == HOSTILE.replace("\x1b", "␛").replace("\u202e", "‹202e›") + "rror;"
+        counts = "[...document.querySelectorAll('.counts')].map(each => each.textContent)"
+        assert any("2 turns with rewards 0, 0" in each for each in browser.run(counts))
+        browser.run("document.querySelector('.read + [data-row]').click()")
+        browser.wait("document.getElementById('details-context').textContent.includes('rror;│')")
+        place = "[...document.querySelectorAll('#details .place div')].map(x => x.textContent)"
+        assert "turn1" in browser.run(place)
+        asks = "rules.select(rules.parse({!r}), store).reduce((sum, each) => sum + each, 0)"
+        assert browser.run(asks.format("(turn > 0) & (turn < 2)")) > 0
+        refused = "(() => {{ try {{ {} }} catch (error) {{ return error.message }} }})()"
+        for rule in (
+            "turn_reward.mean() > 0",
+            "(turn + reward).top(0.5)",
+            "prob.top(0.2, by='turn')",
+        ):
+            text = browser.run(refused.format(asks.format(rule)))
+            assert "use `rlobj replay`" in text or "by turn: `rlobj replay`" in text
+        assert browser.run("document.querySelectorAll('main img').length") == 0
+        assert browser.run("window.broken === undefined")
+        assert browser.complaints() == []
+    finally:
+        browser.close()
