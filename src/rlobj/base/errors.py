@@ -17,17 +17,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "BatchError",
-    "ConfigError",
-    "DataError",
-    "MissingExtra",
-    "RlobjError",
-    "RunError",
-    "counted",
-    "nearest",
-]
-
 
 class RlobjError(Exception):
     """Base of all errors raised by rlobj."""
