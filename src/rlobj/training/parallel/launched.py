@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, reported
 from rlobj.base.files import parse_json, read_whole
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
@@ -87,12 +87,8 @@ def _on(environment: Mapping[str, str], name: str) -> bool:
 
 def _deepspeed_file(name: str) -> dict[str, Any]:
     """The settings of DeepSpeed's file by dotted name."""
-    try:
+    what = f"accelerate launch names the DeepSpeed file {name}, which cannot be read"
+    with reported(ConfigError, what, OSError, ValueError, advice=". Expected a JSON file"):
         if not isinstance(found := parse_json(read_whole(Path(name))), dict):
             raise ValueError(f"it holds a {type(found).__name__}, and not settings by name")
-        return flattened(found)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"accelerate launch names the DeepSpeed file {name}, which cannot be read: {error}. "
-            "Expected a JSON file"
-        ) from error
+    return flattened(found)
