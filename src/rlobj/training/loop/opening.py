@@ -292,9 +292,8 @@ def open_trainer(
         learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
         with together(comm, "opening the sampler"):
-            sampler = inputs.passed("sampler")
-            if sampler is None:
-                sampler = _sampler(config, policy, parallel, initial, run)
+            sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial, run)
+            if sampler is not inputs.sampler:
                 stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, stack)
         trainer = Trainer(
