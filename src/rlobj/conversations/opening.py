@@ -22,6 +22,8 @@ from rlobj.samplers import Sample, Sampler
 
 ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"calculator": Calculator}
 """The environments in the box, by name."""
+_SAMPLER = ("version", "context", "stream")
+"""The members of a `Sampler` that only conversations use."""
 
 
 class Speech:
@@ -81,7 +83,8 @@ def open_conversations(
         context: see `Conversations`.
 
     Raises:
-        ConfigError: no such environment or tool, or the chat template cannot be used.
+        ConfigError: no such environment or tool, the chat template cannot be used, or the sampler
+            has not all that conversations need.
     """
     tools = settings.tools if tools is None else tools
     if settings.target is None and not tools:
@@ -91,6 +94,11 @@ def open_conversations(
         raise ConfigError(
             f"environment.target={settings.target} and environment.tools both answer the policy: "
             "give one. An environment can have tools of its own"
+        )
+    if missing := [name for name in _SAMPLER if not hasattr(sampler, name)]:
+        raise ConfigError(
+            f"{type(sampler).__name__}, the sampler, has no {', '.join(missing)}. Conversations need "
+            "them: rlobj.Sampler describes them"
         )
     with ExitStack() as stack:
         if settings.target is None:

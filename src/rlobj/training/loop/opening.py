@@ -87,8 +87,8 @@ _EXPECTED = {
     "environment": "a name, 'file.py:Class', or a class or function that makes an environment",
     "tools": "a list of names and functions",
 }
-_SAMPLER = ("dtype", "version", "context", "sample", "stream", "sync", "received", "sleep", "close")
-"""The members of a `Sampler` that training uses."""
+_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
+"""The members of a `Sampler` that training uses without conversations."""
 
 
 @dataclass(frozen=True)
