@@ -25,6 +25,9 @@ def train(
     data: str | None = None,
     task: str | None = None,
     reward: str | None = None,
+    environment: str | None = None,
+    tools: str | None = None,
+    max_turns: int | None = None,
     data_dir: Path | None = None,
     config: Path | None = None,
     settings: list[str] | None = None,
@@ -54,8 +57,10 @@ def train(
       rlobj train --preset dapo --set "objective.drop=(prob < 0.01)"
       rlobj train --preset dapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl
       rlobj train --preset grpo --task addition
+      rlobj train --preset stare --task calculator
       rlobj train --preset grpo --model embedded --data sums.jsonl
       rlobj train --preset grpo --reward my_rewards.py:score
+      rlobj train --preset grpo --model Qwen/Qwen3-4B --data math.jsonl --tools python
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6

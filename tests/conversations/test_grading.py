@@ -12,7 +12,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.conversations.environment import ToolUse, TurnRecord
 from rlobj.conversations.grading import described, limited, sums, turn_rewards, with_turns
 from rlobj.data import Problem
-from rlobj.rewards import Graded, Reward
+from rlobj.rewards import Graded, Reward, function_grader
 from rlobj.samplers import Sample
 from rlobj.training.rollouts.collector import environment_weight
 
@@ -35,6 +35,20 @@ def test_graders_get_the_turns_as_a_column_beside_those_of_the_row():
     assert PROBLEM.extra["hint"] == "x"
     assert [turn["text"] for turn in PROBLEM.extra["turns"]] == ["?1*2;", "#2"]
     assert [turn["errors"] for turn in PROBLEM.extra["turns"]] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "reward"),
+    [
+        (lambda response, answer, **columns: len(columns["turns"]), 2),
+        (lambda response, answer, hint, turns: len(turns), 2),
+        (lambda response, answer, hint: float(response == "#2"), 1),
+    ],
+)
+def test_a_reward_function_gets_the_turns_if_it_can_take_them(function, reward):
+    with function_grader(function, "mine") as grader:
+        [grade] = grader.score(["#2"], [PROBLEM])
+    assert grade.reward == reward
 
 
 @pytest.mark.parametrize(

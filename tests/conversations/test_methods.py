@@ -311,7 +311,7 @@ def test_a_sampler_without_turns_is_refused_with_what_it_lacks():
 
     sampler: Any = Old()
     opened = open_conversations(SETTINGS, sampler, TOKENIZER, Chat(), str, tools=[add])
-    with pytest.raises(ConfigError, match="^Old, the sampler, has no version, context, stream"):
+    with pytest.raises(ConfigError, match=r"^Old, the sampler, has no version, context, stream"):
         opened.__enter__()
 
 

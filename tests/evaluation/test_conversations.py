@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from chats import chat_tokenizer
+from transformers import Qwen3Config, Qwen3ForCausalLM
 from typer.testing import CliRunner
 
 import rlobj
@@ -83,6 +85,34 @@ def test_conversations_are_stored_continued_and_graded_again(model, tmp_path):
     (tmp_path / "game.py").write_text(GAME.replace("0.25", "0.5"))
     with pytest.raises(ConfigError, match=r"environment\.code"):
         evaluated(model, environment=game, out=out)
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: the first.
+        b: the second.
+    """
+    return a + b
+
+
+@pytest.mark.parametrize("tools", ["calculator,python", ["calculator", add]])
+def test_tools_are_offered_and_named_in_the_settings(tools: Any) -> None:
+    """A random policy calls none of them: its first turn is its answer."""
+    tokenizer = chat_tokenizer("qwen3")
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
+    size |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **size))
+    given = {"model": model, "tokenizer": tokenizer, "on": ROWS, "max_tokens": 8, "n": 1}
+    result = rlobj.evaluate(**given, tools=tools, reward="exact", template="{prompt}")
+    named = result.settings["benchmarks"]["problems"]["environment"]["tools"]
+    assert named == ["calculator", "python" if isinstance(tools, str) else "<Python object: add>"]
+    [problems] = [each.graded.problems for each in result.benchmarks.values()]
+    assert {len(x.turns) for each in problems for x in each.responses} == {1}
+    assert result.accuracy == 0
+    plain = rlobj.evaluate(**given, reward="exact", template="{prompt}")
+    assert "environment" not in plain.settings["benchmarks"]["problems"]
 
 
 def test_an_environment_may_be_a_python_class_that_only_rewards(model):

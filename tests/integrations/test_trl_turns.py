@@ -13,6 +13,7 @@ import torch
 from chats import chat_tokenizer
 from datasets import Dataset
 from integrations.trl_runs import Gradients, GRPOConfig, GRPOTrainer, config, off, planned
+from runs import metrics
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import rlobj
@@ -198,6 +199,34 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
     [before, _] = [row["before"] for row in told if row["position"] == first]
     said = "<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     assert before.endswith(said)
+    [line] = metrics(run)
+    numbers = {"turns/mean": 2, "tools/calls": 8, "tools/errors": 2, "response/truncated": 0}
+    assert {name: line[name] for name in numbers} == numbers
+
+
+@pytest.mark.parametrize(
+    ("limit", "shares", "evidence"),
+    [
+        ({"max_tool_calling_iterations": 1}, (0.25, 0, 0.25, 1.75), "end at 2 turns"),
+        ({"max_completion_length": 70}, (0, 0.75, 0.75, 1), "they have 70 tokens"),
+        ({"max_completion_length": 80}, (0, 0.75, 0.75, 1.75), "they have 80 tokens"),
+    ],
+    ids=["no turn left", "no room for the tool's answer", "no room for the turn"],
+)
+def test_conversations_that_end_at_a_limit_are_counted(
+    tmp_path: Path, limit: Any, shares: Any, evidence: str
+) -> None:
+    named = {"objective": "grpo", "max_steps": 3, "reward_funcs": decided, **RECORD, **limit}
+    one = trainer(ObjectiveTrainer, tmp_path, **named)
+    one.train()
+    names = ("turns/at_turns", "turns/at_tokens", "response/truncated", "turns/mean")
+    for line in metrics(tmp_path / "_rlobj"):
+        assert tuple(line[name] for name in names) == shares
+    logged = one.state.log_history[0]
+    assert (logged["rlobj/turns/at_turns"], logged["rlobj/turns/at_tokens"]) == shares[:2]
+    [diagnosis] = rlobj.diagnose(tmp_path / "_rlobj").runs
+    [found] = [each for each in diagnosis.findings if each.name == "turn-limit-reached"]
+    assert evidence in found.evidence
 
 
 def test_a_frozen_model_scores_the_policys_tokens_of_a_conversation(tmp_path: Path) -> None:

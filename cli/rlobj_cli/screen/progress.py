@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
-MEASURES = [tuple(each) for each in read_toml("tables")["measures"]]
-"""Name in a table, text in a line, name in metrics.jsonl, digits after the point."""
+MEASURES, TURNS = ([tuple(row) for row in read_toml("tables")[x]] for x in ("measures", "turns"))
+"""Name in a table, text in a line, name in metrics.jsonl, digits after the point; `TURNS` are those
+of conversations."""
 
 RECENT = 20
 """Steps whose mean duration is the estimate for the steps to come."""
@@ -124,14 +125,17 @@ class Screen(Stages, Callback):
 
     @property
     def measures(self) -> list[tuple[str, str, str, int]]:
-        """`MEASURES`, and after the reward the means of several ones, and the held-out measure."""
+        """`MEASURES`, and after the reward the means of several ones, the held-out measure, and
+        `TURNS` where there are conversations."""
         keys = self.history[-1] if self.history else ()
         several = [key for key in keys if key.startswith("reward/") and key.count("/") == 2]
         names = [f"reward {visible(key.split('/')[1])}" for key in several]
         texts = [f"{name.replace('{', '{{').replace('}', '}}')} {{}}" for name in names]
         own = [(*each, 3) for each in zip(names, texts, several, strict=True)]
         key, name = measure_of(self.history)
-        return [MEASURES[0], *own, (name, f"{name} {{}}", key, 3), *MEASURES[1:]]
+        held_out = (name, f"{name} {{}}", key, 3)
+        turns = TURNS if "turns/mean" in keys else ()
+        return [MEASURES[0], *own, held_out, *turns, *MEASURES[1:]]
 
     def series(self, key: str) -> list[float]:
         """All values of a metric so far."""

@@ -7,6 +7,7 @@ Start or resume a run from the command line, and show it. Importing this takes s
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -18,16 +19,19 @@ from typing import Any
 
 import typer
 import yaml
+from pyarrow import parquet
 from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import BatchError, ConfigError, RlobjError, RunError, counted
+from rlobj.base.files import step_of
 from rlobj.config.layers import EMBEDDED_LAYER, PROFILES, Layer, flattened, merged, origins
 from rlobj.config.presets import difference, load_preset, read_yaml
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, RunFolder, dump_config, held_out, read_settings
 from rlobj.config.starting import doubts
+from rlobj.conversations.environment import LIMITS
 from rlobj.data.sources import source_names
 from rlobj.insight import Inspection, diagnose, inspect
 from rlobj.insight.filtering import deciding
@@ -272,7 +276,38 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
     outcome = Outcome(history)
     if outcome.steps:
         console.print("", facts_grid(outcome.measures()), "", sep="\n")
+        show_conversations(console, run)
         show_touched(console, config.objective, run)
+
+
+def show_conversations(console: Console, run: Path) -> None:
+    """Print two conversations of the newest samples, a right and a wrong one if there are."""
+    files = sorted((run / "samples").glob("step-*.parquet"))
+    if not files or "conversation" not in parquet.read_schema(files[-1]).names:
+        return
+    rows = parquet.read_table(files[-1])
+    firsts = [_firsts(rows[name].to_pylist()) for name in ("correct", "problem")]
+    chosen = sorted(range(rows.num_rows), key=lambda i: [i not in first for first in firsts])[:2]
+    console.print(Text(f"conversations of step {step_of(files[-1])}", style="dim"))
+    most = 3 * console.width
+    for row in rows.take(chosen).to_pylist():
+        verdict = {True: "right", False: "wrong", None: "not judged"}[row["correct"]]
+        grid = facts_grid({})
+        grid.add_row("  prompt", Text(beginning(row["prompt"], most), style="bold"))
+        for turn in json.loads(row["conversation"]):
+            grid.add_row("  policy", Text(beginning(turn["text"], most)))
+            if turn["observation"]:
+                style = "red" if turn["errors"] else "cyan"
+                grid.add_row("  answered", Text(beginning(turn["observation"], most), style=style))
+            if turn["end"] in LIMITS:
+                grid.add_row("  end", f"the conversation reached {LIMITS[turn['end']]}")
+        grid.add_row("  reward", f"{number(row['reward'])}, {verdict}")
+        console.print(grid, "")
+
+
+def _firsts(values: Sequence[Any]) -> set[int]:
+    """The positions at which a value is there for the first time."""
+    return {*{value: i for i, value in reversed([*enumerate(values)])}.values()}
 
 
 def train_on(run: Path, config: RunConfig) -> str:

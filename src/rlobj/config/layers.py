@@ -106,10 +106,22 @@ def layers_of(
         embedded = merge(_profile(source, chosen=chosen), limits(recipe))
         layers.append((EMBEDDED_LAYER, embedded))
     elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
-        layers.append((f"data {source}", {"rewards": PROFILES[source]["rewards"]}))
+        layers.append((f"data {source}", _of_task(source, bool(settings.get("environment.tools")))))
     if (names := source_names(source)) and all(map(is_gym, names)):
         layers.append((f"data {', '.join(names)}", {"rewards": {"kind": REWARD}}))
+    asked = flattened(merged(above))
+    if asked.get("environment.target") and not any(path.startswith("rewards") for path in asked):
+        layers.append(("environment.target", {"rewards": {"kind": "environment"}}))
     return [*layers, *above]
+
+
+def _of_task(name: str, tools: bool) -> dict[str, Any]:
+    """What a task asks of every model: its reward, and its environment where no tools are named."""
+    if tools or TASKS[name].environment is None:
+        return {"rewards": {"kind": "exact", "after": TASKS[name].answer_after}}
+    profile = PROFILES[name]
+    own = {key: profile[key] for key in ("rewards", "environment")}
+    return own | {"sampling": {"stop": profile["sampling"]["stop"]}}
 
 
 def file_layer(path: str | Path) -> Layer:

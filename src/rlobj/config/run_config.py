@@ -21,6 +21,7 @@ from pydantic import Field, field_validator, model_validator
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
 from rlobj.config.resuming import named_code, require_named
 from rlobj.config.scores import ScoreField, with_names
@@ -30,6 +31,8 @@ from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import UNFITTED, ServerSettings, VllmSettings
+
+CONFLICTS: dict[str, dict[str, str]] = packaged_table("rlobj.config", "conflicts.yaml")
 
 
 class DynamicSampling(Model):
@@ -341,71 +344,29 @@ class RunConfig(Model):
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
         """Check settings that depend on one another, all at once."""
-        updates, prompts = self.training.updates_per_step, self.sampling.prompts_per_step
-        checks = [
-            (
-                updates > prompts,
-                "training.updates_per_step",
-                f"{updates} mini-batches of whole groups need at least {updates} prompts; "
-                f"sampling.prompts_per_step is {prompts}",
-            ),
-            (
-                self.rewards.name is not None or self.rewards.weight != 1,
-                "rewards",
-                "one reward has no name and no weight; expected a list: [{name: NAME, ...}]",
-            ),
-            (
-                self.model.name is not None and self.data.source is None,
-                "data.source",
-                f"model '{self.model.name}' needs problems to train on: data=FILE.jsonl, a hub "
-                "data set, or a built-in task",
-            ),
-            (
-                (self.model.name is None or self.model.chat_template is False)
-                and bool(self.data.system or self.model.chat_template_kwargs),
-                "data.system" if self.data.system else "model.chat_template_kwargs",
-                "prompts go through no chat template: the model is the embedded policy, or "
-                "model.chat_template is false. Leave it out; data.template is the text around a "
-                "prompt",
-            ),
-            (
-                self.sampling.temperature == 0,
-                "sampling.temperature",
-                "with 0, all responses of a group are equal and give no signal; expected a number "
-                "above 0, such as 1.0",
-            ),
-            *(
-                (
-                    getattr(self.sampling, name) != whole,
-                    f"sampling.{name}",
-                    f"{getattr(self.sampling, name)} samples from only a part of the distribution, "
-                    f"so that importance ratios are biased. Expected {whole} in training; "
-                    f"evaluations accept any value, as evaluation.{name}",
-                )
-                for name, whole in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0))
-            ),
-            (
-                self.sampling.async_depth > 0 and self.sampling.engine == "vllm",
-                "sampling.async_depth",
-                "vLLM in the training process cannot sample during training; expected 0 with "
-                "engine=vllm, or use engine=vllm-server",
-            ),
-        ]
-        problems = [(path, text) for wrong, path, text in checks if wrong]
-        names = self.rewards.names or ()
+        model, data, sampling = self.model, self.data, self.sampling
+        names, plain = self.rewards.names or (), model.name is None or model.chat_template is False
+        wrong = {
+            "training.updates_per_step": self.training.updates_per_step > sampling.prompts_per_step,
+            "rewards": self.rewards.name is not None or self.rewards.weight != 1,
+            "data.source": model.name is not None and data.source is None,
+            "data.system": plain and data.system,
+            "model.chat_template_kwargs": plain and not data.system and model.chat_template_kwargs,
+            "sampling.temperature": sampling.temperature == 0,
+            "sampling.top_p": sampling.top_p != 1,
+            "sampling.top_k": sampling.top_k != 0,
+            "sampling.min_p": sampling.min_p != 0,
+            "sampling.async_depth": sampling.async_depth > 0 and sampling.engine == "vllm",
+            "environment.tools": self.environment.target is not None and self.environment.tools,
+            "environment.at_limit": isinstance(self.environment.at_limit, float) and names,
+        }
+        problems = [(x, CONFLICTS["refused"][x].format(c=self)) for x, y in wrong.items() if y]
         for name, field in self.objective.needs.rewards.items():
             if name not in names:
                 known = nearest(name, names) if names else " 'rewards' is not a list with names."
                 problems.append((f"objective.{field}", f"there is no reward '{name}'.{known}"))
         if problems:
             raise InvalidFields(problems)
-        return self
-
-    @model_validator(mode="after")
-    def _one_reward_at_a_limit(self) -> RunConfig:
-        if isinstance(self.environment.at_limit, float) and self.rewards.names is not None:
-            text = "a number cannot stand for several rewards; expected graded or undecided"
-            raise InvalidFields([("environment.at_limit", text)])
         return self
 
     def evaluation_settings(self) -> SamplingSettings:

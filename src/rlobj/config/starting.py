@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import DynamicSampling, RunConfig
+from rlobj.config.run_config import CONFLICTS, DynamicSampling, RunConfig
 from rlobj.config.scores import require_scores
 from rlobj.rewards.function_worker import MAPPING
 
@@ -18,7 +18,7 @@ def refuse_senseless(config: RunConfig) -> None:
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
             a penalty with an advantage that refuses rewards below 0; or a column of a reward that
-            returns none.
+            returns none; or tools of the embedded policy.
     """
     objective, advantage = config.objective, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
@@ -28,6 +28,12 @@ def refuse_senseless(config: RunConfig) -> None:
             "responses of a prompt with one another. Expected at least 2, such as "
             "sampling.group_size=8; or an advantage that compares the whole batch: "
             "objective.advantage=batch_whitened"
+        )
+    if config.environment.tools and config.model.name is None:
+        raise ConfigError(
+            "environment.tools: the embedded policy has no chat template, in which calls are "
+            "written. Train another model (model=NAME), or let it ask its calculator: "
+            "data=calculator"
         )
     if "reward" in config.columns.values() and not config.rewards.targets:
         text = f"the reward {config.rewards.kind} returns none; set rewards.target=FILE.py:FUNCTION"
@@ -67,28 +73,17 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
 
 def doubts(config: RunConfig) -> list[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
-    rate, ahead = config.training.learning_rate, config.sampling.async_depth
     dynamic = config.sampling.dynamic or DynamicSampling()
     found = {
-        f"training.learning_rate={rate:g} is far above what trains a language model: an update "
-        f"moves each weight by about this much. Expected at most {HIGHEST_LEARNING_RATE:g}; 1e-6 "
-        "to 1e-5 is usual, and 1e-5 to 1e-3 with LoRA": rate > HIGHEST_LEARNING_RATE,
-        f"sampling.async_depth={ahead} without objective.mismatch: samples of older weights are "
-        "used without a correction; set objective.mismatch={kind: truncate}": (
-            ahead > 0 and config.objective.mismatch is None
-        ),
-        "sampling.dynamic.oversampling and allow_fewer have no effect without whole_batches=true": (
-            not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer)
-        ),
-        "sampling.dynamic has no effect: the objective learns from a score or from turns, also in "
-        "groups whose rewards are all equal": (
-            config.sampling.dynamic is not None and config.objective.scores_alone
-        ),
-        **{
-            f"scores.{name} is not computed: the objective does not read it": (
-                name not in config.objective.read_scores
-            )
-            for name in config.scores
-        },
+        "training.learning_rate": config.training.learning_rate > HIGHEST_LEARNING_RATE,
+        "sampling.async_depth": config.sampling.async_depth and config.objective.mismatch is None,
+        "sampling.dynamic.whole_batches": not dynamic.whole_batches
+        and (dynamic.oversampling != 1 or dynamic.allow_fewer),
+        "sampling.dynamic": config.sampling.dynamic and config.objective.scores_alone,
     }
-    return [text for text, holds in found.items() if holds]
+    texts = [CONFLICTS["doubted"][name] for name, holds in found.items() if holds]
+    told = [text.format(c=config, most=HIGHEST_LEARNING_RATE) for text in texts]
+    unread = [name for name in config.scores if name not in config.objective.read_scores]
+    return told + [
+        f"scores.{name} is not computed: the objective does not read it" for name in unread
+    ]

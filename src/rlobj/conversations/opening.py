@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.targets import import_target
+from rlobj.base.targets import PYTHON_OBJECT, import_target
 from rlobj.conversations.calculator import Calculator
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.driving import Conversations
@@ -90,15 +90,10 @@ def open_conversations(
     if settings.target is None and not tools:
         yield None
         return
-    if settings.target is not None and tools:
-        raise ConfigError(
-            f"environment.target={settings.target} and environment.tools both answer the policy: "
-            "give one. An environment can have tools of its own"
-        )
     if missing := [name for name in _SAMPLER if not hasattr(sampler, name)]:
         raise ConfigError(
-            f"{type(sampler).__name__}, the sampler, has no {', '.join(missing)}. Conversations need "
-            "them: rlobj.Sampler describes them"
+            f"{type(sampler).__name__}, the sampler, has no {', '.join(missing)}. Conversations "
+            "need them: rlobj.Sampler describes them"
         )
     with ExitStack() as stack:
         if settings.target is None:
@@ -116,6 +111,19 @@ def open_conversations(
         conversations = Conversations(sampler, made, speech, settings, context)
         stack.callback(conversations.close)
         yield conversations
+
+
+def check_named(settings: EnvironmentSettings) -> None:
+    """Check what settings name before a model is loaded; it imports the environment or the tools.
+
+    Raises:
+        ConfigError: there is no such environment or tool, or a tool cannot be described.
+    """
+    if settings.target is not None and not settings.target.startswith(PYTHON_OBJECT):
+        _named(settings.target)
+    tools = tuple(tool for tool in settings.tools if not tool.startswith(PYTHON_OBJECT))
+    with ToolPool(settings.model_copy(update={"tools": tools})) as pool:
+        pool.schemas()
 
 
 def _named(target: str) -> Callable[[], Environment]:

@@ -135,7 +135,7 @@ def _store(
     key, [sample] = keys[index], group
     if key not in samples.responses:
         length = len(sample.tokens)
-        said = (sample.text, length, sample.finish, [*map(described, sample.turns)])
+        said = (sample.text, length, sample.finish, tuple(map(described, sample.turns)))
         response = ResponseRecord(key[2], seeds[index], *said)
         samples.add({key: response})
         callback.sampled(key[0], 1 + samples.gather()[key[0]])

@@ -407,9 +407,10 @@ def _source_settings(name: str) -> dict[str, Any]:
     elif name not in {*BENCHMARKS, *NAMED_SOURCES}:
         return {"data": data}
     settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": reward}
-    if name in TASKS:  # a task has its own environment, or none
+    if name in TASKS:  # a task has its own environment with its stop strings, or none
         own = PROFILES[name].get("environment", {})
         settings["environment"] = {"target": None, "tools": [], **own}
+        settings |= {"sampling": {"stop": PROFILES[name]["sampling"]["stop"]}} if own else {}
     return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})
 
 

@@ -433,7 +433,8 @@ def _key(line: dict[str, Any]) -> Key:
 
 def _response(line: dict[str, Any]) -> tuple[Key, ResponseRecord]:
     key = _key(line)
-    return key, ResponseRecord(key[2], text=str(line.pop("response")), **line)
+    text, turns = str(line.pop("response")), tuple(line.pop("turns", ()))
+    return key, ResponseRecord(key[2], text=text, turns=turns, **line)
 
 
 def _grade(line: dict[str, Any]) -> tuple[Key, Graded]:

@@ -92,6 +92,8 @@ class Outcome:
             ends = [mean(part, key) for part in (first, last)]
             if None not in ends:
                 found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
+        if "turns/mean" in steps[-1]:
+            found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
         tokens = total(steps, "tokens/step")
         found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
@@ -127,6 +129,22 @@ def mean(lines: Sequence[Line], name: str) -> float | None:
     """The mean of a metric over the lines that have it; None if no line has."""
     values = [line[name] for line in lines if line.get(name) is not None]
     return math.fsum(values) / len(values) if values else None
+
+
+def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
+    """Calls of tools in two parts of a run, and the accuracy of responses with and without one."""
+    parts = first, last
+    counts = [(total(part, "tools/calls"), total(part, "response/count")) for part in parts]
+    ends = {
+        "calls per response": [calls / responses for calls, responses in counts],
+        "accuracy with a call": [mean(part, "tools/accuracy_with") for part in parts],
+        "accuracy without": [mean(part, "tools/accuracy_without") for part in parts],
+    }
+    return {
+        name: " → ".join("none" if value is None else f"{value:.3f}" for value in values)
+        for name, values in ends.items()
+        if values != [None, None]
+    }
 
 
 def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:

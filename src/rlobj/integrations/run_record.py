@@ -188,7 +188,7 @@ def observed_update(
 
 
 def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str, float]:
-    """Rewards, groups and lengths of the responses in the updates, each counted once.
+    """Rewards, groups, lengths and turns of the responses in the updates, each counted once.
 
     If the tables have no rewards, only lengths and counts. `tokens/step` counts a token once for
     each update that trains on it, as `tokens/dropped` and the record do.
@@ -201,8 +201,9 @@ def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str,
         [table.groups for table in tables],
         [table.lengths for table in tables],
         [table.reward().double() if known else table.lengths * torch.nan for table in tables],
+        [table.of_turns.bincount(minlength=len(table.lengths)) for table in tables],
     )
-    groups, lengths, rewards = (
+    groups, lengths, rewards, turns = (
         statistics.gather(torch.cat(column).cpu()[rows], comm)[0] for column in columns
     )
     every = [rewards[groups == group] for group in groups.unique()]
@@ -211,7 +212,9 @@ def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str,
     mean = decided.mean()
     tokens, count = float(lengths.sum()), len(rewards)
     trained = sum(int(each.plan.clauses.in_phase.sum()) for each in updates if each.plan.clauses)
+    by_turn = any(table.turn is not None for table in tables)
     counts = {
+        **({"turns/mean": float(turns.sum()) / max(count, 1)} if by_turn else {}),
         "response/count": float(count),
         "response/length_mean": tokens / max(count, 1),
         "tokens/sampled": tokens,

@@ -53,6 +53,10 @@ _ALONE = 10.0
 """Seconds after a deadline at which the process ends by itself: nobody has killed it."""
 WRONG = "wrong"
 """The reason of a call that returned something that is no reward."""
+TURNS = "turns"
+"""The column of a problem with the turns of a conversation about it, for graders: a list of dicts
+with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds`, `end` and `uses`: of
+each call the `name`, `error` and `seconds`. A function that cannot take it does not get it."""
 BEGUN = "begun"
 """The reason of what is told before the outcome, when a call of an `async` function begins."""
 
@@ -169,6 +173,8 @@ class Function:
 
     def _called(self, call: Call) -> Any:
         _, responses, answers, columns, seed = call
+        if TURNS in columns and self.refusal([(*columns,)]):  # a function for single turns
+            columns = {name: value for name, value in columns.items() if name != TURNS}
         if seed is not None:
             seed_generators(seed)
         if self._batched:

@@ -29,7 +29,7 @@ from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
-from rlobj.rewards.function_worker import ColumnValue
+from rlobj.rewards.function_worker import TURNS, ColumnValue
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -212,12 +212,6 @@ class Grader:
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; `responses[i]` is an answer to `problems[i]`."""
         raise NotImplementedError
-
-
-TURNS = "turns"
-"""The column of a problem with the turns of a conversation about it, for graders: a list of dicts
-with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds`, `end` and `uses`: of
-each call the `name`, `error` and `seconds`."""
 
 
 class Ungraded(Grader):

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.error import HTTPError
@@ -14,6 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from pydantic import Field
 
+from rlobj.base.batches import by_length
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import files_digest, located
 from rlobj.base.progress import beat, waiting
@@ -218,7 +219,7 @@ class _ModelGrader(Grader):
 
         model: Any = self._model
         values = [math.nan] * len(rows)
-        for batch in self._batches(rows):
+        for batch in by_length([*map(len, rows)], self._settings.batch_tokens):
             if (pad := self._text.pad_token_id) is None:  # an id that no sequence has
                 used = {token for i in batch for token in rows[i]}
                 pad = model.config.get_text_config().pad_token_id = min({*range(10**4)} - used)
@@ -231,17 +232,6 @@ class _ModelGrader(Grader):
                 values[i] = value
             beat()
         return values
-
-    def _batches(self, rows: Sequence[list[int]]) -> Iterator[list[int]]:
-        """Indices of sequences, by length."""
-        batch: list[int] = []
-        for i in sorted(range(len(rows)), key=lambda i: len(rows[i])):
-            if batch and (len(batch) + 1) * len(rows[i]) > self._settings.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
 
     def _served(self, rows: Sequence[list[int]]) -> list[float]:
         """The outputs of the classifier on the server."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rlobj.base.batches import by_length
 from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
 from rlobj.objectives.statistics import hash_keys
@@ -221,17 +222,9 @@ class TransformersSampler:
     def _batches(
         self, prompts: Sequence[Sequence[int]], count: int, max_tokens: int
     ) -> Iterator[list[int]]:
-        """Yield batches of rows (prompt index x count + sample index), sorted by prompt length."""
-        rows = sorted(range(len(prompts) * count), key=lambda row: len(prompts[row // count]))
-        batch: list[int] = []
-        for row in rows:
-            width = len(prompts[row // count]) + max_tokens
-            if batch and (len(batch) + 1) * width > self.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(row)
-        if batch:
-            yield batch
+        """Batches of rows (prompt index x count + sample index), sorted by prompt length."""
+        lengths = [len(prompt) + max_tokens for prompt in prompts for _ in range(count)]
+        return by_length(lengths, self.batch_tokens)
 
     def _respond(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.integrations.trl.rollout import Window, sequences
 from rlobj.records.observed import ObservedUpdate
+
+_LOGGED = {
+    "response/truncated": "completions/clipped_ratio",
+    "turns/at_turns": "rlobj/turns/at_turns",
+    "turns/at_tokens": "rlobj/turns/at_tokens",
+    "tools/calls": "tools/call_frequency",
+    "tools/errors": "tools/failure_frequency",
+}
 
 
 class RecordEvents(TrainerCallback):
@@ -75,14 +84,25 @@ class RecordEvents(TrainerCallback):
             return
         before = {**progress.state, "update": progress.state["update"] - 1}
         metrics = {**progress.window.metrics, "train/grad_norm": self.grad_norm}
-        if cut := trainer._metrics["train"].get("completions/clipped_ratio"):
-            metrics["response/truncated"] = cut[-1]
+        metrics |= self._of_rollouts(max(len(progress.window.rollouts), 1))
         found = record.update(_observed(progress.window, before), metrics)
         for name, value in found.items():
             if name not in metrics:
                 trainer._metrics["train"][f"rlobj/{name}"].append(value)
         if trainer._step % (args.steps_per_generation * trainer.num_iterations) == 0:
             self._end_step(record)
+
+    def _of_rollouts(self, count: int) -> dict[str, float]:
+        """What TRL logs of the last rollouts, as the record names it."""
+        logged, size = self._trainer._metrics["train"], self._trainer.args.generation_batch_size
+        last = {name: logged[key][-count:] for name, key in _LOGGED.items() if logged.get(key)}
+        found = {name: sum(values) / len(values) for name, values in last.items()}
+        if "tools/calls" in last:  # TRL has calls per response, and failures per call
+            calls = [frequency * size for frequency in last["tools/calls"]]
+            found["tools/calls"] = sum(calls)
+            found["tools/errors"] = sum(map(mul, calls, last["tools/errors"]))
+            found["response/truncated"] = found["turns/at_turns"] + found["turns/at_tokens"]
+        return found
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Record the last step, whose rollout may have more micro-batches than were trained on."""
@@ -133,6 +153,10 @@ def described(
         "output": {"samples_every": 0, **output},
         "seed": args.seed,
     }
+    if trainer.tools:
+        settings["environment"] = {"tools": [_object(x.__name__) for x in trainer.tools]}
+        if args.max_tool_calling_iterations is not None:
+            settings["environment"]["max_turns"] = args.max_tool_calling_iterations + 1
     if trainer.objective.needs.rewards:
         settings["rewards"] = [
             {"kind": "custom", "name": name, "weight": weight, "target": _object(name)}

@@ -171,10 +171,12 @@ class Rollouts(_Trainer):
         found: list[Tensor] = []
         entropies: list[Tensor] = []
         logged: dict[str, list[Any]] = {}
+        conversations: list[Any] = []
 
         def graded(*arguments: Any, **named: Any) -> Tensor:
             found.append(grade(*arguments, **named))
             logged.update(self._pending_extra_logs if self._own else {})
+            conversations.extend(arguments[2] if self.tools else ())
             return found[-1]
 
         def scored(model: Any, *arguments: Any, **named: Any) -> Any:
@@ -193,6 +195,8 @@ class Rollouts(_Trainer):
             known = "sampling_per_token_logps" in output
             error = None if known else ConfigError(say("no_logprobs", reader))
             agree(error, "sampling", self._comm)
+        if self.tools:
+            self._log_limits(conversations)
         progress.turns |= any_rank("tool_mask" in output, self._comm)
         output |= self._own_columns(inputs, logged, output["completion_ids"].device)
         for name, scorer in self._scores.items():
@@ -219,6 +223,22 @@ class Rollouts(_Trainer):
             progress.sampled |= dict(whole_rows(output))
             progress.rows += len(rewards)
         return output
+
+    def _log_limits(self, conversations: Sequence[Any]) -> None:
+        """Log the shares of conversations that end at a limit.
+
+        TRL says which of them end inside a turn. It does not count those that end with a call,
+        because they have no turns left or because the answer to the call does not fit.
+        """
+        pending = [each for each in conversations if each[-1].get("tool_calls")]
+        turns = [sum(x["role"] == "assistant" for x in each) for each in pending]
+        full = sum(count > self.max_tool_calling_iterations for count in turns)
+        counts = torch.tensor([full, len(pending), len(conversations)])
+        full, unanswered, total = self._comm.sum(counts).tolist()
+        logged = self._metrics["train" if self.model.training else "eval"]
+        cut = logged["completions/clipped_ratio"][-1] + (unanswered - full) / total
+        logged["rlobj/turns/at_turns"].append(full / total)
+        logged["rlobj/turns/at_tokens"].append(cut)
 
     def _own_columns(self, rows: Any, logged: Mapping[str, Any], device: Any) -> dict[str, Tensor]:
         """The columns of the user's own, [B]: of the data set, or logged by a reward function."""

@@ -20,7 +20,7 @@ from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
 from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
-from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, ServerSettings, check_extra
+from rlobj.samplers.vllm.settings import ARGUMENTS, WHOLE_PROMPTS, ServerSettings, check_extra
 
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
@@ -44,13 +44,6 @@ def kill_group(group: int) -> None:
                 process.send_signal(signal.SIGKILL)
 
 
-_OURS = (
-    *("host", "port", "middleware", "api_key", "root_path", "uds"),
-    *("api_server_count", "headless", "config"),
-)
-"""Arguments of a server that rlobj sets itself, or with which a sync would miss workers."""
-
-
 def command(
     model: str, host: str, port: int, dtype: str, arguments: Mapping[str, Any]
 ) -> list[str]:
@@ -66,7 +59,7 @@ def command(
     Raises:
         ConfigError: rlobj sets one of the arguments itself.
     """
-    check_extra(arguments, _OURS)
+    check_extra(arguments, ARGUMENTS["server"])
     given = {name.replace("-", "_"): value for name, value in arguments.items()}
     defaults: dict[str, Any] = {"max_model_len": "auto"}
     if vllm_on_cpu():

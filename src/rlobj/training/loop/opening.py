@@ -22,13 +22,14 @@ from urllib.parse import quote
 from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.base.files import refuse_links
 from rlobj.base.targets import PYTHON_OBJECT, import_target
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.opening import open_conversations
+from rlobj.conversations.opening import check_named, open_conversations
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source, source_names
@@ -64,29 +65,8 @@ from rlobj.training.trackers import open_trackers, require_trackers
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS = {
-    "model": "model.name",
-    "data": "data.source",
-    "eval_on": "data.test",
-    "reward": "rewards.target",
-    "sampler": "sampling.engine",
-    "environment": "environment.target",
-    "tools": "environment.tools",
-}
-"""The setting that names each argument, or records that it was an object."""
-
-_ROWS = "a name, a path, or an iterable of dicts"
-_EXPECTED = {
-    "model": "a hub id, a folder, or a transformers model",
-    "tokenizer": "a transformers tokenizer",
-    "data": _ROWS,
-    "eval_on": _ROWS,
-    "reward": "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of functions, "
-    "or a list of mappings with 'name'",
-    "sampler": "transformers, vllm, vllm-server, or an rlobj.Sampler: it has no ",
-    "environment": "a name, 'file.py:Class', or a class or function that makes an environment",
-    "tools": "a list of names and functions",
-}
+_INPUTS: dict[str, dict[str, str]] = packaged_table("rlobj.training.loop", "inputs.yaml")
+_SETTINGS = {name: about["setting"] for name, about in _INPUTS.items() if "setting" in about}
 _SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
 """The members of a `Sampler` that training uses without conversations."""
 
@@ -145,9 +125,9 @@ class CallerInputs:
         }
         for name in [*local, *(["tokenizer"] if "model" in local else [])]:
             if not fits[name]:
-                kind, lacks = type(getattr(self, name)).__name__, ", ".join(missing)
-                lacks = lacks if name == "sampler" else ""
-                raise ConfigError(f"{name} is a {kind}; expected {_EXPECTED[name]}{lacks}")
+                kind, expected = type(getattr(self, name)).__name__, _INPUTS[name]["expected"]
+                lacks = f": it has no {', '.join(missing)}" if name == "sampler" else ""
+                raise ConfigError(f"{name} is a {kind}; expected {expected}{lacks}")
 
     def layers(self) -> list[Layer]:
         """The settings that name the arguments, one layer an argument."""
@@ -285,6 +265,7 @@ def open_trainer(
             config = settled(config, choices)
             train, test, note = _problems(config, inputs)
             OwnColumns(config).check(train)
+            check_named(config.environment)
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
         with together(comm, "checking the reward"):
@@ -311,9 +292,8 @@ def open_trainer(
         learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
         with together(comm, "opening the sampler"):
-            sampler = inputs.passed("sampler")
-            if sampler is None:
-                sampler = _sampler(config, policy, parallel, initial, run)
+            sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial, run)
+            if sampler is not inputs.sampler:
                 stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, stack)
         trainer = Trainer(
