@@ -45,13 +45,12 @@ def rollout_metrics(
     def mean(name: str, over: str = "responses") -> float:
         return whole[name] / whole[over] if whole[over] else math.nan
 
-    known = whole["judged"]
-    whole["judged"] += whole["cut"]  # where an environment says what is right
+    judged = whole["judged"] and whole["judged"] + whole["cut"]  # an environment says what is right
     reward = mean("reward", "decided")
     return {
         "reward/mean": reward,
         "reward/std": math.sqrt(max(mean("reward_square", "decided") - reward * reward, 0.0)),
-        **({"reward/accuracy": mean("right", "judged")} if known else {}),
+        **({"reward/accuracy": whole["right"] / judged} if judged else {}),
         "reward/undecided": whole["undecided"],
         "reward/undecided_share": mean("undecided"),
         "reward/no_answer_share": mean("no_answer"),
