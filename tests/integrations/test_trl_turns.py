@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import re
+import sys
 from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from chats import chat_tokenizer
 from datasets import Dataset
-from integrations.trl_runs import Gradients, GRPOConfig, GRPOTrainer, config, off, planned
+from integrations.trl_runs import (
+    Gradients,
+    GRPOConfig,
+    GRPOTrainer,
+    completions,
+    config,
+    off,
+    planned,
+)
+from integrations.trl_runs import trainer as plain_trainer
 from runs import metrics
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -235,6 +246,40 @@ def test_conversations_that_end_at_a_limit_are_counted(
     assert evidence in found.evidence
 
 
+def test_a_rollout_without_a_mask_has_one_turn_beside_one_with_a_mask(tmp_path: Path) -> None:
+    """Both are in one update; of the second one, every third token is a tool's."""
+
+    def sometimes(prompts: Any, one: Any) -> dict[str, Any]:
+        found = completions(prompts, one)
+        masks = [[int(i % 3 != 2) for i in range(len(ids))] for ids in found["completion_ids"]]
+        return {**found, **({"env_mask": masks} if one._progress.rows else {})}
+
+    args = config(tmp_path, max_steps=1, steps_per_generation=2)
+    named = {"objective": "grpo", "rollout_func": sometimes, **RECORD}
+    plain_trainer(ObjectiveTrainer, args, **named).train()
+    [update] = read_tables(tmp_path / "_rlobj")
+    table = update.table
+    assert table.ids is not None
+    first = table.spread(table.ids < 16)
+    assert not table.turn_numbers[first].any()
+    assert torch.equal(table.turn_numbers[~first], table.positions[~first] // 2)
+
+
+SHARED = {"objective": BY_TURN, "reward_funcs": decided, "max_tool_calling_iterations": 1, **RECORD}
+
+
+def test_two_processes_count_and_compare_all_conversations(tmp_path: Path) -> None:
+    trainer(ObjectiveTrainer, tmp_path / "one", **SHARED).train()
+    words = [__file__, tmp_path / "two"]
+    forked.run_ranks(words, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
+    [one], [two] = (metrics(tmp_path / name / "_rlobj") for name in ("one", "two"))
+    counted = [name for name in one if name.startswith(("turns/", "tools/", "response/"))]
+    assert len(counted) >= 7
+    assert {name: two[name] for name in counted} == {name: one[name] for name in counted}
+    assert two["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-6)
+    assert one["train/grad_norm"] > 1e-3
+
+
 def test_a_frozen_model_scores_the_policys_tokens_of_a_conversation(tmp_path: Path) -> None:
     """It reads the tools' answers: the policy's own weights give the policy's log-probs."""
     teacher, tokenizer = tmp_path / "teacher", chat_tokenizer("qwen3_instruct_2507")
@@ -247,3 +292,7 @@ def test_a_frozen_model_scores_the_policys_tokens_of_a_conversation(tmp_path: Pa
     found, expected = update.table.columns["teacher_logprob"], update.table.logprobs
     torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=0)
     assert expected.std() > 0.1
+
+
+if __name__ == "__main__":  # one of two processes
+    trainer(ObjectiveTrainer, Path(sys.argv[1]), gradient_accumulation_steps=2, **SHARED).train()
