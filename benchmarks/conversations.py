@@ -9,8 +9,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from statistics import NormalDist, median
 from typing import Any
@@ -97,11 +98,11 @@ def answer(**question: Any) -> Any:
 # Rollouts.
 
 
-def slept(seed: int, problem: int, number: int, turn: int) -> float:
+def slept(problem: int, number: int, turn: int) -> float:
     """Seconds that a slow tool sleeps: lognormal, p50 0.01 and p99 2."""
     from rlobj.samplers.types import derive_seed
 
-    chance = (derive_seed("sleep", seed, problem, number, turn) + 0.5) / 2**62
+    chance = (derive_seed("sleep", problem, number, turn) + 0.5) / 2**62
     sigma = math.log(2 / 0.01) / NormalDist().inv_cdf(0.99)
     return min(LONGEST, 0.01 * math.exp(sigma * NormalDist().inv_cdf(chance)))
 
@@ -112,7 +113,6 @@ class Others:
 
     turns: int
     slow: bool
-    count: int
     ends: list[float] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ class Answers:
         from rlobj.conversations import Turn
 
         if self.others.slow:
-            await asyncio.sleep(slept(0, *self.place, self.turn))
+            await asyncio.sleep(slept(*self.place, self.turn))
         self.turn += 1
         done = self.turn == self.others.turns
         if done:
@@ -166,58 +166,63 @@ class Cut:
 
 def rollouts(engine: str, rounds: int, problems: int, count: int, size: int) -> dict[str, Any]:
     """The arms of an engine, one after another in each round."""
-    from rlobj.conversations import EnvironmentSettings
-    from rlobj.conversations.opening import open_conversations
-    from rlobj.data import Problem
-    from rlobj.models.embedded import build_tokenizer
-    from rlobj.samplers import SamplingSettings
-
-    tokenizer, whole = build_tokenizer(), TURNS * size
-    asked = [Problem(str(n), f"{n % 10}+{n // 10}=", "") for n in range(problems)]
-    seeds, settings = range(problems), SamplingSettings(max_tokens=whole + 1)
     arms = {"one turn": (0, False), "a conversation of one turn": (1, False)}
     arms |= {"instant tool": (TURNS, False), "slow tool": (TURNS, True)}
-
-    def hold(sampler: Any, turns: int, slow: bool) -> dict[str, float]:
-        others = Others(turns, slow, count)
-        began = time.monotonic()
-        if turns:
-            with open_conversations(
-                EnvironmentSettings(target="given"),
-                Cut(sampler, whole // turns),  # type: ignore[arg-type]
-                *(tokenizer, None, lambda problem: problem.prompt),
-                given=others,
-            ) as conversations:
-                given: dict[str, Any] = {"count": count, "settings": settings, "seeds": seeds}
-                found = conversations.sample(asked, **given)
-        else:
-            prompts = [tokenizer(each.prompt).input_ids for each in asked]
-            short = settings.model_copy(update={"max_tokens": whole})
-            found = sampler.sample(prompts, count=count, settings=short, seeds=seeds)
-        tokens = sum(len(sample.tokens) for group in found for sample in group)
-        assert tokens == problems * count * whole
-        ends = sorted(others.ends)
-        most = {"most": ends[int(0.9 * len(ends))] - began} if turns else {}
-        return {"wall": time.monotonic() - began, "tokens": tokens, **most}
-
     result: dict[str, Any] = {"engine": engine, **{arm: [] for arm in arms}}
-    with opened(engine) as (sampler, processes):
-        hold(sampler, TURNS, False)
+    with opened(engine) as sampler:
+        hold(sampler, problems, count, size, (TURNS, False))
         for _ in range(rounds):
-            for arm, (turns, slow) in arms.items():
-                before = cpu_of(processes)
-                found = hold(sampler, turns, slow)
-                found |= {"cpu": cpu_of(processes) - before, "load": os.getloadavg()[0]}
-                if slow:
+            for arm, kind in arms.items():
+                before = cpu_seconds()
+                found = hold(sampler, problems, count, size, kind)
+                found |= {"cpu": cpu_seconds() - before, "load": os.getloadavg()[0]}
+                if arm == "slow tool":
                     found["least"] = least(problems, count, together=engine == "transformers")
                 result[arm].append(found)
     return result
 
 
+def hold(
+    sampler: Any, problems: int, count: int, size: int, kind: tuple[int, bool]
+) -> dict[str, float]:
+    """One rollout of `kind`: the turns of its conversations, 0 = none, and whether tools are slow.
+
+    `size` is a quarter of the policy's tokens of each response.
+    """
+    from rlobj.conversations import EnvironmentSettings
+    from rlobj.conversations.opening import open_conversations
+    from rlobj.data import Problem
+    from rlobj.samplers import SamplingSettings
+
+    tokenizer, whole, (turns, slow) = sampler.tokenizer, TURNS * size, kind
+    asked = [Problem(str(n), f"{n % 10}+{n // 10}=", "") for n in range(problems)]
+    given: dict[str, Any] = {"count": count, "seeds": range(problems)}
+    others, began = Others(turns, slow), time.monotonic()
+    if turns:
+        shorter: Any = Cut(sampler, whole // turns)
+        with open_conversations(
+            *(EnvironmentSettings(target="given"), shorter, tokenizer, None),
+            lambda problem: problem.prompt,
+            given=others,
+        ) as conversations:
+            assert conversations is not None
+            settings = SamplingSettings(max_tokens=whole + 1)
+            found = conversations.sample(asked, settings=settings, **given)
+    else:
+        prompts = [tokenizer(each.prompt).input_ids for each in asked]
+        found = sampler.sample(prompts, settings=SamplingSettings(max_tokens=whole), **given)
+    wall = time.monotonic() - began
+    tokens = sum(len(sample.tokens) for group in found for sample in group)
+    assert tokens == problems * count * whole
+    ends = sorted(others.ends)
+    most = {"most": ends[int(0.9 * len(ends))] - began} if turns else {}
+    return {"wall": wall, "tokens": tokens, **most}
+
+
 def least(problems: int, count: int, together: bool) -> float:
     """Seconds that an engine waits for tools at least; `together`: all wait for the slowest."""
     sleeps = [
-        [slept(0, problem, number, turn) for turn in range(TURNS)]
+        [slept(problem, number, turn) for turn in range(TURNS)]
         for problem in range(problems)
         for number in range(count)
     ]
@@ -226,42 +231,48 @@ def least(problems: int, count: int, together: bool) -> float:
     return max(map(sum, sleeps))
 
 
-def cpu_of(processes: Sequence[Any]) -> float:
-    """CPU seconds so far of processes and all below them."""
-    every = [each for top in processes for each in (top, *top.children(recursive=True))]
-    return sum(sum(each.cpu_times()[:2]) for each in {each.pid: each for each in every}.values())
+def cpu_seconds() -> float:
+    """CPU seconds of this process and all below it, also of those that have ended."""
+    import psutil
+
+    here = psutil.Process()
+    return sum(sum(each.cpu_times()[:4]) for each in (here, *here.children(recursive=True)))
 
 
 @contextlib.contextmanager
-def opened(engine: str) -> Iterator[tuple[Any, list[Any]]]:
-    """A sampler of a tiny policy that never ends a response, and the processes that it works in."""
-    import psutil
+def opened(engine: str) -> Iterator[Any]:
+    """A sampler of a tiny policy that never ends a response."""
     import torch
 
     from rlobj.base.files import free_port
+    from rlobj.models.embedded import build_tokenizer
     from rlobj.samplers.transformers import TransformersSampler
-    from rlobj.samplers.vllm import Server, ServerSettings, VllmSampler, VllmServerSampler
-    from rlobj.samplers.vllm import VllmSettings as Settings
+    from rlobj.samplers.vllm import (
+        Server,
+        ServerSettings,
+        VllmSampler,
+        VllmServerSampler,
+        VllmSettings,
+    )
 
     sys.path.append(str(ROOT / "tests"))
-    from vllm_tools import build_tokenizer, save_policy
-
+    save_policy = import_module("vllm_tools").save_policy
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        model, tokenizer, here = save_policy(Path(folder), tied=True), build_tokenizer(), [psutil.Process()]
-        tokenizer.eos_token = None
-        model.generation_config.eos_token_id = None
+        model, tokenizer = save_policy(Path(folder), tied=True), build_tokenizer()
+        tokenizer.eos_token = model.generation_config.eos_token_id = None
+        given: dict[str, Any] = {"eos": []}
         if engine == "transformers":
             sampler: Any = TransformersSampler(model, tokenizer)
         elif engine == "vllm":
-            given: dict[str, Any] = {"eos": [], "settings": Settings(), "dtype": torch.float32}
+            given |= {"settings": VllmSettings(), "dtype": torch.float32}
             sampler = VllmSampler(folder, tokenizer, **given)
         else:
             started = stack.enter_context(Server(folder, port=free_port(), dtype="float32"))
             started.wait(600)
-            reached = ServerSettings(url=started.url)
-            sampler = VllmServerSampler(reached, tokenizer, eos=[], model_config=model.config)
+            given["model_config"] = model.config
+            sampler = VllmServerSampler(ServerSettings(url=started.url), tokenizer, **given)
         with contextlib.closing(sampler):
-            yield sampler, here
+            yield sampler
 
 
 # Tools.
@@ -292,7 +303,10 @@ def tools(calls: int, rounds: int) -> list[dict[str, Any]]:
         for name, (tool, arguments, number) in asked.items():
             for workers in (1, 4):
                 found = [called(tool, arguments, number, workers) for _ in range(rounds)]
-                row: dict[str, Any] = {"engine": name, "arm": f"{workers} workers".replace("1 workers", "1 worker")}
+                row: dict[str, Any] = {
+                    "engine": name,
+                    "arm": f"workers: {workers}",
+                }
                 row |= {key: median(each[key] for each in found) for key in found[0]}
                 rows.append({**row, "rounds": found})
     return rows
@@ -300,32 +314,23 @@ def tools(calls: int, rounds: int) -> list[dict[str, Any]]:
 
 def called(tool: str, arguments: dict[str, Any], number: int, workers: int) -> dict[str, float]:
     """The rates of calls of a tool."""
-    import psutil
-
     from rlobj.conversations import EnvironmentSettings
     from rlobj.conversations.pool import ToolPool
 
-    here = [psutil.Process()]
-    name = tool.rpartition(":")[2]
-
     async def many(pool: ToolPool, count: int) -> None:
+        name = tool.rpartition(":")[2]
         found = await asyncio.gather(*(pool.call(name, arguments) for _ in range(count)))
         assert not any(each.error for each in found), found[0]
 
-    async def measured(pool: ToolPool) -> tuple[float, float]:
+    async def measured(pool: ToolPool) -> dict[str, float]:
         await many(pool, 4 * workers)
-        # The CPU seconds of processes that have ended are those of the workers that waited for them.
-        before, began = spent(here), time.monotonic()
+        before, began = cpu_seconds(), time.monotonic()
         await many(pool, number)
-        return time.monotonic() - began, spent(here) - before
-
-    def spent(processes: Sequence[Any]) -> float:
-        every = [each for top in processes for each in (top, *top.children(recursive=True))]
-        return sum(sum(each.cpu_times()[:4]) for each in every)
+        wall, cpu = time.monotonic() - began, cpu_seconds() - before
+        return {"rate": number / wall, "cpu_rate": number / cpu, "wall": wall}
 
     with ToolPool(EnvironmentSettings(tools=(tool,), workers=workers)) as pool:
-        wall, cpu = asyncio.run(measured(pool))
-    return {"rate": number / wall, "cpu_rate": number / cpu, "wall": wall, "load": os.getloadavg()[0]}
+        return asyncio.run(measured(pool)) | {"load": os.getloadavg()[0]}
 
 
 if __name__ == "__main__":

@@ -305,6 +305,16 @@ def test_a_chat_template_without_tools_is_refused_when_a_run_opens():
         Rendering(chat_tokenizer("gemma"), Chat(), ToolPool(SETTINGS, [add]).schemas())
 
 
+def test_a_sampler_without_turns_is_refused_with_what_it_lacks():
+    class Old:
+        """Has no turns."""
+
+    sampler: Any = Old()
+    opened = open_conversations(SETTINGS, sampler, TOKENIZER, Chat(), str, tools=[add])
+    with pytest.raises(ConfigError, match=r"^Old, the sampler, has no version, context, stream"):
+        opened.__enter__()
+
+
 @pytest.mark.slow
 def test_the_policy_reads_what_it_reads_in_trl():
     from trl.chat_template_utils import add_response_schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import subprocess
@@ -14,10 +15,12 @@ from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.base.files import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
+from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, connection
 from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.colocated import random_states_kept
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
+from rlobj.samplers.vllm.work import Work
 
 # Versions.
 
@@ -159,3 +162,35 @@ def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(monkeypatch):
     finally:
         server.stop()
     assert not server.alive()
+
+
+def test_a_request_that_comes_wakes_one_of_those_that_wait_and_its_body_is_not_kept():
+    class Counted(Feed[Any]):
+        takes = 0
+
+        def take(self, **how: Any) -> Any:
+            self.takes += 1
+            return super().take(**how)
+
+    feed, found = Counted(), list[int]()
+    work = Work(feed)
+
+    async def slot() -> None:
+        while (number := await work.next()) is not None:
+            found.append(work.bodies[number]["prompt"])
+            work.settle(number)
+
+    async def all_slots() -> None:
+        work.begin()
+        slots = [asyncio.create_task(slot()) for _ in range(64)]
+        for number in range(50):
+            await asyncio.sleep(0.001)
+            feed.put({"prompt": number})
+        feed.close()
+        await asyncio.gather(*slots)
+
+    asyncio.run(all_slots())
+    assert found == [*range(50)]
+    assert feed.takes < 4 * (64 + 50)  # all 64 at each request: 3,200
+    assert not work.left
+    assert not any(work.bodies)

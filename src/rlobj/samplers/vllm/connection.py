@@ -545,7 +545,7 @@ class Fleet:
                 except BaseException:
                     work.again(index)
                     raise
-                work.left.discard(index)
+                work.settle(index)
                 arrived(index, answer)
 
         await asyncio.gather(*map(serve, nodes))

@@ -14,7 +14,8 @@ class Work:
 
     Attributes:
         feed: where they come from.
-        bodies: those that have come.
+        bodies: those that have come; empty when they are answered, as each turn of a conversation
+            has all that was said.
         left: the numbers of those that are not answered.
         open: more may come.
     """
@@ -33,13 +34,18 @@ class Work:
     def begin(self) -> None:
         """Begin in this event loop with all requests that are left."""
         self._queue, loop = deque(sorted(self.left)), asyncio.get_running_loop()
-        self._came = asyncio.Event()
-        self.feed.woken = lambda: loop.call_soon_threadsafe(self._came.set)
+        self._came = asyncio.Semaphore(0)  # a change wakes one of those that wait
+        self.feed.woken = lambda: loop.call_soon_threadsafe(self._came.release)
 
     def again(self, number: int) -> None:
         """Put a request back that a server did not answer."""
         self._queue.append(number)
-        self._came.set()
+        self._came.release()
+
+    def settle(self, number: int) -> None:
+        """Note that a request is answered."""
+        self.left.discard(number)
+        self.bodies[number] = {}
 
     def refill(self) -> None:
         """Take what has come."""
@@ -57,7 +63,6 @@ class Work:
             if self._queue:
                 return self._queue.popleft()
             if not self.open:
-                self._came.set()  # the others that wait end, too
+                self._came.release()  # the others that wait end, too
                 return None
-            self._came.clear()
-            await self._came.wait()
+            await self._came.acquire()

@@ -67,8 +67,8 @@ logger = logging.getLogger(__name__)
 
 _INPUTS: dict[str, dict[str, str]] = packaged_table("rlobj.training.loop", "inputs.yaml")
 _SETTINGS = {name: about["setting"] for name, about in _INPUTS.items() if "setting" in about}
-_SAMPLER = ("dtype", "version", "context", "sample", "stream", "sync", "received", "sleep", "close")
-"""The members of a `Sampler` that training uses."""
+_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
+"""The members of a `Sampler` that training uses without conversations."""
 
 
 @dataclass(frozen=True)
