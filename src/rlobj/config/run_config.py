@@ -33,6 +33,7 @@ from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import UNFITTED, ServerSettings, VllmSettings
 
 CONFLICTS: dict[str, dict[str, str]] = packaged_table("rlobj.config", "conflicts.yaml")
+"""Settings that do not fit the others: refused, doubted or senseless; setting -> what is wrong."""
 
 
 class DynamicSampling(Model):

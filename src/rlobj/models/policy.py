@@ -196,11 +196,7 @@ class Policy:
 
 
 def load_policy(
-    config: ModelConfig,
-    data: DataConfig,
-    source: str,
-    adapter: Path | None = None,
-    **placing: Any,
+    config: ModelConfig, data: DataConfig, source: str, adapter: Path | None = None, **placing: Any
 ) -> Policy:
     """Load the model and its tokenizer from a hub id or a folder.
 

@@ -134,6 +134,7 @@ def classifier_parameters(name: str) -> int | None:
 
 
 KINDS: dict[str, dict[str, float]] = packaged_table("rlobj.training", "gpus.yaml")
+"""GPU -> memory in GiB, flops a second in bfloat16, and bandwidth in bytes a second."""
 
 
 @dataclass(frozen=True)

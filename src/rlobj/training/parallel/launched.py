@@ -14,6 +14,7 @@ from rlobj.config.layers import flattened
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 _OTHERS: list[str] = packaged_table("rlobj.training.parallel", "accelerate.yaml")
+"""Variables that no setting follows, the first one without ZeRO 2 or 3."""
 _OFFLOAD = _OTHERS[0]
 _NOTHING = ("", "0", "1", "no", "none", "false", "auto")
 """Values that ask for nothing."""
