@@ -32,8 +32,8 @@ READING = (
     "One turn, and conversations of four turns with as many tokens of the policy; an observation "
     "of 8 tokens follows a turn. Each arm ran once in each round, one after another, in a process "
     "with one thread, on a machine that others used; the server's engine is a process of its own. "
-    "CPU seconds are those of all processes. 'over': the median over the rounds of the wall time, "
-    "over that of one turn drawn by `Sampler.sample`. The slow tool sleeps for a time with p50 "
+    "CPU seconds are those of all processes; `own` in the JSON file are those of the sampler's. "
+    "'over': the median over the rounds of the wall time, over that of one turn drawn by `Sampler.sample`. The slow tool sleeps for a time with p50 "
     "10 ms and p99 2 s (lognormal, at most 5 s, the same in each arm and round). '90%': seconds "
     "until so many conversations had ended. 'least': the longest time that a conversation's tool "
     "sleeps in all; for the engine that waits for all conversations, the longest sleep of each "
@@ -173,9 +173,10 @@ def rollouts(engine: str, rounds: int, problems: int, count: int, size: int) -> 
         hold(sampler, problems, count, size, (TURNS, False))
         for _ in range(rounds):
             for arm, kind in arms.items():
-                before = cpu_seconds()
+                before, own = cpu_seconds(), time.process_time()
                 found = hold(sampler, problems, count, size, kind)
-                found |= {"cpu": cpu_seconds() - before, "load": os.getloadavg()[0]}
+                found |= {"cpu": cpu_seconds() - before, "own": time.process_time() - own}
+                found["load"] = os.getloadavg()[0]
                 if arm == "slow tool":
                     found["least"] = least(problems, count, together=engine == "transformers")
                 result[arm].append(found)
