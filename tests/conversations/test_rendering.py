@@ -234,6 +234,12 @@ def test_contents_are_concatenated_without_a_chat_template():
     assert tokenizer.eos_token_id not in forged
 
 
+def test_a_role_that_the_template_does_not_write_is_named():
+    made = rendering("qwen3", ())
+    with pytest.raises(ConfigError, match="does not write messages of the role 'function'"):
+        made.after([user("seen"), {"role": "function", "content": "not seen"}])
+
+
 def test_a_message_that_the_template_refuses_is_an_error_that_says_why():
     with pytest.raises(ConfigError, match="Conversation roles must alternate"):
         rendering("gemma", ()).after([user("1"), user("2")])

@@ -78,9 +78,9 @@ def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any
 def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before: str) -> str:
     """What rollouts on disk depend on: three words.
 
-    The first word stands for the settings of sampling and grading and for the files of rewards, the
-    second one for the settings of sampling, grading and updates, and the third one also for what
-    they were before.
+    The first word stands for the settings of sampling and grading and for the files of rewards and
+    tools, the second one for the settings of sampling, grading and updates, and the third one also
+    for what they were before.
 
     Args:
         settings: of the run.
@@ -105,8 +105,8 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
 
 
 def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the files that rewards and columns are read from, by their names."""
-    named = named_code({name: settings[name] for name in ("rewards", "columns")})
+    """The digests of the files of rewards, columns, environments and tools, by their names."""
+    named = named_code({name: settings[name] for name in ("rewards", "columns", "environment")})
     files = [Path(target.rpartition(":")[0]).expanduser() for target in named]
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()

@@ -9,6 +9,7 @@ conversation when it is known, so that a slow tool holds up its own conversation
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import logging
@@ -110,11 +111,18 @@ class Conversations:
         limits = [each for each in (context, sampler.context) if each is not None]
         self._context = min(limits, default=None)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._warned: set[str] = set()
+
+    def _run(self) -> None:
+        while not self._ended:  # the user's code may stop the loop, or exit in a task of its own
+            with contextlib.suppress(BaseException):
+                self._loop.run_forever()
 
     def close(self) -> None:
         """End the event loop."""
+        self._ended = True
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -180,7 +188,10 @@ class Conversations:
             work.result()
         except BaseExceptionGroup as failed:
             raise _first(failed) from None
-        return [[each for each in group if each is not None] for group in groups]
+        found = [[each for each in group if each is not None] for group in groups]
+        if any(len(group) < count for group in found):
+            raise RunError("a conversation was cancelled from outside of its environment")
+        return found
 
     def _arrived(self, request: Request, sample: Sample) -> None:
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
@@ -209,8 +220,8 @@ class Conversations:
                     environment = self._opened()
                     restore(environment, kept[number]["state"])
                 kept = ()
-                if hasattr(environment, "seed"):
-                    environment.seed = derive_seed(*key, "tools", number)
+                if hasattr(environment, "conversation_seed"):
+                    environment.conversation_seed = derive_seed(*key, "tools", number)
                 turn = await self._answered(environment, spoken, sample, left)
                 more = {"turn": packed_turn(turn), "tokens": written}
                 self._keep(call, key, spoken, said, more, environment)
@@ -244,7 +255,8 @@ class Conversations:
         if self._context is not None and len(ids) >= self._context:
             raise ConfigError(
                 f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no room"
-                f" for a turn: a conversation has at most {self._context}. Leave out long prompts"
+                f" for a turn: a conversation has at most {self._context}. Set sampling.context "
+                "higher if the engine allows it, or data.max_prompt_tokens lower"
             )
         return _Spoken(array("i", ids), messages)
 
@@ -262,7 +274,10 @@ class Conversations:
                 f"{name}.reset failed on problem {problem.id!r}: {type(error).__name__}: "
                 f"{shown(error, str)}"
             ) from error
-        return None if said is None else checked_messages(said, f"{name}.reset returned")
+        said = None if said is None else checked_messages(said, f"{name}.reset returned")
+        if said == []:
+            raise RunError(f"{name}.reset returned no message; expected None, or some messages")
+        return said
 
     async def _drawn(
         self, call: _Call, spoken: _Spoken, key: Key, place: _Place
@@ -305,13 +320,15 @@ class Conversations:
             )
             if isinstance(answer, str):
                 return replace(turn, uses=(ToolUse("step", answer),), end="broken")
-            turn = self._heard(spoken, turn, checked_turn(answer, _name(environment)), sample, left)
-        finish = getattr(environment, "finish", None)
-        if finish is not None and turn.end in LIMITS:
-            rest = await self._asked(finish, environment=environment)
+            answer = checked_turn(answer, f"{_name(environment)}.step")
+            turn = self._heard(spoken, turn, answer, sample, left)
+        more = getattr(environment, "reward_at_limit", None)
+        if callable(more) and turn.end in LIMITS:
+            rest = await self._asked(more, environment=environment)
             if isinstance(rest, str):
-                return replace(turn, uses=(*turn.uses, ToolUse("finish", rest)), end="broken")
-            rest = checked_turn(Turn(reward=rest), _name(environment))
+                uses = (*turn.uses, ToolUse("reward_at_limit", rest))
+                return replace(turn, uses=uses, end="broken")
+            rest = checked_turn(Turn(reward=rest), f"{_name(environment)}.reward_at_limit")
             turn = replace(turn, reward=turn.reward + rest.reward)
         return turn
 
@@ -324,15 +341,13 @@ class Conversations:
         left: tuple[int, int | None],
     ) -> TurnRecord:
         """The turn with an answer, and why the conversation ends, if it does."""
-        heard = answer.observation
-        if isinstance(heard, str):
-            heard = [{"role": "user", "content": heard}] if heard else []
+        heard = [*answer.observation]
         turn = replace(
             turn,
-            observation="\n".join(str(each["content"]) for each in heard),
-            reward=float(answer.reward),
+            observation="\n".join(each["content"] for each in heard),
+            reward=answer.reward,
             correct=answer.correct,
-            uses=tuple(answer.uses),
+            uses=answer.uses,
         )
         if answer.done:
             return replace(turn, end="done")
@@ -367,7 +382,8 @@ class Conversations:
 
 
 def _name(environment: Environment) -> str:
-    return type(environment).__name__
+    made = getattr(environment, "made", environment)  # the user's own object
+    return type(made).__name__
 
 
 @dataclass(frozen=True)
@@ -389,10 +405,37 @@ async def called(function: Callable[..., Any], *arguments: Any, deadline: float 
         Exception: of the function.
     """
     async with asyncio.timeout(deadline):
-        if inspect.iscoroutinefunction(function):
-            return await function(*arguments)
-        result = await asyncio.wrap_future(DaemonThreads().submit(function, *arguments))
-        return await result if inspect.isawaitable(result) else result
+        try:
+            if inspect.iscoroutinefunction(function):
+                return await function(*arguments)
+            work = DaemonThreads().submit(_caught, function, *arguments)
+            result = await asyncio.wrap_future(work)
+            if not isinstance(result, _Raised):
+                return await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # the deadline, or the end of the call
+                raise
+            result = _Raised(error)
+        except BaseException as error:
+            result = _Raised(error)
+        error = result.error
+        plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        raise error if plain else RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """What a function raised: `SystemExit`, `StopIteration` and others would end the event loop."""
+
+    error: BaseException
+
+
+def _caught(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        return _Raised(error)
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:
@@ -412,8 +455,8 @@ def state_of(environment: Any) -> Any:
     It is what its method `state` returns, or else its attributes, where they are plain data.
     """
     try:
-        own = getattr(environment, "state", None)
-        found = own() if callable(own) else dict(vars(environment))
+        own = _own_state(environment)
+        found = own.state() if own else dict(vars(environment))
         text = json.dumps(found, allow_nan=False)
         return found if json.loads(text) == found else None
     except Exception:
@@ -422,8 +465,14 @@ def state_of(environment: Any) -> Any:
 
 def restore(environment: Any, state: Any) -> None:
     """Give an environment what `state_of` returned."""
-    own = getattr(environment, "restore", None)
-    if callable(own):
-        own(state)
+    own = _own_state(environment)
+    if own:
+        own.restore(state)
     else:
         vars(environment).update(state)
+
+
+def _own_state(environment: Any) -> Any:
+    """The environment, if it has both methods."""
+    methods = (getattr(environment, name, None) for name in ("state", "restore"))
+    return environment if all(map(callable, methods)) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from collections.abc import Awaitable, Mapping, Sequence
@@ -90,8 +91,8 @@ class Environment(Protocol):
 
     Methods are plain or `async`. If all attributes of an object are plain data (numbers, texts,
     lists, dicts with text keys), a run that was killed restores them. Other objects may define
-    `state() -> data` and `restore(data)`. If an object has the attribute `seed`, it is set before
-    each step. If it has a method `finish() -> float`, this returns the rest of the reward of a
+    `state() -> data` and `restore(data)`. If an object has the attribute `conversation_seed`, it is
+    set before each step. A method `reward_at_limit() -> float` returns the rest of the reward of a
     conversation that reached a limit.
     """
 
@@ -117,43 +118,62 @@ class Environment(Protocol):
 
 
 def checked_turn(found: Any, name: str) -> Turn:
-    """What `step` returned, if it is a turn.
+    """What a method returned, if it is a turn.
 
     Raises:
-        RunError: it is none.
+        RunError: it is none; the message begins with the name of the method.
     """
-    expected = "expected Turn(observation, reward, done, correct)"
     if not isinstance(found, Turn):
-        raise RunError(f"{name}.step returned {shown(found)}; {expected}")
-    reward, right = found.reward, found.correct
+        expected = "expected Turn(observation, reward, done, correct)"
+        raise RunError(f"{name} returned {shown(found)}; {expected}")
+    reward, right, done, uses = found.reward, found.correct, found.done, found.uses
     if isinstance(reward, bool | str) or not _finite(reward):
-        raise RunError(f"{name}.step returned the reward {shown(reward)}; expected a finite number")
-    if right is not None and not isinstance(right, bool):
-        raise RunError(f"{name}.step returned correct={shown(right)}; expected True, False or None")
-    if not isinstance(found.done, bool):
-        raise RunError(f"{name}.step returned done={shown(found.done)}; expected True or False")
-    if not isinstance(found.observation, str):
-        checked_messages(found.observation, f"{name}.step returned the observation")
-    return found
+        raise RunError(f"{name} returned the reward {shown(reward)}; expected a finite number")
+    if right is not None and not _is_bool(right):
+        raise RunError(f"{name} returned correct={shown(right)}; expected True, False or None")
+    if not _is_bool(done):
+        raise RunError(f"{name} returned done={shown(done)}; expected True or False")
+    if not (isinstance(uses, list | tuple) and all(isinstance(use, ToolUse) for use in uses)):
+        raise RunError(f"{name} returned uses={shown(uses)}; expected a tuple of ToolUse")
+    heard: Any = found.observation
+    if not isinstance(heard, str):
+        heard = checked_messages(heard, f"{name} returned the observation", "a text, or ")
+    elif heard:
+        heard = [{"role": "user", "content": heard}]
+    right = None if right is None else bool(right)
+    return Turn(heard or [], float(reward), bool(done), right, tuple(uses))
 
 
-def checked_messages(found: Any, what: str) -> list[Message]:
+def checked_messages(found: Any, what: str, other: str = "None, or ") -> list[Message]:
     """Messages, each with a role and a content that is text.
 
     Raises:
-        RunError: there is something else.
+        RunError: there is something else, which is no `other` either.
     """
     whole = isinstance(found, Sequence) and not isinstance(found, str | bytes)
     messages: list[Message] = []
     for each in found if whole else [found]:
         given = dict(each) if whole and isinstance(each, Mapping) else {}
-        if not (isinstance(given.get("content"), str) and isinstance(given.get("role"), str)):
+        named = isinstance(given.get("content"), str) and isinstance(given.get("role"), str)
+        if not (named and _is_data(given)):
             raise RunError(
-                f"{what} {shown(each)}; expected a text, or a list of messages such as "
+                f"{what} {shown(each)}; expected {other}a list of messages of plain data, such as "
                 '{"role": "user", "content": "..."}'
             )
         messages.append(given)
     return messages
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value).__name__ in ("bool", "bool_")  # also that of numpy
+
+
+def _is_data(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _finite(value: Any) -> bool:

@@ -27,13 +27,15 @@ class ToolEnvironment:
 
     Attributes:
         limits_calls: there is a deadline for each call, and none for a step.
-        seed: of the calls.
+        conversation_seed: of the calls.
+        made: the object itself, or that of TRL.
     """
 
     limits_calls = True
 
     def __init__(self, pool: ToolPool) -> None:
-        self.pool, self.seed = pool, 0
+        self.pool, self.conversation_seed = pool, 0
+        self.made: Any = self
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Begin with the problem's prompt as it is."""
@@ -57,7 +59,7 @@ class ToolEnvironment:
         if error := call.get("error"):
             return ToolResult(f"error: {error}", "error")
         function = call["function"]
-        return await self.pool.call(function["name"], function["arguments"], self.seed)
+        return await self.pool.call(function["name"], function["arguments"], self.conversation_seed)
 
     @staticmethod
     def _answers(calls: Sequence[Mapping[str, Any]], results: Sequence[ToolResult]) -> Turn:
@@ -103,14 +105,14 @@ class MethodEnvironment(ToolEnvironment):
         own = [x for x in methods if x not in ("reset", "get_reward") and not x.startswith("_")]
         functions = [_as_in_trl(getattr(made, name)) for name in own]
         super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions))
-        self._made, self._text, self._deadline = made, text, settings.deadline
+        self.made, self._text, self._deadline = made, text, settings.deadline
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Reset the object with the columns of the problem."""
         text = self._text(problem)
         prompt = [{"role": "user", "content": text}]
         columns = {**problem.extra, "prompt": prompt, "answer": problem.answer}
-        said = await called(functools.partial(self._made.reset, **columns), deadline=self._deadline)
+        said = await called(functools.partial(self.made.reset, **columns), deadline=self._deadline)
         if said is not None and not isinstance(said, str):
             raise RunError(f"reset returned {shown(said)}; expected None or a text")
         return None if said is None else [{"role": "user", "content": text + said}]
@@ -120,20 +122,20 @@ class MethodEnvironment(ToolEnvironment):
         calls = messages[-1].get("tool_calls") or ()
         if calls:
             return self._answers(calls, [await self._call(each) for each in calls])
-        return Turn(reward=await self.finish(), done=True)
+        return Turn(reward=await self.reward_at_limit(), done=True)
 
-    async def finish(self) -> Any:
+    async def reward_at_limit(self) -> Any:
         """What `get_reward` returns; 0 if there is none."""
-        reward = getattr(self._made, "get_reward", None)
+        reward = getattr(self.made, "get_reward", None)
         return 0.0 if reward is None else await called(reward, deadline=self._deadline)
 
     def state(self) -> Any:
         """The attributes of the object."""
-        return dict(vars(self._made))
+        return dict(vars(self.made))
 
     def restore(self, state: Any) -> None:
         """Set the attributes of the object."""
-        vars(self._made).update(state)
+        vars(self.made).update(state)
 
 
 def adapted(
@@ -141,18 +143,28 @@ def adapted(
     settings: EnvironmentSettings,
     text: Callable[[Problem], str] = lambda problem: problem.prompt,
 ) -> Callable[[], Environment]:
-    """A factory of environments.
+    """A factory of environments; one of TRL's objects is adapted by `MethodEnvironment`.
 
-    What it makes is an environment of ours if `step` has the parameter `messages`: TRL's objects
-    may have a tool of this name. `MethodEnvironment` adapts these.
+    An object is an environment of ours if `step` has the parameter `messages`, or `reset` has the
+    parameter `problem`: TRL's objects may have a tool with the name `step`.
 
     Raises:
-        ConfigError: raised by the factory that is returned: an object is neither.
+        ConfigError: what it makes is neither.
     """
-    made = factory if inspect.isclass(factory) else factory()
-    step = getattr(made, "step", None)
-    if callable(step) and "messages" in inspect.signature(step).parameters:
+    made = factory()
+    names = {"reset": "problem", "step": "messages"}
+    methods: list[Any] = [getattr(made, name, None) for name in names]
+    parameters = [inspect.signature(each).parameters for each in methods if callable(each)]
+    named = [name in found for name, found in zip(names.values(), parameters, strict=False)]
+    if len(parameters) == len(names) and any(named):
         return factory
+    try:
+        MethodEnvironment(made, settings, text).pool.schemas()
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nAn environment of rlobj has the methods reset(self, problem) and step(self, "
+            "messages), with parameters of these names"
+        ) from error
     return lambda: MethodEnvironment(factory(), settings, text)
 
 

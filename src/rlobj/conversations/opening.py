@@ -103,7 +103,8 @@ def open_conversations(
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
         else:
             made = adapted(given or _named(settings.target), settings, text)
-            pool = getattr(made(), "pool", None)
+            first = made()
+            pool = first.pool if isinstance(first, ToolEnvironment) else None
         schemas = () if pool is None else pool.schemas()
         rendering = Rendering(tokenizer, chat, schemas)
         reader = CallReader(rendering, settings.calls) if schemas else None

@@ -65,6 +65,7 @@ class Rendering:
         starts = [f"{re.escape(x[0])}(?={re.escape(x[1:])})" for x in added.values() if len(x) > 1]
         self._starts = re.compile("|".join(starts) or "(?!)")
         self._ends: dict[str | None, tuple[int | None, int]] = {}
+        self._written = {"tool"} if tools else set[str]()  # roles
         if chat is not None:
             self._check()
 
@@ -101,6 +102,13 @@ class Rendering:
         """
         if self.chat is None:
             return self._ids(messages, self._open)
+        for role in {str(each["role"]) for each in messages} - self._written:
+            if _SEEN not in self._tail([{"role": role, "content": _SEEN}]):
+                raise ConfigError(
+                    f"the chat template of '{self.tokenizer.name_or_path}' does not write messages "
+                    f"of the role {role!r}; give the policy messages of the role 'user'"
+                )
+            self._written.add(role)
         return self._cut(self._ids(messages, self._tail), messages, last)
 
     def example(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:

@@ -91,7 +91,8 @@ def require_inputs(config: RunConfig) -> None:
     for source in (*source_names(config.data.source), *source_names(config.data.test)):
         require_source(source)
     settings = settings_of(config)
-    for target in named_code({name: settings[name] for name in ("rewards", "columns")}):
+    sections = ("rewards", "columns", "environment")
+    for target in named_code({name: settings[name] for name in sections}):
         if ".py:" in target:
             require_file(target)
 
