@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import NormalDist, median
 from typing import Any
 
-from benchmarks.harness import ROOT, Table, ask, main, note
+from benchmarks.harness import ROOT, Table, ask, main, medians, note, ratio
 
 PREDICTED = (
     "Predicted before the first run. Four turns instead of one, wall: transformers 1.2 times the "
@@ -32,12 +32,12 @@ READING = (
     "One turn, and conversations of four turns with as many tokens of the policy; an observation "
     "of 8 tokens follows a turn. Each arm ran once in each round, one after another, in a process "
     "with one thread, on a machine that others used; the server's engine is a process of its own. "
-    "CPU seconds are those of all processes. 'over': the median over the rounds of the wall time, "
-    "over that of one turn drawn by `Sampler.sample`. The slow tool sleeps for a time with p50 "
-    "10 ms and p99 2 s (lognormal, at most 5 s, the same in each arm and round). '90%': seconds "
-    "until so many conversations had ended. 'least': the longest time that a conversation's tool "
-    "sleeps in all; for the engine that waits for all conversations, the longest sleep of each "
-    "turn, summed."
+    "CPU seconds are those of all processes; `own` in the JSON file are those of the sampler's. "
+    "'over': the median over the rounds of the wall time, over that of one turn drawn by "
+    "`Sampler.sample`. The slow tool sleeps for a time with p50 10 ms and p99 2 s (lognormal, at "
+    "most 5 s, the same in each arm and round). '90%': seconds until so many conversations had "
+    "ended. 'least': the longest time that a conversation's tool sleeps in all; for the engine "
+    "that waits for all conversations, the longest sleep of each turn, summed."
 )
 ENGINES = ("transformers", "vllm", "vllm-server")
 TURNS = 4
@@ -72,21 +72,15 @@ def measure(quick: bool, rounds: int) -> Table:
     return Table("conversations", reading, columns, rows, settings, ("engine", "arm"))
 
 
-def summary(found: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+def summary(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of an engine: medians over the rounds of each arm."""
-    rows = []
+    rows, engine = [], found.pop("engine")
     for arm, rounds in found.items():
-        if arm == "engine":
-            continue
-        row: dict[str, Any] = {"engine": found["engine"], "arm": arm, "rounds": rounds}
-        for key in ("wall", "most", "least", "load"):
-            if key in rounds[0]:
-                row[key] = median(each[key] for each in rounds)
+        base = found["one turn"]
+        row: dict[str, Any] = {"engine": engine, "arm": arm, "rounds": rounds} | medians(rounds)
         row["rate"] = median(each["tokens"] / each["wall"] for each in rounds)
         row["cpu_rate"] = median(each["tokens"] / each["cpu"] for each in rounds)
-        base = found["one turn"]
-        row["over"] = median(a["wall"] / b["wall"] for a, b in zip(rounds, base, strict=True))
-        rows.append(row)
+        rows.append({**row, "over": ratio(rounds, base, "wall")})
     return rows
 
 
@@ -173,9 +167,10 @@ def rollouts(engine: str, rounds: int, problems: int, count: int, size: int) -> 
         hold(sampler, problems, count, size, (TURNS, False))
         for _ in range(rounds):
             for arm, kind in arms.items():
-                before = cpu_seconds()
+                before, own = cpu_seconds(), time.process_time()
                 found = hold(sampler, problems, count, size, kind)
-                found |= {"cpu": cpu_seconds() - before, "load": os.getloadavg()[0]}
+                found |= {"cpu": cpu_seconds() - before, "own": time.process_time() - own}
+                found["load"] = os.getloadavg()[0]
                 if arm == "slow tool":
                     found["least"] = least(problems, count, together=engine == "transformers")
                 result[arm].append(found)
@@ -303,12 +298,8 @@ def tools(calls: int, rounds: int) -> list[dict[str, Any]]:
         for name, (tool, arguments, number) in asked.items():
             for workers in (1, 4):
                 found = [called(tool, arguments, number, workers) for _ in range(rounds)]
-                row: dict[str, Any] = {
-                    "engine": name,
-                    "arm": f"workers: {workers}",
-                }
-                row |= {key: median(each[key] for each in found) for key in found[0]}
-                rows.append({**row, "rounds": found})
+                row = {"engine": name, "arm": f"workers: {workers}", "rounds": found}
+                rows.append(row | medians(found))
     return rows
 
 

@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import heads, invariance, page, plan, records, scaling, step, trainer, verifier
+from benchmarks import (
+    conversations,
+    heads,
+    invariance,
+    page,
+    plan,
+    records,
+    scaling,
+    step,
+    trainer,
+    verifier,
+)
 from benchmarks.harness import ROOT
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, train
 from benchmarks.trainer_work import EOS, PAD, VOCABULARY, build_policy, even_share, hazard
@@ -31,6 +42,22 @@ def ask(module: str, question: dict[str, Any], ranks: int = 1) -> list[Any]:
         words = ["-m", module, "--answer", json.dumps(question), folder]
         run_ranks(words, ranks, PYTHONPATH=str(ROOT))
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+# conversations
+
+
+def test_an_engine_that_draws_turns_together_waits_for_the_slowest_tool() -> None:
+    sleeps = [conversations.slept(problem, 0, 0) for problem in range(4000)]
+    assert median(sleeps) == pytest.approx(0.01, rel=0.2)
+    assert sorted(sleeps)[-40] == pytest.approx(2, rel=0.4)  # p99
+    size = {"rounds": 1, "problems": 4, "count": 2, "size": 4}
+    [found] = ask("benchmarks.conversations", {"engine": "transformers", **size})
+    rows = {row["arm"]: row for row in conversations.summary(found)}
+    slow, instant = rows["slow tool"], rows["instant tool"]
+    assert slow["wall"] - instant["wall"] > 0.8 * slow["least"] > 0.1
+    assert slow["most"] <= slow["wall"]
+    assert rows["one turn"]["over"] == 1
 
 
 # heads
