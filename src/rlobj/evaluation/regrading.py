@@ -157,7 +157,7 @@ def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
     own = Problem(name or digest(prompt)[:16], prompt, answers[0], extra)
     there = problems.get(own.id, own)
     for what, here, before in (
-        ("gold answer", _golds(own), _golds(there)),
+        ("gold answer", " or ".join(own.golds), " or ".join(there.golds)),
         ("question", _squeezed(own.prompt)[:80], _squeezed(there.prompt)[:80]),
     ):
         if here and before and here != before:
@@ -166,10 +166,6 @@ def _own(row: _Row, problems: Mapping[str, Problem]) -> Problem:
                 'before. Name the column that identifies problems: columns={"id": "COLUMN"}.'
             )
     return there
-
-
-def _golds(problem: Problem) -> str:
-    return " or ".join(problem.golds)
 
 
 def _finder(known: Sequence[Problem]) -> Callable[[_Row], Problem]:

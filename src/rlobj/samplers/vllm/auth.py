@@ -10,7 +10,6 @@ import contextlib
 import hmac
 import json
 import os
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -89,11 +88,6 @@ async def _reject(send: Any, status: int, body: Any) -> None:
     headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(body).encode()})
-
-
-def new_key() -> str:
-    """Generate a key of 256 random bits, as text."""
-    return secrets.token_urlsafe(32)
 
 
 def state_dir() -> Path:

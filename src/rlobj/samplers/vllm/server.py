@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -125,7 +126,7 @@ class Server:
         self.default_url = self.url == ServerSettings().url
         self.log: Path = auth.state_dir() / f"{port}.log"
         given = os.environ.get(auth.KEY_VARIABLE)
-        self._key = given or auth.new_key()
+        self._key = given or secrets.token_urlsafe(32)
         self.key_path: Path | None = None if given else auth.key_file(port)
         self._command = command(model, host, port, dtype, arguments or {})
         self._process: subprocess.Popen[bytes] | None = None
