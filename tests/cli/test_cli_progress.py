@@ -97,6 +97,21 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
         assert line.removeprefix(name).split()[:2] == [value, value]
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: bool) -> None:
+    out = console(80, terminal=terminal)
+    screen = open_screen(out, 2, 0, [])
+    turns = {"turns/mean": 1.953, "tools/used_share": 0.9524}
+    screen.add({"step": 1, "reward/mean": 0.25})
+    assert "turns" not in [name for name, *_ in screen.measures]
+    screen.add({"step": 2, "reward/mean": 0.5, **turns})
+    screen.close()
+    text = " ".join(text_of(out).split())
+    shown = "turns 1.95 1.95" if terminal else "turns 1.95 with a call 0.952 entropy"
+    assert shown in text.replace("▁", "")
+    assert "with a call 0.952" in text
+
+
 def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
     out = console(80, terminal=False)
     screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])

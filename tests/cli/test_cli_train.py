@@ -93,6 +93,19 @@ def test_a_task_is_short_for_the_source_of_the_data() -> None:
         assert (found[0].strip(), found[1]) == ("source: addition", words[0])
 
 
+def test_dry_run_shows_who_answers_and_the_limits_of_a_conversation() -> None:
+    words = "--preset", "dapo", "--task", "calculator", "--max-turns", "3", "--dry-run"
+    found = [" ".join(line.split()) for line in output(*words).splitlines()]
+    for line in (
+        "kind: environment # embedded profile",
+        "target: calculator # embedded profile",
+        "tools: []",
+        "max_turns: 3 # --max-turns",
+        "max_tokens: 20 # embedded profile",
+    ):
+        assert line in found
+
+
 def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     words = ("--preset", "grpo", "--strategy", "zero3", "--processes", "2", "--dry-run")
     lines = output(*words).splitlines()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,70 @@ def test_a_reweighting_shows_factors_and_no_precision(tmp_path: Path) -> None:
     assert "factor" in text
     assert "precision" not in numbers(run)
     assert "1.0000 0.7000 most often" in text  # entropy and factor; not the newest, of factor 1
+
+
+def turn(text: str, observation: str = "", **more: Any) -> dict[str, Any]:
+    return {"text": text, "observation": observation, "errors": 0, "end": "", **more}
+
+
+def spoken(run: Path, *responses: tuple[bool | None, str, list[dict[str, Any]]]) -> str:
+    """The screen of a run whose last step has these verdicts, problems and turns."""
+    correct, problems, turns = zip(*responses, strict=True)
+    columns = {"correct": correct, "problem": problems, "prompt": [f"{x}=" for x in problems]}
+    columns |= {"reward": [float(x or 0) for x in correct], "conversation": map(json.dumps, turns)}
+    table = {name: list(values) for name, values in columns.items()}
+    RunFolder(run).write_table("samples/step-000010.parquet", table)
+    screen = console(60)
+    show_history(screen, read_run_config(run), run, RunFolder(run).lines())
+    return text_of(screen).partition("conversations of step 10")[2]
+
+
+def test_a_right_and_a_wrong_conversation_stand_turn_by_turn(tmp_path: Path) -> None:
+    right = [turn("?37*46;", "1702;"), turn("#1702", end="done")]
+    wrong = [turn("?3;", "error;", errors=1), turn("?3;", "error;", errors=1, end="turns")]
+    text = spoken(
+        finished(tmp_path, "grpo"),
+        (True, "37*46", right),
+        (True, "1*2", right),
+        (False, "3", wrong),
+    )
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+    assert [(name, value.strip()) for name, value in lines] == [
+        *(("prompt", "37*46="), ("policy", "?37*46;"), ("answered", "1702;")),
+        *(("policy", "#1702"), ("reward", "1.000, right")),
+        *(("prompt", "3="), ("policy", "?3;"), ("answered", "error;"), ("policy", "?3;")),
+        *(("answered", "error;"), ("end", "the conversation reached its number of turns")),
+        ("reward", "0.000, wrong"),
+    ]
+
+
+def test_conversations_with_one_verdict_are_about_two_problems(tmp_path: Path) -> None:
+    said = [turn("#1", end="done")]
+    text = spoken(finished(tmp_path, "grpo"), *((True, x, said) for x in ("1", "1", "2")))
+    assert re.findall("prompt +(.)=", text) == ["1", "2"]
+
+
+def test_what_a_tool_says_reaches_no_terminal_and_floods_none(tmp_path: Path) -> None:
+    evil = "\x1b[2J[red]\r\n\u202e" * 2000
+    text = spoken(finished(tmp_path, "grpo"), (None, evil, [turn(evil, evil, end="done")]))
+    assert not {each for each in text if ord(each) < 32} - {"\n"}
+    assert "\u202e" not in text
+    assert "[red]" in text
+    assert max(map(len, text.splitlines())) <= 60
+    assert len(text.splitlines()) < 20
+
+
+def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) -> None:
+    counts = {"turns/mean": 1.5, "tools/calls": 32.0, "response/count": 64.0}
+    run = finished(tmp_path, "grpo", **counts, **{"tools/accuracy_with": 0.75})
+    text = numbers(run)
+    assert "calls per response, first/last 2 steps 0.500 → 0.500" in text
+    assert "accuracy with a call, first/last 2 steps 0.750 → 0.750" in text
+    assert "accuracy without" not in text  # all responses call
+    line = {"step": 11, "reward/mean": 0.5, "tokens/step": 1000, "tools/accuracy_without": 0.25}
+    RunFolder(run).append(line | counts)
+    assert "accuracy without, first/last 2 steps none → 0.250" in numbers(run)
+    assert "calls per" not in numbers(finished(tmp_path))
 
 
 def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from rlobj.config.presets import load_preset
 from rlobj.config.run_config import DynamicSampling, build_config, compose
 from rlobj.rewards.kinds import Exact
 
+CALCULATOR = {"data": {"source": "calculator"}}
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
 
 
@@ -77,6 +78,28 @@ def test_an_override_may_name_the_preset_and_an_explicit_one_wins() -> None:
 def test_a_built_in_task_has_its_own_profile(task: str) -> None:
     config = compose("grpo", [("--data", {"data": {"source": task}})])
     assert config.sampling.max_tokens == PROFILES[task]["sampling"]["max_tokens"]
+
+
+@pytest.mark.parametrize("base", [{}, MODEL])
+def test_a_named_environment_grades_unless_a_reward_is_named(base: dict[str, Any]) -> None:
+    named = [("here", base), ("--environment", {"environment": {"target": "calculator"}})]
+    rewards = compose("dapo", named).rewards
+    assert (rewards.kind, rewards.overlong) == ("environment", compose("dapo").rewards.overlong)
+    exact = ("--reward", {"rewards": {"kind": "exact"}})
+    assert compose("dapo", [*named, exact]).rewards.kind == "exact"
+
+
+def test_another_model_on_a_calculator_task_has_its_environment_or_tools() -> None:
+    own = {"model": {"name": "some/model"}, "data": {"source": "calculator"}}
+    config, profile = (
+        compose("grpo", [("options", own)]),
+        compose("grpo", [("options", CALCULATOR)]),
+    )
+    assert config.environment == profile.environment
+    assert (config.rewards.kind, config.sampling.stop) == ("environment", (";",))
+    tools = compose("grpo", [("options", own), ("--tools", {"environment": {"tools": ["python"]}})])
+    assert tools.environment.target is None
+    assert (tools.rewards, tools.sampling.stop) == (Exact(after="#"), ())
 
 
 def test_another_model_on_a_scratchpad_is_graded_by_its_answer() -> None:

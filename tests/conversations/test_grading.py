@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +14,11 @@ from rlobj.config.run_config import RunConfig
 from rlobj.conversations.environment import ToolUse, TurnRecord
 from rlobj.conversations.grading import described, limited, sums, turn_rewards, with_turns
 from rlobj.data import Problem
+from rlobj.objectives.statistics import SingleProcess
 from rlobj.rewards import Graded, Reward, function_grader
 from rlobj.samplers import Sample
-from rlobj.training.rollouts.collector import environment_weight
+from rlobj.training.loop.metrics import rollout_metrics
+from rlobj.training.rollouts.collector import Response, Rollout, environment_weight
 
 FAILED = ToolUse("python", "timeout", 2.0)
 TURNS = (
@@ -104,3 +108,17 @@ def test_an_environment_gives_the_rewards_unless_others_are_named():
     several = [{"name": "a", "kind": "math"}, {"name": "b", "kind": "exact"}]
     with pytest.raises(ConfigError, match="a number cannot stand for several rewards"):
         RunConfig(environment={**environment, "at_limit": 0.0}, rewards=several)
+
+
+def test_a_conversation_that_was_cut_without_a_verdict_counts_as_wrong_in_training():
+    cut = Sample([1], [2], [0.0], "?", "length", 0, (replace(TURNS[0], size=1, end="turns"),))
+    grades = [Graded(1.0, True, "", None), Graded(0.0, None, "", None), Graded(0.0, None, "", None)]
+    responses = [
+        Response(k, k, PROBLEM, sample, grade, grade.reward)
+        for k, (sample, grade) in enumerate(zip((SAMPLE, cut, SAMPLE), grades, strict=True))
+    ]
+    for known, expected in ((responses, 0.5), (responses[1:], None)):
+        rollout = Rollout(known, [], 1, defaultdict(float), {})
+        found = rollout_metrics(rollout, SingleProcess())
+        assert found.get("reward/accuracy") == expected
+        assert found["turns/at_turns"] == 1 / len(known)

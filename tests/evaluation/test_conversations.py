@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.conversations import Turn
+from rlobj.evaluation import regrade
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
 from rlobj_cli.app import app
 
@@ -79,7 +80,7 @@ def test_conversations_are_stored_continued_and_graded_again(model, tmp_path):
         right += len(turns[1]["text"]) % 2 == 0
     assert result.accuracy == right / 16 > 0
     assert first.accuracy * 8 <= right
-    assert rlobj.evaluation.regrade(out).changes == ()
+    assert regrade(out).changes == ()
     with pytest.raises(ConfigError, match=r"environment\.max_turns: 16 there, 2 now"):
         evaluated(model, environment=game, out=out, settings={"environment.max_turns": 2})
     (tmp_path / "game.py").write_text(GAME.replace("0.25", "0.5"))
@@ -101,7 +102,12 @@ def add(a: int, b: int) -> int:
 def test_tools_are_offered_and_named_in_the_settings(tools: Any) -> None:
     """A random policy calls none of them: its first turn is its answer."""
     tokenizer = chat_tokenizer("qwen3")
-    size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
+    size: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "head_dim": 16,
+    }
     size |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096}
     model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **size))
     given = {"model": model, "tokenizer": tokenizer, "on": ROWS, "max_tokens": 8, "n": 1}

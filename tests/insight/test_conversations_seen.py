@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
 from pyarrow import parquet
@@ -58,7 +57,7 @@ def test_tables_hold_whole_conversations_and_the_record_their_turns(run: Path) -
     turns = {}
     for i, (prompt, tokens) in enumerate(update.sequences):
         asked, spoken = said[int(table.ids[i])]
-        assert TOKENIZER.decode(prompt) == asked
+        assert TOKENIZER.decode([*prompt]) == asked
         parts = [part for each in spoken for part in (each["text"], each["observation"])]
         assert TOKENIZER.decode(whole(tokens), skip_special_tokens=True) == "".join(parts)
         several += len(spoken) > 1
@@ -79,7 +78,8 @@ def test_inspect_filters_by_turn_and_shows_who_said_what(run: Path) -> None:
     assert set(second.tokens["turn"].to_pylist()) == {1}
     [update] = read_tables(run, [STEPS])
     dropped = rlobj.inspect(run, dropped=True, step=STEPS)
-    firsts = (update.table.turn[1:] > update.table.turn[:-1]).sum()
+    assert update.table.turn is not None
+    firsts = (update.table.turn.diff() > 0).sum()
     assert dropped.count == int(firsts) > 3
     shown = dropped.examples(50)
     placed = [each for each in shown if each["before"].endswith("│error;│")]
@@ -99,6 +99,8 @@ def test_a_rule_by_turn_is_replayed_on_every_turn(run: Path) -> None:
     assert found.reproduced == found.population
     chosen = found.tokens.to_pandas().query(f"`{rule}: selected`")
     places = {(row.response, row.turn) for row in chosen.itertuples()}
+    assert update.table.ids is not None
+    assert update.table.turn is not None
     known = zip(
         update.table.spread(update.table.ids).tolist(), update.table.turn.tolist(), strict=True
     )
@@ -125,7 +127,7 @@ def test_a_random_policy_calls_in_vain_and_the_report_shows_its_calls(run: Path)
     assert {"tool-never-called", "turn-limit-reached"} <= {*diagnosis.checked}
     drawn = {plot.name: figure for plot, figure in figures(read_runs([run]))}
     [turns] = drawn["turns"].lines
-    assert np.mean(turns.y) > 1.2
+    assert all(each is not None and each > 1 for each in turns.y)
     calls, failed, late = drawn["calls"].lines
     assert calls.y == failed.y
     assert {*late.y} == {0.0}

@@ -22,6 +22,7 @@ import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked
+from rlobj.base.interleaved import Interleaved
 from rlobj.integrations.trl import ObjectiveTrainer, recording
 from rlobj_cli.screen import following
 
@@ -74,7 +75,7 @@ def test_phases_are_replayed(tmp_path: Path) -> None:
     assert "gives all recorded weights again, to the bit" in repr(replayed)
 
 
-def test_tool_output_is_not_recorded(tmp_path: Path) -> None:
+def test_tool_output_is_context_and_no_row(tmp_path: Path) -> None:
     """Every third token of a completion is a tool's."""
     given: list[list[int]] = []
 
@@ -91,7 +92,8 @@ def test_tool_output_is_not_recorded(tmp_path: Path) -> None:
     [update] = read_tables(tmp_path / "_rlobj")
     assert update.table.ids is not None
     for identity, (_, response) in zip(update.table.ids.tolist(), update.sequences, strict=True):
-        assert response == given[identity]
+        assert [*response] == given[identity]
+    assert any(isinstance(response, Interleaved) for _, response in update.sequences)
     assert rlobj.replay(tmp_path / "_rlobj").reproduced == len(update.table)
 
 

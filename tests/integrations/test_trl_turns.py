@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import re
+import sys
 from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from chats import chat_tokenizer
 from datasets import Dataset
-from integrations.trl_runs import Gradients, GRPOConfig, GRPOTrainer, config, off, planned
+from integrations.trl_runs import (
+    Gradients,
+    GRPOConfig,
+    GRPOTrainer,
+    completions,
+    config,
+    off,
+    planned,
+)
+from integrations.trl_runs import trainer as plain_trainer
 from runs import metrics
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import rlobj
 from rlobj import Objective, TurnReturn, read_records, read_tables
+from rlobj.base.interleaved import whole
 from rlobj.integrations.trl import ObjectiveTrainer
 
 PROMPTS = [[{"role": "user", "content": f"{n}?"}] for n in range(8)]
@@ -89,7 +101,8 @@ def scripted(kind: Any) -> Any:
             said = tokenizer.decode(ids).partition("<|im_start|>user")[2]
             made = re.findall(r'"arguments": {"a": (\d)', said)
             calls = int(made[0]) if made else CALLS[place % 4]
-            found.append(tokenizer(written(calls)[len(made)])["input_ids"])
+            ids = tokenizer(written(calls)[len(made)])["input_ids"]
+            found.append(ids if made else ids[: self.max_completion_length])
         return found, None
 
     return type("Scripted", (kind,), {"_generate_single_turn": sample})
@@ -199,6 +212,9 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
     [before, _] = [row["before"] for row in told if row["position"] == first]
     said = "<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     assert before.endswith(said)
+    heard = "\n<|im_start|>user\n" + said
+    [texts] = {tokenizer.decode(whole(r)) for _, r in update.sequences if len(r) == first + 13}
+    assert texts == heard.join(written(1))
     [line] = metrics(run)
     numbers = {"turns/mean": 2, "tools/calls": 8, "tools/errors": 2, "response/truncated": 0}
     assert {name: line[name] for name in numbers} == numbers
@@ -210,8 +226,9 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
         ({"max_tool_calling_iterations": 1}, (0.25, 0, 0.25, 1.75), "end at 2 turns"),
         ({"max_completion_length": 70}, (0, 0.75, 0.75, 1), "they have 70 tokens"),
         ({"max_completion_length": 80}, (0, 0.75, 0.75, 1.75), "they have 80 tokens"),
+        ({"max_completion_length": 50}, (0, 0.75, 0.75, 1), "they have 50 tokens"),
     ],
-    ids=["no turn left", "no room for the tool's answer", "no room for the turn"],
+    ids=["no turn left", "no room for the answer", "nor for the next turn", "nor for the end"],
 )
 def test_conversations_that_end_at_a_limit_are_counted(
     tmp_path: Path, limit: Any, shares: Any, evidence: str
@@ -229,6 +246,40 @@ def test_conversations_that_end_at_a_limit_are_counted(
     assert evidence in found.evidence
 
 
+def test_a_rollout_without_a_mask_has_one_turn_beside_one_with_a_mask(tmp_path: Path) -> None:
+    """Both are in one update; of the second one, every third token is a tool's."""
+
+    def sometimes(prompts: Any, one: Any) -> dict[str, Any]:
+        found = completions(prompts, one)
+        masks = [[int(i % 3 != 2) for i in range(len(ids))] for ids in found["completion_ids"]]
+        return {**found, **({"env_mask": masks} if one._progress.rows else {})}
+
+    args = config(tmp_path, max_steps=1, steps_per_generation=2)
+    named = {"objective": "grpo", "rollout_func": sometimes, **RECORD}
+    plain_trainer(ObjectiveTrainer, args, **named).train()
+    [update] = read_tables(tmp_path / "_rlobj")
+    table = update.table
+    assert table.ids is not None
+    first = table.spread(table.ids < 16)
+    assert not table.turn_numbers[first].any()
+    assert torch.equal(table.turn_numbers[~first], table.positions[~first] // 2)
+
+
+SHARED = {"objective": BY_TURN, "reward_funcs": decided, "max_tool_calling_iterations": 1, **RECORD}
+
+
+def test_two_processes_count_and_compare_all_conversations(tmp_path: Path) -> None:
+    trainer(ObjectiveTrainer, tmp_path / "one", **SHARED).train()
+    words = [__file__, tmp_path / "two"]
+    forked.run_ranks(words, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
+    [one], [two] = (metrics(tmp_path / name / "_rlobj") for name in ("one", "two"))
+    counted = [name for name in one if name.startswith(("turns/", "tools/", "response/"))]
+    assert len(counted) >= 7
+    assert {name: two[name] for name in counted} == {name: one[name] for name in counted}
+    assert two["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-6)
+    assert one["train/grad_norm"] > 1e-3
+
+
 def test_a_frozen_model_scores_the_policys_tokens_of_a_conversation(tmp_path: Path) -> None:
     """It reads the tools' answers: the policy's own weights give the policy's log-probs."""
     teacher, tokenizer = tmp_path / "teacher", chat_tokenizer("qwen3_instruct_2507")
@@ -241,3 +292,7 @@ def test_a_frozen_model_scores_the_policys_tokens_of_a_conversation(tmp_path: Pa
     found, expected = update.table.columns["teacher_logprob"], update.table.logprobs
     torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=0)
     assert expected.std() > 0.1
+
+
+if __name__ == "__main__":  # one of two processes
+    trainer(ObjectiveTrainer, Path(sys.argv[1]), gradient_accumulation_steps=2, **SHARED).train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,18 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.layers import PROFILES
 from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import build_config
+from rlobj.conversations.calculator import Calculator
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models import embedded as cache_module
 from rlobj.models.embedded import (
+    CALCULATOR_ALPHABET,
     RECIPES,
     SCRATCHPAD_ALPHABET,
     WarmStart,
+    _drawn,
     _noisy,
+    _table,
     alphabet_of,
     build_policy,
     build_tokenizer,
@@ -68,11 +73,17 @@ def test_addition_adds_and_max_digits_takes_the_larger():
 
 @pytest.mark.parametrize(
     ("name", "total", "test"),
-    [("addition", 1000, 202), ("max-digits", 100, 21), ("scratchpad", 10_000, 2_009)],
+    [
+        ("addition", 1000, 202),
+        ("max-digits", 100, 21),
+        ("scratchpad", 10_000, 2_009),
+        ("calculator", 8100, 1621),
+        ("calculator-sum", 6561, 1317),
+    ],
 )
 def test_no_test_problem_is_a_reordered_training_problem(name, total, test):
     families = {
-        split: [tuple(sorted(problem.prompt)) for problem in TASKS[name].problems(split)]
+        split: [tuple(sorted(re.findall("[0-9]+", p.prompt))) for p in TASKS[name].problems(split)]
         for split in ("train", "test")
     }
     assert not set(families["train"]) & set(families["test"])
@@ -225,7 +236,8 @@ def test_profiles_are_valid_settings_of_a_task_with_a_recipe(task):
     config = build_config([("the profile", PROFILES[task])])
     assert config.data.source == task
     assert task in RECIPES
-    assert config.rewards.kind == "exact"
+    assert config.environment.target == TASKS[task].environment
+    assert config.rewards.kind == ("environment" if TASKS[task].environment else "exact")
 
 
 @pytest.mark.parametrize("task", list(PROFILES))
@@ -235,14 +247,48 @@ def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(na
     config = build_config([preset, ("the profile", PROFILES[task])])
     assert config.objective == build_config([preset]).objective
     for section in ("sampling", "training"):
-        chosen = getattr(config, section).model_dump()
+        chosen = getattr(config, section).model_dump(mode="json")
         assert PROFILES[task][section].items() <= chosen.items()
 
 
-@pytest.mark.parametrize("task", ["addition", "scratchpad-3", "scratchpad", "scratchpad-5"])
+@pytest.mark.parametrize("task", sorted({*PROFILES} - {"max-digits"}))
 def test_right_responses_and_their_end_fit_the_embedded_profile(task):
-    longest = max(len(response) for _, response in TASKS[task].demonstrations())
-    assert longest + 1 <= 0.8 * PROFILES[task]["sampling"]["max_tokens"]  # no overlong penalty
+    works = [response for _, response in TASKS[task].demonstrations()]
+    if TASKS[task].environment:  # what it answers is not counted
+        works = [re.sub(r"(\?[^;]*;)[^;]*;", r"\1", work) for work in works]
+    assert max(map(len, works)) + 1 <= 0.8 * PROFILES[task]["sampling"]["max_tokens"]
+
+
+@pytest.mark.parametrize("task", ["calculator", "calculator-sum"])
+def test_the_calculator_gives_a_demonstration_the_answers_that_it_has(task):
+    problem = TASKS[task].problems("train")[77]
+    _, work = TASKS[task].demonstrations()[77]
+    environment, texts, turn = Calculator(), iter(re.split("(?<=;)", work)), None
+    environment.reset(problem)
+    for text in texts:
+        turn = environment.step([{"role": "assistant", "content": text}])
+        assert turn.done or turn.observation == next(texts)
+    assert turn.correct
+    assert not environment.step([{"role": "assistant", "content": "#0"}]).correct
+
+
+def test_guesses_replace_first_turns_only_and_copies_are_always_trained():
+    recipe, draw = RECIPES["calculator"], random.Random(0)
+    whole = ["37*46=", "?37*46;", "1702;", "#1702"]
+    drawn = [_drawn("37*46=", "?37*46;1702;#1702", recipe, draw) for _ in range(2000)]
+    guessed = [rows for rows in drawn if rows != [whole]]
+    assert len(guessed) / 2000 == pytest.approx(0.7, abs=0.04)
+    guesses = {guess for (_, guess), copy in guessed if copy == ("37*46=?37*46;1702;", "#1702")}
+    assert len(guesses) > 1000
+    assert all(re.fullmatch("#[0-9]{4}", guess) for guess in guesses)
+
+
+def test_what_the_environment_says_is_read_and_not_learned():
+    tokenizer = build_tokenizer(CALCULATOR_ALPHABET)
+    [tokens], [target] = _table(tokenizer, [["1*2=", "?1*2;", "2;", "#2"]])
+    assert tokenizer.decode(tokens) == "1*2=?1*2;2;#2"
+    texts = [tokenizer.decode([token]) if token >= 0 else "." for token in target.tolist()]
+    assert "".join(texts) == "...?1*2;..#2<eos>"
 
 
 def test_the_noise_of_a_scratchpad_has_the_documented_rates_and_keeps_the_rest():

@@ -66,8 +66,9 @@ def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
     for name, option in read_toml("options")[command].items():
         value, path = ctx.params[name], option.get("setting")
         if path is not None and value not in (None, (), []):
+            if path == "environment.tools":
+                value = value.split(",")
             value = reward_settings(value) if path == "rewards" else value
-            value = value.split(",") if path == "environment.tools" else value
             layers.append((option["usage"].split()[0], nested(path, value)))
     return layers
 

@@ -15,18 +15,8 @@ input was wrong) and `RunError` into exit code 1 (the work failed). To add one: 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-
-__all__ = [
-    "BatchError",
-    "ConfigError",
-    "DataError",
-    "MissingExtra",
-    "RlobjError",
-    "RunError",
-    "counted",
-    "nearest",
-]
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RlobjError(Exception):
@@ -69,6 +59,30 @@ class RunError(RlobjError, RuntimeError):
     def __init__(self, message: str = "", finding: str | None = None) -> None:
         super().__init__(message)
         self.finding = finding
+
+
+@contextmanager
+def reported(
+    kind: type[RlobjError], text: str, *errors: type[Exception], advice: str = ""
+) -> Iterator[None]:
+    """Raise an error of rlobj, with the message of the first one, in place of an error of another.
+
+    Args:
+        kind: of the error that is raised.
+        text: what cannot be done, before the message.
+        errors: what is caught.
+        advice: what is expected, behind the message.
+
+    Example:
+        >>> with reported(ConfigError, "the step", ValueError, advice="; expected a number"):
+        ...     int("x")
+        Traceback (most recent call last):
+        rlobj.base.errors.ConfigError: the step: invalid literal for int() ...; expected a number
+    """
+    try:
+        yield
+    except errors as error:
+        raise kind(f"{text}: {error}{advice}") from error
 
 
 def counted(number: int, noun: str) -> str:

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, reported
 
 WHOLE = 1 << 26
 """The largest file in bytes that is read at once, unless its reader says another number."""
@@ -106,11 +106,9 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     Raises:
         ConfigError: another process has the lock, or the folder cannot be written.
     """
-    try:
+    with reported(ConfigError, f"cannot write to {folder}", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / ".lock", "a", opener=_at_once)  # noqa: SIM115
-    except OSError as error:
-        raise ConfigError(f"cannot write to {folder}: {error}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

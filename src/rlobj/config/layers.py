@@ -37,7 +37,9 @@ the embedded policy has too little data for more. An on-policy preset stays on-p
 
 _PROFILES = packaged_table("rlobj.config", "profiles.yaml")
 PROFILES: dict[str, dict[str, Any]] = _PROFILES["tasks"]
+"""The profile of each task that has an embedded policy."""
 OWN_PROBLEMS_PROFILE: dict[str, Any] = _PROFILES["own_problems"]
+"""RL on a user's own problems: the question alone is the prompt."""
 
 _WHOLE_BATCHES = {"whole_batches": False, "oversampling": 1, "allow_fewer": False}
 """A task that the policy has learned has hardly any group with a signal, and the run goes on."""

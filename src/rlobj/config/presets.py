@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.files import read_whole
 
 if TYPE_CHECKING:
@@ -168,14 +168,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     from rlobj.base.yaml import MOST_TEXT, load_yaml
 
-    try:
+    with reported(ConfigError, f"cannot read {path}", OSError, UnicodeDecodeError):
         text = read_whole(path, 4 * MOST_TEXT).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    try:
+    with reported(ConfigError, f"{path} is not valid YAML", ValueError):
         content = load_yaml(text)
-    except ValueError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a mapping, got {type(content).__name__}")

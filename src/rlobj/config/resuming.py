@@ -20,7 +20,9 @@ from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 
 _SETTINGS = packaged_table("rlobj.config", "resuming.yaml")
 RESUMABLE_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["resumable"])
+"""Settings that do not change the results of the steps already asked for, and `training.steps`."""
 RECORDED_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["recorded"])
+"""Settings that change the results of later steps: the run records each change."""
 
 
 def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:

@@ -33,6 +33,7 @@ from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import UNFITTED, ServerSettings, VllmSettings
 
 CONFLICTS: dict[str, dict[str, str]] = packaged_table("rlobj.config", "conflicts.yaml")
+"""Settings that do not fit the others: refused, doubted or senseless; setting -> what is wrong."""
 
 
 class DynamicSampling(Model):
@@ -54,27 +55,8 @@ class DynamicSampling(Model):
     """with `whole_batches`: train on the groups that there are, if they are too few"""
 
 
-FindingName = Literal[
-    "collapse",
-    "groups-without-signal",
-    "entropy-falling",
-    "entropy-exploding",
-    "ratio-spike",
-    "gradient-spike",
-    "learning-rate-too-high",
-    "rule-never-fires",
-    "rule-fires-on-everything",
-    "inert-setting",
-    "sampler-drift",
-    "truncation",
-    "length-growth",
-    "verifier-trouble",
-    "wrong-group-size",
-    "teacher-trouble",
-    "tool-never-called",
-    "called-in-vain",
-    "turn-limit-reached",
-]
+FindingName = Literal[tuple(packaged_table("rlobj.config", "findings.yaml"))]
+"""A finding of the diagnosis."""
 
 
 class LoraConfig(Model):
@@ -218,7 +200,7 @@ class TrainingConfig(Model):
     """seconds after which a process without any progress ends the run, if there are several"""
     threads: int | Literal["auto"] = "auto"
     """CPU threads of torch (auto = 1 if the run uses a CPU)"""
-    stop_on: tuple[FindingName, ...] = ()
+    stop_on: tuple[FindingName, ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """findings of the diagnosis that stop the run after a checkpoint, such as collapse"""
 
     @property

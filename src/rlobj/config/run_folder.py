@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import ConfigError, RunError, nearest
+from rlobj.base.errors import ConfigError, RunError, nearest, reported
 from rlobj.base.files import (
     a_file,
     is_locked,
@@ -328,10 +328,8 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
         ConfigError: the file cannot be read.
     """
     file, found = path / "sessions.jsonl", []
-    try:
+    with reported(ConfigError, f"cannot read {file}", OSError):
         lines = read_whole(file).splitlines() if file.exists() else []
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error}") from error
     for number, line in enumerate(lines, 1):
         try:
             each = parse_json(line)

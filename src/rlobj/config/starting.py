@@ -20,35 +20,20 @@ def refuse_senseless(config: RunConfig) -> None:
             a penalty with an advantage that refuses rewards below 0; or a column of a reward that
             returns none; or tools of the embedded policy.
     """
-    objective, advantage = config.objective, config.objective.advantage
+    objective, rewards, advantage = config.objective, config.rewards, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
-    if config.sampling.group_size == 1 and advantage.group_relative and objective.reads_rewards:
-        raise ConfigError(
-            f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
-            "responses of a prompt with one another. Expected at least 2, such as "
-            "sampling.group_size=8; or an advantage that compares the whole batch: "
-            "objective.advantage=batch_whitened"
-        )
-    if config.environment.tools and config.model.name is None:
-        raise ConfigError(
-            "environment.tools: the embedded policy has no chat template, in which calls are "
-            "written. Train another model (model=NAME), or let it ask its calculator: "
-            "data=calculator"
-        )
-    if "reward" in config.columns.values() and not config.rewards.targets:
-        text = f"the reward {config.rewards.kind} returns none; set rewards.target=FILE.py:FUNCTION"
-        raise ConfigError(f"columns: {text}, or take another source than reward")
-    overlong = config.rewards.overlong
-    penalties = {
-        "rewards.overlong=null": overlong.penalty if overlong else 0,
-        "objective.reward_kl=0": config.objective.reward_kl.coefficient,
-    }
     each = getattr(advantage, "each", advantage)  # of several rewards
-    for off in [off for off, penalty in penalties.items() if penalty and each.nonnegative]:
-        raise ConfigError(
-            f"{off.partition('=')[0]} makes rewards negative, and {each.kind} takes rewards of 0 "
-            f"or more. Set {off}, or objective.advantage=group_centered"
-        )
+    compares = advantage.group_relative and objective.reads_rewards
+    overlong = rewards.overlong and rewards.overlong.penalty
+    wrong = {
+        "sampling.group_size": config.sampling.group_size == 1 and compares,
+        "environment.tools": config.environment.tools and config.model.name is None,
+        "columns": "reward" in config.columns.values() and not rewards.targets,
+        "rewards.overlong": each.nonnegative and overlong,
+        "objective.reward_kl": each.nonnegative and objective.reward_kl.coefficient,
+    }
+    for name in [name for name, is_so in wrong.items() if is_so]:
+        raise ConfigError(CONFLICTS["senseless"][name].format(c=config, each=each))
 
 
 def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:

@@ -34,11 +34,7 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        rank: int,
-        facts: str,
-        fits: Callable[[str, int], bool],
+        self, folder: Path, rank: int, facts: str, fits: Callable[[str, int], bool]
     ) -> None:
         self._folder, self._rank, self._facts, self._fits = folder, rank, facts, fits
         self._found: dict[Key, list[dict[str, Any]]] | None = None

@@ -28,7 +28,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, reported
 from rlobj.base.processes import adopt_orphans, end_with_parent, seed_generators
 from rlobj.base.targets import import_target, place_of, shown
 from rlobj.conversations import box
@@ -133,10 +133,8 @@ def _tools(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     with contextlib.suppress(ValueError, OSError):  # an outer limit is lower
         resource.setrlimit(resource.RLIMIT_AS, (settings["memory_mb"] << 20, outer))
     for name, target in settings["tools"].items():
-        try:
+        with reported(ConfigError, f"tool {name!r}", ConfigError):
             tools[name] = import_target(target)
-        except ConfigError as error:
-            raise ConfigError(f"tool {name!r}: {error}") from error
     if not settings["describe"]:
         return tools, {}
     resource.setrlimit(resource.RLIMIT_AS, (outer, outer))  # transformers needs more

@@ -29,6 +29,7 @@ from rlobj.base.yaml import packaged_table
 from rlobj.data.problems import Problem, Row, digest
 
 KNOWN: dict[str, list[str]] = packaged_table("rlobj.data", "columns.yaml")
+"""Part -> common column names by priority, in any case; a dot selects a nested column."""
 
 
 class Columns(Model):

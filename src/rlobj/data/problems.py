@@ -116,10 +116,10 @@ class ProblemStream:
         self._problems = list(problems)
         self._seed = seed
         self._fingerprint = digest("\n".join(problem.id for problem in self._problems))[:16]
-        self._start(epoch=0, position=0)
+        self._start(epoch=0)
 
-    def _start(self, epoch: int, position: int) -> None:
-        self._epoch, self._position = epoch, position
+    def _start(self, epoch: int) -> None:
+        self._epoch, self._position = epoch, 0
         self._order = list(range(len(self._problems)))
         random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
 
@@ -145,7 +145,7 @@ class ProblemStream:
         drawn: list[Problem] = []
         while len(drawn) < count:
             if self._position == len(self._order):
-                self._start(self._epoch + 1, position=0)
+                self._start(self._epoch + 1)
             taken = self._order[self._position : self._position + count - len(drawn)]
             self._position += len(taken)
             drawn.extend(self._problems[index] for index in taken)
@@ -174,7 +174,7 @@ class ProblemStream:
             )
         if (state["seed"], state["epoch"]) != (self._seed, self._epoch):
             self._seed = state["seed"]
-            self._start(state["epoch"], position=0)
+            self._start(state["epoch"])
         self._position = state["position"]
 
 

@@ -43,13 +43,7 @@ from rlobj.config.run_config import RunConfig, build_config
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import DAPO_TEMPLATE, MATH_TEMPLATE, digest
-from rlobj.data.sources import (
-    BENCHMARKS,
-    GROUPS,
-    NAMED_SOURCES,
-    load_benchmark,
-    source_names,
-)
+from rlobj.data.sources import BENCHMARKS, GROUPS, NAMED_SOURCES, load_benchmark, source_names
 from rlobj.data.tasks import REWARD, TASKS, is_gym
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings

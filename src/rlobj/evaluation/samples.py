@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
-from rlobj.base.errors import ConfigError, DataError, RunError
+from rlobj.base.errors import ConfigError, DataError, RunError, reported
 from rlobj.base.files import (
     WHOLE,
     a_file,
@@ -216,10 +216,8 @@ class Samples:
         """
         if self.path is None or not (self.path / SETTINGS).exists():
             return self._settings
-        try:
+        with reported(DataError, f"{self.path / SETTINGS} cannot be read", OSError, ValueError):
             found = parse_json(read_whole(self.path / SETTINGS))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path / SETTINGS} cannot be read: {error}") from error
         if not isinstance(found, dict):
             raise DataError(f"{self.path / SETTINGS}: expected a JSON object")
         return found
@@ -375,14 +373,12 @@ class Samples:
         if self.rank:
             name = name.replace(".", f".{self.rank}.")
         text = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")
-        try:
-            with (self.path / name).open("ab", buffering=0) as file:
-                whole = file.tell()
-                if file.write(text) < len(text):
-                    file.truncate(whole)
-                    raise OSError("the disk is full")
-        except OSError as error:
-            raise RunError(f"cannot write {self.path / name}: {error}") from error
+        path = self.path / name
+        with reported(RunError, f"cannot write {path}", OSError), path.open("ab", 0) as file:
+            whole = file.tell()
+            if file.write(text) < len(text):
+                file.truncate(whole)
+                raise OSError("the disk is full")
 
     def _lines(
         self, name: str, read: Callable[[dict[str, Any]], Line], *, repair: bool = False
@@ -409,10 +405,8 @@ class Samples:
                     raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
                 yield found
         if repair:
-            try:
+            with reported(RunError, f"cannot write {file}", OSError):
                 os.truncate(file, end)
-            except OSError as error:
-                raise RunError(f"cannot write {file}: {error}") from error
 
 
 def _line(entry: Mapping[str, Any]) -> str:

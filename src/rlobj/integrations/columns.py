@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.yaml import packaged_table
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import score_columns
 
-_WHOLE = "It needs the whole distribution of each token; `rlobj train` computes it"
-_ADVICE = {
-    **dict.fromkeys(("proxy_logprobs", "collision", "old_collision"), _WHOLE),
-    "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
-    "ref_logprobs": "It needs a reference model",
-    **dict.fromkeys(
-        ("turn", "turn_reward"), "It is of conversations, which `rlobj train` and TRL have"
-    ),
-}
-_SCORE = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
-_OWN = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
+_ADVICE = packaged_table("rlobj.integrations", "columns.yaml")
 
 
 def check_columns(
@@ -40,14 +31,14 @@ def check_columns(
     Raises:
         ConfigError: names each missing column, what reads it, and what would provide it.
     """
-    of_scores = dict.fromkeys(score_columns(objective.scores), _SCORE)
-    known = {**of_scores, **_ADVICE, **(advice or {})}
+    of_scores = dict.fromkeys(score_columns(objective.scores), _ADVICE["of_scores"])
+    known = {**of_scores, **_ADVICE["columns"], **(advice or {})}
     missing = sorted(objective.needs.ever - {"logprobs", *provided})
     if missing:
         whose = f" of the preset {preset}" if preset else ""
         lines = [
             f"{trainer} does not provide the column '{column}', which "
-            f"{objective.reader(column)}{whose} reads. {known.get(column, _OWN)}"
+            f"{objective.reader(column)}{whose} reads. {known.get(column, _ADVICE['own'])}"
             for column in missing
         ]
         raise ConfigError("\n".join(lines))

@@ -234,7 +234,8 @@ def warm_start(
             for group in optimizer.param_groups:
                 group["lr"] = recipe.learning_rate * _schedule(step, recipe)
             rows = torch.randint(len(pairs), (recipe.batch_size,), generator=generator).tolist()
-            drawn = [each for row in rows for each in _drawn(*pairs[row], recipe, noise)]
+            chosen = [pairs[row] for row in rows]
+            drawn = [each for a, b in chosen for each in _drawn(a, b, recipe, noise)]
             tokens, target = _table(tokenizer, drawn)
             logits = model(input_ids=tokens, use_cache=False).logits
             loss = functional.cross_entropy(logits[target >= 0], smoothed[target[target >= 0]])

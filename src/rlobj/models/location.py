@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.files import located, parse_json, read_whole, refuse_others, step_of
 from rlobj.base.targets import require_file
 from rlobj.config.resuming import named_code
@@ -164,13 +164,10 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
 
 def _read_template(name: str, prompt: str) -> str:
     """The template in a file."""
-    try:
+    what = f"scores.{name}.prompt is {prompt[:80]!r}, which is no file that can be read"
+    expected = ". Expected a file, or a template such as '{{ prompt }} The answer is {{ answer }}.'"
+    with reported(ConfigError, what, OSError, ValueError, advice=expected):
         text = read_whole(Path(prompt).expanduser(), 1 << 20).decode()
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"scores.{name}.prompt is {prompt[:80]!r}, which is no file that can be read: {error}. "
-            "Expected a file, or a template such as '{{ prompt }} The answer is {{ answer }}.'"
-        ) from error
     if not is_template(text):
         raise ConfigError(f"scores.{name}.prompt: {prompt} has no {{{{ prompt }}}} in it")
     return text

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from rlobj.answers.worker import peak_memory
-from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.base.errors import ConfigError, MissingExtra, reported
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
@@ -73,10 +73,8 @@ def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) ->
     settings = peft.LoraConfig(
         r=config.rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM"
     )
-    try:
+    with reported(ConfigError, f"model.lora.targets={config.targets}", ValueError):
         wrapped = peft.get_peft_model(model, settings)
-    except ValueError as error:
-        raise ConfigError(f"model.lora.targets={config.targets}: {error}") from error
     for name, layer in _layers(without_adapters(wrapped)):
         if not isinstance(layer.base_layer, nn.Linear):
             kind = type(layer.base_layer).__name__
@@ -198,11 +196,7 @@ class Policy:
 
 
 def load_policy(
-    config: ModelConfig,
-    data: DataConfig,
-    source: str,
-    adapter: Path | None = None,
-    **placing: Any,
+    config: ModelConfig, data: DataConfig, source: str, adapter: Path | None = None, **placing: Any
 ) -> Policy:
     """Load the model and its tokenizer from a hub id or a folder.
 

@@ -27,7 +27,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import packaged
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"}
@@ -219,10 +219,8 @@ def save_figure(figure: Figure, path: Path) -> None:
         warnings.simplefilter("ignore")  # characters without a glyph, log axes without a value
         canvas = Canvas(figsize=(5, 3), layout="constrained")
         _draw(figure, canvas)
-        try:
+        with reported(RunError, f"cannot write {path}", OSError):
             canvas.savefig(path, dpi=200, metadata=metadata)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error}") from error
 
 
 def _draw(figure: Figure, canvas: Any) -> None:

@@ -15,7 +15,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from pydantic import Field
 
 from rlobj.base.batches import by_length
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import files_digest, located
 from rlobj.base.progress import beat, waiting
 from rlobj.rewards.kinds import Graded, Grader, Reward
@@ -85,11 +85,10 @@ class _ModelGrader(Grader):
         from transformers import AutoConfig, AutoTokenizer
 
         self._settings, self._model, name = settings, None, settings.model
-        try:
+        # a tokenizer may fail in many ways
+        with reported(ConfigError, f"the reward model {name} cannot be read", Exception):
             self._config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        except Exception as error:  # a tokenizer may fail in many ways
-            raise ConfigError(f"the reward model {name} cannot be read: {error}") from error
         if settings.digest not in (None, _digest(Path(name).expanduser())):
             raise ConfigError(
                 f"{name} is not the reward model with the digest {settings.digest}: it has changed "
@@ -129,23 +128,20 @@ class _ModelGrader(Grader):
             return self
         gpu = torch.cuda.is_available()
         device = device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu")
-        try:
+        with reported(ConfigError, f"rewards.device is {device}", RuntimeError, AssertionError):
             torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise ConfigError(f"rewards.device is {device}: {error}") from error
         on_cpu = torch.device(device).type == "cpu"
-        try:
+        what = f"the weights of the reward model {name} cannot be read"
+        expected = (
+            ". Expected a folder written by save_pretrained, or the id of a classifier on the hub"
+        )
+        with reported(ConfigError, what, Exception, advice=expected):  # errors of many libraries
             model, found = AutoModelForSequenceClassification.from_pretrained(
                 name,
                 dtype=torch.float32 if on_cpu else torch.bfloat16,
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        except Exception as error:  # of many libraries, about any of the files
-            raise ConfigError(
-                f"the weights of the reward model {name} cannot be read: {error}. Expected a "
-                "folder written by save_pretrained, or the id of a classifier on the hub"
-            ) from error
         if absent := sorted(found["missing_keys"]):
             raise ConfigError(f"the reward model {name} has no weights {', '.join(absent)}")
         self._model = model.to(device).eval().requires_grad_(False)
@@ -157,12 +153,9 @@ class _ModelGrader(Grader):
     def check(self, problems: Sequence[Problem]) -> None:
         """Render the first problem, and have a server score it."""
         for problem in problems[:1]:
-            try:
+            what = f"the chat template of the reward model {self._settings.model} fails"
+            with reported(ConfigError, what, Exception):  # a template is a program
                 ids = self._ids(problem.answer or "1", problem)
-            except Exception as error:  # a chat template is a program
-                raise ConfigError(
-                    f"the chat template of the reward model {self._settings.model} fails: {error}"
-                ) from error
             if self._settings.server:
                 self._meet_server()
                 self._served([ids[: int(min(self._limit, len(ids)))]])

@@ -342,11 +342,8 @@ class _Context:
     def select(self, rows: Tensor | list[int]) -> None:
         """Keep these rows, in this order; a row may appear several times."""
         index = torch.as_tensor(rows, device=self.logits.device)
-        self.logits, self._ids, self._mask = (
-            self.logits[index],
-            self._ids[index],
-            self._mask[index],
-        )
+        self.logits, self._ids = self.logits[index], self._ids[index]
+        self._mask = self._mask[index]
         if self._cache is not None:
             self._cache.reorder_cache(index)
 

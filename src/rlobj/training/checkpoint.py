@@ -28,7 +28,7 @@ from pydantic import ConfigDict, NonNegativeInt
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import parse_json, read_whole, remove, settle, step_name, step_of
 from rlobj.base.validation import Model
 from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
@@ -125,11 +125,10 @@ def write(
 @contextmanager
 def _writing(run: RunFolder, comm: Comm) -> Iterator[None]:
     """Raise RunError on all ranks if one of them cannot write."""
-    with together(comm, "writing a checkpoint"):
-        try:
-            yield
-        except Exception as error:  # safetensors and torch have other classes for a full disk
-            raise RunError(f"cannot write a checkpoint to {run.checkpoints}: {error}") from error
+    what = f"cannot write a checkpoint to {run.checkpoints}"
+    # safetensors and torch have classes of their own for a full disk
+    with together(comm, "writing a checkpoint"), reported(RunError, what, Exception):
+        yield
 
 
 def _shares(

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.yaml import packaged_table
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.models.embedded import build_policy
 
@@ -132,14 +133,8 @@ def classifier_parameters(name: str) -> int | None:
         return None
 
 
-KINDS = {
-    "H100": (80, 989e12, 3.35e12),
-    "A100": (80, 312e12, 2.04e12),
-    "H200": (141, 989e12, 4.8e12),
-    "L40S": (48, 362e12, 0.864e12),
-    "4090": (24, 165e12, 1.008e12),
-}
-"""Memory in GiB, operations a second in bfloat16 and bytes a second, from NVIDIA's data sheets."""
+KINDS: dict[str, dict[str, float]] = packaged_table("rlobj.training", "gpus.yaml")
+"""GPU -> memory in GiB, flops a second in bfloat16, and bandwidth in bytes a second."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +154,12 @@ class Cards:
     @property
     def flops(self) -> float:
         """Operations a second in bfloat16, at the most."""
-        return KINDS[self.kind][1]
+        return KINDS[self.kind]["flops"]
 
     @property
     def bandwidth(self) -> float:
         """Bytes a second that a GPU reads from its memory, at the most."""
-        return KINDS[self.kind][2]
+        return KINDS[self.kind]["bandwidth"]
 
     @classmethod
     def parse(cls, text: str) -> Cards:
@@ -181,13 +176,13 @@ class Cards:
         found = re.fullmatch(form, text.strip(), re.IGNORECASE)
         count, name, size = found.groups() if found else ("0", None, "0")
         name = name and name.upper()
-        memory = float(KINDS[name][0] if name else size)
+        memory = float(KINDS[name]["memory"] if name else size)
         if not int(count or 1) or not memory:
             raise ConfigError(
                 f"gpus is {text!r}; expected the number of GPUs and the memory of each in GB, such "
                 f"as 8x80, or 80 for one; or a name, such as 8xH100: {', '.join(KINDS)}"
             )
-        nearest = min(KINDS, key=lambda kind: abs(KINDS[kind][0] - memory))
+        nearest = min(KINDS, key=lambda kind: abs(KINDS[kind]["memory"] - memory))
         return cls(int(count or 1), int(memory * GIB), name or nearest)
 
 

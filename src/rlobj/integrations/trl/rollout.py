@@ -171,12 +171,12 @@ class Rollouts(_Trainer):
         found: list[Tensor] = []
         entropies: list[Tensor] = []
         logged: dict[str, list[Any]] = {}
-        conversations: list[Any] = []
+        conversations: list[tuple[Any, Any]] = []
 
         def graded(*arguments: Any, **named: Any) -> Tensor:
             found.append(grade(*arguments, **named))
             logged.update(self._pending_extra_logs if self._own else {})
-            conversations.extend(arguments[2] if self.tools else ())
+            conversations.extend(zip(*arguments[2:4], strict=True) if self.tools else ())
             return found[-1]
 
         def scored(model: Any, *arguments: Any, **named: Any) -> Any:
@@ -224,21 +224,24 @@ class Rollouts(_Trainer):
             progress.rows += len(rewards)
         return output
 
-    def _log_limits(self, conversations: Sequence[Any]) -> None:
-        """Log the shares of conversations that end at a limit.
+    def _log_limits(self, conversations: Sequence[tuple[Any, Any]]) -> None:
+        """Log the shares of conversations that end at a limit; messages and token ids are given.
 
-        TRL says which of them end inside a turn. It does not count those that end with a call,
-        because they have no turns left or because the answer to the call does not fit.
+        TRL's `clipped_ratio` has those that end inside a turn. Others end with a call: there are no
+        turns left, or the answer to the call does not fit.
         """
-        pending = [each for each in conversations if each[-1].get("tool_calls")]
-        turns = [sum(x["role"] == "assistant" for x in each) for each in pending]
-        full = sum(count > self.max_tool_calling_iterations for count in turns)
-        counts = torch.tensor([full, len(pending), len(conversations)])
-        full, unanswered, total = self._comm.sum(counts).tolist()
+        tokenizer, most = self._tokenizer, self.max_tool_calling_iterations
+        ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, *getattr(self, "eos_token_ids", ())}
+        counts = torch.tensor([0, 0, len(conversations)])
+        for messages, ids in conversations:
+            called = bool(messages[-1].get("tool_calls"))
+            full = called and sum(each["role"] == "assistant" for each in messages) > most
+            counts[0] += full
+            counts[1] += not full and (called or ids[-1] not in ends)
+        *limited, total = self._comm.sum(counts).tolist()
         logged = self._metrics["train" if self.model.training else "eval"]
-        cut = logged["completions/clipped_ratio"][-1] + (unanswered - full) / total
-        logged["rlobj/turns/at_turns"].append(full / total)
-        logged["rlobj/turns/at_tokens"].append(cut)
+        for name, count in zip(("turns", "tokens"), limited, strict=True):
+            logged[f"rlobj/turns/at_{name}"].append(count / total)
 
     def _own_columns(self, rows: Any, logged: Mapping[str, Any], device: Any) -> dict[str, Tensor]:
         """The columns of the user's own, [B]: of the data set, or logged by a reward function."""

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import free_port
 from rlobj.base.progress import beat
 from rlobj.samplers.types import Feed
@@ -250,11 +250,9 @@ class VllmSampler(VllmBase):
         if self._asleep:
             torch.cuda.empty_cache()  # torch keeps what the trainer has freed; vLLM needs it
             self._engine.wake_up(tags=["weights"])
-        try:
-            with random_states_kept(), self._eager(), torch.no_grad():
-                self._call("rlobj_load", weights, version)
-        except Exception as error:
-            raise RunError(f"vLLM did not load weights {version}: {error}") from error
+        failed = reported(RunError, f"vLLM did not load weights {version}", Exception)
+        with failed, random_states_kept(), self._eager(), torch.no_grad():
+            self._call("rlobj_load", weights, version)
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False

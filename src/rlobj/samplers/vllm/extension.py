@@ -212,6 +212,7 @@ logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").addFilter
 )
 
 SHAPE = ARGUMENTS["shape"]
+"""Entries of the model's configuration that must be equal for trainer and server."""
 
 
 def _answering(method: Callable[..., None]) -> Callable[..., dict[str, str] | None]:

@@ -13,6 +13,7 @@ from rlobj.base.validation import Model
 from rlobj.base.yaml import packaged_table
 
 ARGUMENTS: dict[str, list[str]] = packaged_table("rlobj.samplers.vllm", "arguments.yaml")
+"""Names of arguments and settings of vLLM by what rlobj does with them; see the file."""
 
 WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 """Arguments of an engine on a CPU: it computes each prompt in one step. After a part of a prompt,

@@ -45,11 +45,12 @@ def rollout_metrics(
     def mean(name: str, over: str = "responses") -> float:
         return whole[name] / whole[over] if whole[over] else math.nan
 
+    judged = whole["judged"] and whole["judged"] + whole["cut"]  # an environment says what is right
     reward = mean("reward", "decided")
     return {
         "reward/mean": reward,
         "reward/std": math.sqrt(max(mean("reward_square", "decided") - reward * reward, 0.0)),
-        **({"reward/accuracy": mean("right", "judged")} if whole["judged"] else {}),
+        **({"reward/accuracy": whole["right"] / judged} if judged else {}),
         "reward/undecided": whole["undecided"],
         "reward/undecided_share": mean("undecided"),
         "reward/no_answer_share": mean("no_answer"),
@@ -120,6 +121,10 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         "reward": sum(r.reward for r in decided),
         "reward_square": sum(r.reward * r.reward for r in decided),
         "judged": len(verdicts),
+        "cut": sum(
+            bool(r.sample.turns) and r.sample.finish == "length" and r.grade.correct is None
+            for r in decided
+        ),
         "right": sum(verdicts),
         "judged_with": sum(verdict is not None for verdict in with_calls),
         "right_with": sum(verdict is True for verdict in with_calls),

@@ -37,13 +37,7 @@ from rlobj.data.tasks import TASKS
 from rlobj.evaluation.engines import require_tokenizer
 from rlobj.models.embedded import RECIPES
 from rlobj.models.loading import reading
-from rlobj.models.policy import (
-    Policy,
-    arithmetic,
-    prompt_limit,
-    vllm_sampler,
-    without_adapters,
-)
+from rlobj.models.policy import Policy, arithmetic, prompt_limit, vllm_sampler, without_adapters
 from rlobj.ranks import ProcessGroup, together
 from rlobj.records.rows import TokenTexts
 from rlobj.rewards import Grader, Reward, Several, function_grader

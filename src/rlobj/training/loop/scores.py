@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
@@ -333,13 +333,11 @@ def open_scores(
             else:
                 of = (name, settings, config.model, policy.tokenizer)
                 model = load_score(*of, device=parallel.device, **placing)
-            try:
+            with reported(ConfigError, f"scores.{name}", ConfigError):
                 _require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)
                 with reading(model):
                     own = scorer(model, config.training.packed)
-            except ConfigError as error:
-                raise ConfigError(f"scores.{name}: {error}") from error
             found[name] = Score(settings, parallel.frozen(own), own_end=end)
     return found
 
@@ -387,10 +385,8 @@ def hints_of(
     templates = {}
     for name, score in config.scores.items():
         if score.prompt is not None and name in read:
-            try:
+            with reported(ConfigError, f"scores.{name}.prompt is no template", TemplateError):
                 templates[name] = environment.from_string(score.prompt)
-            except TemplateError as error:
-                raise ConfigError(f"scores.{name}.prompt is no template: {error}") from error
 
     whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
     context = prompt_limit(config, policy.model, configured=False)

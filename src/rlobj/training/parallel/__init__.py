@@ -17,12 +17,6 @@
 ddp and fsdp2; `zero` has DeepSpeed's. `launcher` starts the processes of a run.
 """
 
-from rlobj.training.parallel.environment import (
-    build_parallel,
-    open_parallel,
-    open_processes,
-    resolve_strategy,
-)
-from rlobj.training.parallel.strategies import Parallel
+from rlobj.base.lazy import names_of
 
-__all__ = ["Parallel", "build_parallel", "open_parallel", "open_processes", "resolve_strategy"]
+__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

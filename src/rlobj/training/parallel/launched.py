@@ -6,22 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, reported
 from rlobj.base.files import parse_json, read_whole
+from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
-_OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
-_OTHERS = (
-    _OFFLOAD,
-    *("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING"),
-    *("ACCELERATE_DYNAMO_BACKEND", "ACCELERATE_USE_MEGATRON_LM", "FSDP_IGNORED_MODULES"),
-    *("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "FSDP_MIN_NUM_PARAMS"),
-    *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE"),
-    *("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"),
-)
+_OTHERS: list[str] = packaged_table("rlobj.training.parallel", "accelerate.yaml")
 """Variables that no setting follows, the first one without ZeRO 2 or 3."""
+_OFFLOAD = _OTHERS[0]
 _NOTHING = ("", "0", "1", "no", "none", "false", "auto")
 """Values that ask for nothing."""
 
@@ -94,12 +88,8 @@ def _on(environment: Mapping[str, str], name: str) -> bool:
 
 def _deepspeed_file(name: str) -> dict[str, Any]:
     """The settings of DeepSpeed's file by dotted name."""
-    try:
+    what = f"accelerate launch names the DeepSpeed file {name}, which cannot be read"
+    with reported(ConfigError, what, OSError, ValueError, advice=". Expected a JSON file"):
         if not isinstance(found := parse_json(read_whole(Path(name))), dict):
             raise ValueError(f"it holds a {type(found).__name__}, and not settings by name")
-        return flattened(found)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"accelerate launch names the DeepSpeed file {name}, which cannot be read: {error}. "
-            "Expected a JSON file"
-        ) from error
+    return flattened(found)

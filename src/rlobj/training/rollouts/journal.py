@@ -227,7 +227,7 @@ def _unpacked(stored: list[Any], prompts: dict[str, array[int]]) -> Response:
         from_text("i", tokens),
         from_text("f", logprobs),
         *rest[:3],
-        [*map(unpacked_turn, rest[3])],
+        turns=[*map(unpacked_turn, rest[3])],
     )
     columns, feedback, by_turn = more
     graded = Graded(*grade[:4], rewards=tuple(grade[4:]), feedback=feedback)

@@ -1,0 +1,17 @@
+from rlobj.answers import MathVerifier as MathVerifier
+from rlobj.answers import Verdict as Verdict
+from rlobj.answers import extract_answer as extract_answer
+from rlobj.answers import verify as verify
+from rlobj.rewards.custom import Custom as Custom
+from rlobj.rewards.custom import function_grader as function_grader
+from rlobj.rewards.kinds import Exact as Exact
+from rlobj.rewards.kinds import Graded as Graded
+from rlobj.rewards.kinds import Grader as Grader
+from rlobj.rewards.kinds import Math as Math
+from rlobj.rewards.kinds import Overlong as Overlong
+from rlobj.rewards.kinds import ReasoningGym as ReasoningGym
+from rlobj.rewards.kinds import Reward as Reward
+from rlobj.rewards.kinds import RewardConfig as RewardConfig
+from rlobj.rewards.kinds import overlong_penalty as overlong_penalty
+from rlobj.rewards.reward_model import RewardModel as RewardModel
+from rlobj.rewards.several import Several as Several
