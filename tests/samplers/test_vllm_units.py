@@ -194,3 +194,4 @@ def test_a_request_that_comes_wakes_one_of_those_that_wait_and_its_body_is_not_k
     assert feed.takes < 4 * (64 + 50)  # all 64 at each request: 3,200
     assert not work.left
     assert not any(work.bodies)
+    feed.leave()  # the loop has ended, as where a server is gone

@@ -77,6 +77,8 @@ _LONG = 10.0
 """Factor on the timeout for long commands."""
 _QUICK = 15.0
 """Largest number of seconds to wait for an answer that needs no work."""
+_IDLE = 2.0
+"""Seconds after which an idle connection is not used again; vLLM closes it after 5."""
 _SHOWN = 500
 """Largest number of characters of a response in an error message."""
 
@@ -242,7 +244,8 @@ class Connection:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         if self.holder:
             headers[RUN_HEADER] = self.holder
-        return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE)
+        return aiohttp.ClientSession(headers=headers, connector=connector)
 
     async def watch(self, session: Any, method: str, path: str, body: Any = None) -> None:
         """Send a request every few seconds; raise `ServerGone` when it fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -35,7 +36,12 @@ class Work:
         """Begin in this event loop with all requests that are left."""
         self._queue, loop = deque(sorted(self.left)), asyncio.get_running_loop()
         self._came = asyncio.Semaphore(0)  # a change wakes one of those that wait
-        self.feed.woken = lambda: loop.call_soon_threadsafe(self._came.release)
+
+        def woken() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: a new one begins anew
+                loop.call_soon_threadsafe(self._came.release)
+
+        self.feed.woken = woken
 
     def again(self, number: int) -> None:
         """Put a request back that a server did not answer."""
