@@ -341,7 +341,7 @@ class Conversations:
         left: tuple[int, int | None],
     ) -> TurnRecord:
         """The turn with an answer, and why the conversation ends, if it does."""
-        heard = [*answer.observation]
+        heard: list[Any] = [*answer.observation]
         turn = replace(
             turn,
             observation="\n".join(each["content"] for each in heard),
