@@ -180,6 +180,7 @@ def test_iterations_of_trl_are_passes():
             seed=0,
         )
         trainer = SimpleNamespace(
+            tools=[],
             args=args,
             num_generations=4,
             num_iterations=iterations,

@@ -342,13 +342,7 @@ class Conversations:
     ) -> TurnRecord:
         """The turn with an answer, and why the conversation ends, if it does."""
         heard: list[Any] = [*answer.observation]
-        turn = replace(
-            turn,
-            observation="\n".join(each["content"] for each in heard),
-            reward=answer.reward,
-            correct=answer.correct,
-            uses=answer.uses,
-        )
+        turn = replace(turn, reward=answer.reward, correct=answer.correct, uses=answer.uses)
         if answer.done:
             return replace(turn, end="done")
         failed = sum(bool(use.error) for each in (*spoken.turns, turn) for use in each.uses)
@@ -360,7 +354,8 @@ class Conversations:
         if left[0] < 1 or (left[1] is not None and len(observed) >= left[1]):
             return replace(turn, end="tokens")
         spoken.messages += heard
-        return replace(turn, observed=observed)
+        observation = "\n".join(each["content"] for each in heard)
+        return replace(turn, observed=observed, observation=observation)
 
     async def _asked(
         self, method: Callable[..., Any], *given: Any, environment: Environment

@@ -60,7 +60,7 @@ class TurnRecord:
         size: tokens that the policy wrote.
         text: of these tokens, without special tokens.
         observed: token ids that the policy reads next; empty after the last turn.
-        observation: their text, without what the chat template adds.
+        observation: their text, without what the chat template adds; "" after the last turn.
         reward: of the turn.
         correct: what the environment says of the whole response.
         uses: the calls of tools.

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import PYTHON_OBJECT, import_target
-from rlobj.conversations.calculator import Calculator
+from rlobj.conversations.calculator_task import Calculator
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message

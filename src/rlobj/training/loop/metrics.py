@@ -75,10 +75,11 @@ def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
     """Turns per response; calls of tools, failed ones, those without an answer in time, and their
     seconds; the share of responses that called a tool, the accuracy of these and of the others; and
     the shares of responses that ended at a limit."""
-    count, right, judged = (sums[name] for name in ("responses", "right", "judged"))
+    count, judged = sums["responses"], sums["judged"] and sums["judged"] + sums["cut"]
+    judged_with = sums["judged"] and sums["judged_with"] + sums["cut_with"]
     accuracies = {
-        "with": (sums["right_with"], sums["judged_with"]),
-        "without": (right - sums["right_with"], judged - sums["judged_with"]),
+        "with": (sums["right_with"], judged_with),
+        "without": (sums["right"] - sums["right_with"], judged - judged_with),
     }
     return {
         "turns/mean": sums["turns"] / count,
@@ -110,8 +111,8 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
     decided = [r for r in responses if not math.isnan(r.reward)]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     causes = Counter(r.grade.cause for r in responses)
-    called = [any(turn.uses for turn in r.sample.turns) for r in responses]
-    with_calls = [r.grade.correct for r, used in zip(responses, called, strict=True) if used]
+    called = [r for r in responses if any(turn.uses for turn in r.sample.turns)]
+    with_calls = [r.grade.correct for r in called]
     return {
         "responses": len(responses),
         "groups": len(groups),
@@ -121,10 +122,8 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         "reward": sum(r.reward for r in decided),
         "reward_square": sum(r.reward * r.reward for r in decided),
         "judged": len(verdicts),
-        "cut": sum(
-            bool(r.sample.turns) and r.sample.finish == "length" and r.grade.correct is None
-            for r in decided
-        ),
+        "cut": sum(map(_cut, responses)),
+        "cut_with": sum(map(_cut, called)),
         "right": sum(verdicts),
         "judged_with": sum(verdict is not None for verdict in with_calls),
         "right_with": sum(verdict is True for verdict in with_calls),
@@ -138,6 +137,16 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         },
         **conversation_sums([r.sample for r in responses]),
     }
+
+
+def _cut(response: Response) -> bool:
+    """Whether a conversation was cut, so that the environment could give no verdict."""
+    sample, grade = response.sample, response.grade
+    return (
+        bool(sample.turns)
+        and sample.finish == "length"
+        and not (grade.undecided or grade.correct is not None)
+    )
 
 
 def token_count(sequences: Sequences) -> int:
