@@ -344,12 +344,15 @@ def test_the_policy_reads_what_it_reads_in_trl():
     trainer._get_tool_suffix_ids = lambda messages: GRPOTrainer._get_tool_suffix_ids(
         trainer, messages
     )
-    threading.Thread(target=trainer.async_loop.run_forever, daemon=True).start()
+    thread = threading.Thread(target=trainer.async_loop.run_forever, daemon=True)
+    thread.start()
     said = [{"role": "assistant", "content": "", "tool_calls": CALLS}]
     found = GRPOTrainer._tool_call_loop(
         trainer, [says()[:1]], [[1]], [[end]], [said], None, None, {}
     )
     trainer.async_loop.call_soon_threadsafe(trainer.async_loop.stop)
+    thread.join()
+    trainer.async_loop.close()
     environment = MethodEnvironment(Counter(), SETTINGS)
     run(environment.reset(PROBLEM))
     turn = run(environment.step(says(*CALLS)))
