@@ -176,6 +176,23 @@ def test_advantages_of_turns_equal_values_by_hand(rewards, settings, expected) -
     assert credit(conversations(rewards), TurnReturn(**settings)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("path", "advantage"),
+    [
+        (place, {"kind": outer, place: inner})
+        for outer, place in [("decoupled", "each"), ("decoupled", "then"), ("turn_return", "each")]
+        for inner in ("turn_return", "decoupled", {"kind": "turn_return", "discount": 0.5})
+    ],
+)
+def test_an_advantage_of_turns_or_of_several_rewards_is_no_part_of_another(path, advantage) -> None:
+    part = advantage[path]
+    kind = part if isinstance(part, str) else part["kind"]
+    with pytest.raises(ConfigError) as caught:
+        Objective(advantage=advantage)
+    assert f"advantage.{path}: a part of an advantage reads one number" in str(caught.value)
+    assert f"set objective.advantage={kind}" in str(caught.value)
+
+
 def test_turns_without_tokens_and_undecided_responses_are_in_no_baseline() -> None:
     """Response 2 has no token, response 3 is undecided, and turn 1 of response 1 has no token."""
     batch = tokens(
