@@ -237,19 +237,21 @@ def test_ranks_whose_conversations_have_other_numbers_of_turns_agree() -> None:
     assert found == expected
 
 
-def expected_gradient(responses: int, credited: Any) -> list[float]:
-    """E[Σ_t A_t ∇log π] of one response by the logits of its two decisions, over all groups.
+def two_decisions(p: float, q: float) -> list[tuple[float, list[float], list[float]]]:
+    """Outcomes: probability, rewards of the turns, ∇log π of each turn by its own logit.
 
     At turn 0 the policy calls a tool with probability p, for 0.5, or stops, for 0.7. At turn 1 it
     is right with probability q, for 1, or wrong, for −0.2.
     """
-    p, q = 0.3, 0.6
-    # Probability, rewards of the turns, ∇log π of each turn by its own logit.
-    outcomes = [
+    return [
         (1 - p, [0.7], [-p]),
         (p * q, [0.5, 1.0], [1 - p, 1 - q]),
         (p * (1 - q), [0.5, -0.2], [1 - p, -q]),
     ]
+
+
+def expected_gradient(outcomes: Any, responses: int, credited: Any) -> list[float]:
+    """E[Σ_t A_t ∇log π] of one response by the logits of its decisions, over all groups."""
     total = [0.0, 0.0]
     for group in itertools.product(outcomes, repeat=responses):
         values = credited(conversations([rewards for _, rewards, _ in group]))
@@ -266,9 +268,10 @@ def expected_gradient(responses: int, credited: Any) -> list[float]:
 def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_not() -> None:
     """All groups of three responses, weighed with their probabilities."""
     p, q, n = 0.3, 0.6, 3
+    outcomes = two_decisions(p, q)
     value = 0.5 + q * 1.0 + (1 - q) * -0.2  # of a call
     true = [p * (1 - p) * (value - 0.7), p * q * (1 - q) * 1.2]
-    assert expected_gradient(n, credit) == pytest.approx(true, abs=1e-12)
+    assert expected_gradient(outcomes, n, credit) == pytest.approx(true, abs=1e-12)
     # Of m responses with the turn, a mean with the own turn takes 1/m away: late turns lose more.
     others = [(1 - p) ** 2, 2 * p * (1 - p), p**2]  # probability that 0, 1 or 2 others call
     centred = TurnReturn(each=GroupCentered())
@@ -278,12 +281,21 @@ def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_no
     }
     for factors, credited in biased.items():
         factor = sum(map(operator.mul, others, factors))
-        found = expected_gradient(n, credited)
+        found = expected_gradient(outcomes, n, credited)
         assert found == pytest.approx([true[0] * 2 / 3, true[1] * factor], abs=1e-12)
     # The natural baseline subtracts the mean of turn 1 from calls alone: it trains against them.
-    found = expected_gradient(n, lambda batch: credit(batch, shape=NATURAL))
+    found = expected_gradient(outcomes, n, lambda batch: credit(batch, shape=NATURAL))
     assert true[0] > 0.06
     assert found[0] < 0
+
+
+@pytest.mark.parametrize(("responses", "expected"), [(2, -1 / 16), (4, -3 / 32), (6, -5 / 48)])
+def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(responses, expected):
+    """The page's numbers, if half of all n responses call: −1/8·(1 − 1/n)."""
+    outcomes = [(0.5, [1.0], [-0.5]), (0.5, [0.5, 0.5], [0.5, 0.0])]
+    found, _ = expected_gradient(outcomes, responses, lambda x: credit(x, shape=NATURAL))
+    assert found == pytest.approx(expected)
+    assert expected_gradient(outcomes, responses, credit) == [0, 0]
 
 
 @pytest.mark.parametrize(
