@@ -134,6 +134,9 @@ NATURAL = "(turn_reward - turn_reward.mean(by='group_turn')).suffix_sum()"
 OWN_MEAN = "turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group_turn')"
 
 
+OWN_RETURN = "counts the turn's own return, too; the expected gradient is not that of the turn's"
+
+
 def conversations(rewards: list[list[float]], groups: list[int] | None = None) -> TokenBatch:
     """A table with one token in each turn, by the rewards of the turns."""
     flat = [reward for each in rewards for reward in each]
@@ -303,14 +306,39 @@ def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(respon
     [
         (Objective(advantage=TurnReturn()), []),
         (Objective(shape="advantage * turn_reward.max(by='group_turn')"), []),
+        (
+            Objective(shape="advantage + 1 * turn_reward.mean(by='group_turn')"),
+            [],
+        ),  # not subtracted
+        (Objective(shape="advantage * (1 - turn_reward.mean(by='group_turn'))"), []),  # a weight
+        (Objective(shape="reward - reward.mean(by='group')"), []),  # of responses
+        (Objective(shape="(turn_reward - 0.1).suffix_sum()"), []),  # a price of each turn
         (Objective(shape=NATURAL), ["the response itself decides how many follow"]),
+        *(
+            (Objective(shape=text), ["is subtracted for each turn that follows, and the response"])
+            for text in (
+                "(turn_reward - turn_reward.mean(by='group')).suffix_sum()",
+                "(turn_reward - turn_reward.mean()).suffix_sum()",
+                "((turn_reward - turn_reward.quantile(0.5, by='group_turn')) / 2).suffix_sum()",
+                "(turn_reward - turn_reward.sum('group') / (prob >= 0).count()).suffix_sum(0.9)",
+                "turn_reward.suffix_sum() - turn_reward.mean(by='group_turn').suffix_sum()",
+            )
+        ),
+        (
+            Objective(shape="turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group')"),
+            [OWN_RETURN],
+        ),
         (
             Objective(shape=OWN_MEAN),
             ["multiplies the expected gradient of the turn by 1 − 1/m, so"],
         ),
         (
             Objective(advantage=TurnReturn(each=GroupNormalized())),
-            ["each: {kind: group_normalized} counts the turn's own return, too"],
+            ["each: {kind: group_normalized} counts the turn's own return, too; a mean over m"],
+        ),
+        *(
+            (Objective(advantage=TurnReturn(each=kind)), [f"each: {{kind: {kind}}} {OWN_RETURN}"])
+            for kind in ("quantile_baseline", "pass_at_k")
         ),
     ],
 )
