@@ -154,6 +154,7 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("sampler-drift", lambda step: {"sampler/logprob_gap": 1e-4 * step}, {}),
     ("truncation", {"response/truncated": 0.5}, {}),
     ("truncation", {**CUT, "reward/accuracy": 0.2}, {}),
+    ("truncation", {**CUT, "reward/accuracy": 0.2, "turns/mean": 1.6}, {}),  # turns inside TRL
     ("truncation", {"response/truncated": 0.7, **NO_ANSWER}, {}),
     ("length-growth", lambda step: {"response/length_mean": 10.0 + step, "reward/mean": 0.4}, {}),
     ("verifier-trouble", {"groups/agreed_wrong": 1.0}, {}),

@@ -407,7 +407,7 @@ def sampler_drift(h: History) -> Found | None:
 
 def truncation(h: History) -> Found | None:
     """Many responses are cut at max_tokens, and are wrong for it."""
-    if h.knows("turns/mean"):  # there are other limits, see `turn_limit_reached`
+    if h.knows("turns/at_tokens"):  # `turn_limit_reached` says it
         return None
     share, right = h.mean("response/truncated"), h.mean("response/truncated_right")
     if math.isnan(right):  # in another trainer: at most all right responses were cut
