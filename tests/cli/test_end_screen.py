@@ -168,6 +168,10 @@ def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) 
     RunFolder(run).append(line | counts)
     assert "accuracy without, first/last 2 steps none → 0.250" in numbers(run)
     assert "calls per" not in numbers(finished(tmp_path))
+    no_calls = {**counts, "tools/calls": 0.0, "tools/accuracy_without": 0.5}
+    text = numbers(finished(tmp_path, "dapo", **no_calls))  # an environment without tools
+    assert "calls per" not in text
+    assert "accuracy without" not in text
 
 
 def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:
