@@ -302,20 +302,17 @@ def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(respon
 
 
 @pytest.mark.parametrize(
-    ("objective", "notes"),
+    ("settings", "notes"),
     [
-        (Objective(advantage=TurnReturn()), []),
-        (Objective(shape="advantage * turn_reward.max(by='group_turn')"), []),
-        (
-            Objective(shape="advantage + 1 * turn_reward.mean(by='group_turn')"),
-            [],
-        ),  # not subtracted
-        (Objective(shape="advantage * (1 - turn_reward.mean(by='group_turn'))"), []),  # a weight
-        (Objective(shape="reward - reward.mean(by='group')"), []),  # of responses
-        (Objective(shape="(turn_reward - 0.1).suffix_sum()"), []),  # a price of each turn
-        (Objective(shape=NATURAL), ["the response itself decides how many follow"]),
+        ({"advantage": TurnReturn()}, []),
+        ({"shape": "advantage * turn_reward.max(by='group_turn')"}, []),
+        ({"shape": "turn_reward.mean(by='group_turn') + advantage"}, []),  # not subtracted
+        ({"shape": "advantage * (1 - turn_reward.mean(by='group_turn'))"}, []),  # a weight
+        ({"shape": "reward - reward.mean(by='group')"}, []),  # of responses
+        ({"shape": "(turn_reward - 0.1).suffix_sum()"}, []),  # a price of each turn
+        ({"shape": NATURAL}, ["the response itself decides how many follow"]),
         *(
-            (Objective(shape=text), ["is subtracted for each turn that follows, and the response"])
+            ({"shape": text}, ["is subtracted for each turn that follows, and the response"])
             for text in (
                 "(turn_reward - turn_reward.mean(by='group')).suffix_sum()",
                 "(turn_reward - turn_reward.mean()).suffix_sum()",
@@ -325,25 +322,25 @@ def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(respon
             )
         ),
         (
-            Objective(shape="turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group')"),
+            {"shape": "turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group')"},
             [OWN_RETURN],
         ),
+        ({"shape": OWN_MEAN}, ["multiplies the expected gradient of the turn by 1 − 1/m, so"]),
         (
-            Objective(shape=OWN_MEAN),
-            ["multiplies the expected gradient of the turn by 1 − 1/m, so"],
-        ),
-        (
-            Objective(advantage=TurnReturn(each=GroupNormalized())),
+            {"advantage": TurnReturn(each=GroupNormalized())},
             ["each: {kind: group_normalized} counts the turn's own return, too; a mean over m"],
         ),
         *(
-            (Objective(advantage=TurnReturn(each=kind)), [f"each: {{kind: {kind}}} {OWN_RETURN}"])
+            (
+                {"advantage": {"kind": "turn_return", "each": kind}},
+                [f"each: {{kind: {kind}}} {OWN_RETURN}"],
+            )
             for kind in ("quantile_baseline", "pass_at_k")
         ),
     ],
 )
-def test_explain_says_what_is_wrong_with_a_baseline_of_turns(objective, notes) -> None:
-    found = objective.explain().notes
+def test_explain_says_what_is_wrong_with_a_baseline_of_turns(settings: Any, notes: Any) -> None:
+    found = Objective(**settings).explain().notes
     assert len(found) == len(notes)
     assert all(part in note for part, note in zip(notes, found, strict=True))
 
