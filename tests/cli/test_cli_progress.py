@@ -112,6 +112,12 @@ def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: b
     assert "with a call 0.952" in text
 
 
+def test_a_run_without_calls_shows_turns_alone() -> None:
+    screen = open_screen(console(80, terminal=False), 2, 0, [])
+    screen.add({"step": 1, "reward/mean": 0.25, "turns/mean": 1.953, "tools/used_share": 0.0})
+    assert [name for name, *_ in screen.measures][2:4] == ["turns", "entropy, nats"]
+
+
 def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
     out = console(80, terminal=False)
     screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])

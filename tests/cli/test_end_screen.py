@@ -147,6 +147,22 @@ def test_conversations_with_one_verdict_are_about_two_problems(tmp_path: Path) -
     assert re.findall("prompt +(.)=", text) == ["1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "shown"),
+    [
+        ((None, True, None, True, False), ["right", "wrong"]),
+        ((None, None, False, False, True), ["wrong", "right"]),
+        ((None, False, None), ["wrong", "not judged"]),
+        ((None, None), ["not judged", "not judged"]),
+    ],
+)
+def test_conversations_that_were_not_judged_are_shown_last(tmp_path, verdicts, shown) -> None:
+    said = [turn("#1", end="done")]
+    responses = [(verdict, str(i), said) for i, verdict in enumerate(verdicts)]
+    text = spoken(finished(tmp_path, "grpo"), *responses)
+    assert re.findall("reward +[0-9.]+, (.*[a-z])", text) == shown
+
+
 def test_what_a_tool_says_reaches_no_terminal_and_floods_none(tmp_path: Path) -> None:
     evil = "\x1b[2J[red]\r\n\u202e" * 2000
     text = spoken(finished(tmp_path, "grpo"), (None, evil, [turn(evil, evil, end="done")]))
@@ -168,6 +184,10 @@ def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) 
     RunFolder(run).append(line | counts)
     assert "accuracy without, first/last 2 steps none → 0.250" in numbers(run)
     assert "calls per" not in numbers(finished(tmp_path))
+    no_calls = {**counts, "tools/calls": 0.0, "tools/accuracy_without": 0.5}
+    text = numbers(finished(tmp_path, "dapo", **no_calls))  # an environment without tools
+    assert "calls per" not in text
+    assert "accuracy without" not in text
 
 
 def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:

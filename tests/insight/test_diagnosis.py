@@ -154,6 +154,7 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("sampler-drift", lambda step: {"sampler/logprob_gap": 1e-4 * step}, {}),
     ("truncation", {"response/truncated": 0.5}, {}),
     ("truncation", {**CUT, "reward/accuracy": 0.2}, {}),
+    ("truncation", {**CUT, "reward/accuracy": 0.2, "turns/mean": 1.6}, {}),  # turns inside TRL
     ("truncation", {"response/truncated": 0.7, **NO_ANSWER}, {}),
     ("length-growth", lambda step: {"response/length_mean": 10.0 + step, "reward/mean": 0.4}, {}),
     ("verifier-trouble", {"groups/agreed_wrong": 1.0}, {}),
@@ -164,6 +165,7 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("teacher-trouble", {**TEACHER, "score/teacher/top_1pct": 0.6}, TAUGHT),
     ("tool-never-called", {**NO_CALLS, "turns/mean": 1.0}, CALCULATOR),
     ("tool-never-called", NO_CALLS, {"environment": {"tools": ["python"]}}),
+    ("tool-never-called", NO_CALLS, {}),  # tools of another trainer
     ("tool-never-called", lambda step: NO_CALLS if step > 20 else CONVERSES, CALCULATOR),
     ("called-in-vain", {**CONVERSES, "tools/errors": 150.0}, CALCULATOR),
     ("called-in-vain", {**CONVERSES, "tools/accuracy_with": 0.3}, CALCULATOR),
@@ -234,6 +236,7 @@ def test_every_name_has_a_sick_run() -> None:
         (lambda s: {"reward/no_answer_share": 0.9 - s / 50, "reward/mean": 0.2 + s / 50}, {}),
         (CONVERSES, CALCULATOR),
         (NO_CALLS, {"environment": {"target": "mine.py:Game"}}),  # it answers without tools
+        ({**NO_CALLS, "turns/mean": 1.0}, {"environment": {"target": "mine.py:Game"}}),
         ({**NO_CALLS, "turns/mean": 1.0, "reward/accuracy": 0.95}, CALCULATOR),  # solved without
         (lambda s: {**CONVERSES, "tools/errors": 150.0 if s < 6 else 0.0}, CALCULATOR),
         ({**CONVERSES, "tools/accuracy_with": 0.2, "tools/used_share": 0.02}, CALCULATOR),

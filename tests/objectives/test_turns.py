@@ -134,6 +134,9 @@ NATURAL = "(turn_reward - turn_reward.mean(by='group_turn')).suffix_sum()"
 OWN_MEAN = "turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group_turn')"
 
 
+OWN_RETURN = "counts the turn's own return, too; the expected gradient is not that of the turn's"
+
+
 def conversations(rewards: list[list[float]], groups: list[int] | None = None) -> TokenBatch:
     """A table with one token in each turn, by the rewards of the turns."""
     flat = [reward for each in rewards for reward in each]
@@ -174,6 +177,23 @@ def test_four_conversations_of_equal_worth_have_no_advantage_but_by_the_natural_
 )
 def test_advantages_of_turns_equal_values_by_hand(rewards, settings, expected) -> None:
     assert credit(conversations(rewards), TurnReturn(**settings)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "advantage"),
+    [
+        (place, {"kind": outer, place: inner})
+        for outer, place in [("decoupled", "each"), ("decoupled", "then"), ("turn_return", "each")]
+        for inner in ("turn_return", "decoupled", {"kind": "turn_return", "discount": 0.5})
+    ],
+)
+def test_an_advantage_of_turns_or_of_several_rewards_is_no_part_of_another(path, advantage) -> None:
+    part = advantage[path]
+    kind = part if isinstance(part, str) else part["kind"]
+    with pytest.raises(ConfigError) as caught:
+        Objective(advantage=advantage)
+    assert f"advantage.{path}: a part of an advantage reads one number" in str(caught.value)
+    assert f"set objective.advantage={kind}" in str(caught.value)
 
 
 def test_turns_without_tokens_and_undecided_responses_are_in_no_baseline() -> None:
@@ -220,19 +240,21 @@ def test_ranks_whose_conversations_have_other_numbers_of_turns_agree() -> None:
     assert found == expected
 
 
-def expected_gradient(responses: int, credited: Any) -> list[float]:
-    """E[Σ_t A_t ∇log π] of one response by the logits of its two decisions, over all groups.
+def two_decisions(p: float, q: float) -> list[tuple[float, list[float], list[float]]]:
+    """Outcomes: probability, rewards of the turns, ∇log π of each turn by its own logit.
 
     At turn 0 the policy calls a tool with probability p, for 0.5, or stops, for 0.7. At turn 1 it
     is right with probability q, for 1, or wrong, for −0.2.
     """
-    p, q = 0.3, 0.6
-    # Probability, rewards of the turns, ∇log π of each turn by its own logit.
-    outcomes = [
+    return [
         (1 - p, [0.7], [-p]),
         (p * q, [0.5, 1.0], [1 - p, 1 - q]),
         (p * (1 - q), [0.5, -0.2], [1 - p, -q]),
     ]
+
+
+def expected_gradient(outcomes: Any, responses: int, credited: Any) -> list[float]:
+    """E[Σ_t A_t ∇log π] of one response by the logits of its decisions, over all groups."""
     total = [0.0, 0.0]
     for group in itertools.product(outcomes, repeat=responses):
         values = credited(conversations([rewards for _, rewards, _ in group]))
@@ -249,9 +271,10 @@ def expected_gradient(responses: int, credited: Any) -> list[float]:
 def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_not() -> None:
     """All groups of three responses, weighed with their probabilities."""
     p, q, n = 0.3, 0.6, 3
+    outcomes = two_decisions(p, q)
     value = 0.5 + q * 1.0 + (1 - q) * -0.2  # of a call
     true = [p * (1 - p) * (value - 0.7), p * q * (1 - q) * 1.2]
-    assert expected_gradient(n, credit) == pytest.approx(true, abs=1e-12)
+    assert expected_gradient(outcomes, n, credit) == pytest.approx(true, abs=1e-12)
     # Of m responses with the turn, a mean with the own turn takes 1/m away: late turns lose more.
     others = [(1 - p) ** 2, 2 * p * (1 - p), p**2]  # probability that 0, 1 or 2 others call
     centred = TurnReturn(each=GroupCentered())
@@ -261,32 +284,63 @@ def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_no
     }
     for factors, credited in biased.items():
         factor = sum(map(operator.mul, others, factors))
-        found = expected_gradient(n, credited)
+        found = expected_gradient(outcomes, n, credited)
         assert found == pytest.approx([true[0] * 2 / 3, true[1] * factor], abs=1e-12)
     # The natural baseline subtracts the mean of turn 1 from calls alone: it trains against them.
-    found = expected_gradient(n, lambda batch: credit(batch, shape=NATURAL))
+    found = expected_gradient(outcomes, n, lambda batch: credit(batch, shape=NATURAL))
     assert true[0] > 0.06
     assert found[0] < 0
 
 
+@pytest.mark.parametrize(("responses", "expected"), [(2, -1 / 16), (4, -3 / 32), (6, -5 / 48)])
+def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(responses, expected):
+    """The page's numbers, if half of all n responses call: −1/8·(1 − 1/n)."""
+    outcomes = [(0.5, [1.0], [-0.5]), (0.5, [0.5, 0.5], [0.5, 0.0])]
+    found, _ = expected_gradient(outcomes, responses, lambda x: credit(x, shape=NATURAL))
+    assert found == pytest.approx(expected)
+    assert expected_gradient(outcomes, responses, credit) == [0, 0]
+
+
 @pytest.mark.parametrize(
-    ("objective", "notes"),
+    ("settings", "notes"),
     [
-        (Objective(advantage=TurnReturn()), []),
-        (Objective(shape="advantage * turn_reward.max(by='group_turn')"), []),
-        (Objective(shape=NATURAL), ["the response itself decides how many follow"]),
-        (
-            Objective(shape=OWN_MEAN),
-            ["multiplies the expected gradient of the turn by 1 − 1/m, so"],
+        ({"advantage": TurnReturn()}, []),
+        ({"shape": "advantage * turn_reward.max(by='group_turn')"}, []),
+        ({"shape": "turn_reward.mean(by='group_turn') + advantage"}, []),  # not subtracted
+        ({"shape": "advantage * (1 - turn_reward.mean(by='group_turn'))"}, []),  # a weight
+        ({"shape": "reward - reward.mean(by='group')"}, []),  # of responses
+        ({"shape": "(turn_reward - 0.1).suffix_sum()"}, []),  # a price of each turn
+        ({"shape": NATURAL}, ["the response itself decides how many follow"]),
+        *(
+            ({"shape": text}, ["is subtracted for each turn that follows, and the response"])
+            for text in (
+                "(turn_reward - turn_reward.mean(by='group')).suffix_sum()",
+                "(turn_reward - turn_reward.mean()).suffix_sum()",
+                "((turn_reward - turn_reward.quantile(0.5, by='group_turn')) / 2).suffix_sum()",
+                "(turn_reward - turn_reward.sum('group') / (prob >= 0).count()).suffix_sum(0.9)",
+                "turn_reward.suffix_sum() - turn_reward.mean(by='group_turn').suffix_sum()",
+            )
         ),
         (
-            Objective(advantage=TurnReturn(each=GroupNormalized())),
-            ["each: {kind: group_normalized} counts the turn's own return, too"],
+            {"shape": "turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group')"},
+            [OWN_RETURN],
+        ),
+        ({"shape": OWN_MEAN}, ["multiplies the expected gradient of the turn by 1 − 1/m, so"]),
+        (
+            {"advantage": TurnReturn(each=GroupNormalized())},
+            ["each: {kind: group_normalized} counts the turn's own return, too; a mean over m"],
+        ),
+        *(
+            (
+                {"advantage": {"kind": "turn_return", "each": kind}},
+                [f"each: {{kind: {kind}}} {OWN_RETURN}"],
+            )
+            for kind in ("quantile_baseline", "pass_at_k")
         ),
     ],
 )
-def test_explain_says_what_is_wrong_with_a_baseline_of_turns(objective, notes) -> None:
-    found = objective.explain().notes
+def test_explain_says_what_is_wrong_with_a_baseline_of_turns(settings: Any, notes: Any) -> None:
+    found = Objective(**settings).explain().notes
     assert len(found) == len(notes)
     assert all(part in note for part, note in zip(notes, found, strict=True))
 

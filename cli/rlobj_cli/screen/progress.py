@@ -126,7 +126,7 @@ class Screen(Stages, Callback):
     @property
     def measures(self) -> list[tuple[str, str, str, int]]:
         """`MEASURES`, and after the reward the means of several ones, the held-out measure, and
-        `TURNS` where there are conversations."""
+        those of `TURNS` that are not 0."""
         keys = self.history[-1] if self.history else ()
         several = [key for key in keys if key.startswith("reward/") and key.count("/") == 2]
         names = [f"reward {visible(key.split('/')[1])}" for key in several]
@@ -134,7 +134,7 @@ class Screen(Stages, Callback):
         own = [(*each, 3) for each in zip(names, texts, several, strict=True)]
         key, name = measure_of(self.history)
         held_out = (name, f"{name} {{}}", key, 3)
-        turns = TURNS if "turns/mean" in keys else ()
+        turns = [row for row in TURNS if any(self.series(row[2]))]
         return [MEASURES[0], *own, held_out, *turns, *MEASURES[1:]]
 
     def series(self, key: str) -> list[float]:

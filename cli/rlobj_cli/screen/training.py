@@ -306,8 +306,8 @@ def show_conversations(console: Console, run: Path) -> None:
 
 
 def _firsts(values: Sequence[Any]) -> set[int]:
-    """The positions at which a value is there for the first time."""
-    return {*{value: i for i, value in reversed([*enumerate(values)])}.values()}
+    """The positions at which a value that is not None is there for the first time."""
+    return {values.index(value) for value in {*values} - {None}}
 
 
 def train_on(run: Path, config: RunConfig) -> str:

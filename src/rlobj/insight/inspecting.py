@@ -92,7 +92,7 @@ class Outcome:
             ends = [mean(part, key) for part in (first, last)]
             if None not in ends:
                 found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
-        if "turns/mean" in steps[-1]:
+        if total(steps, "tools/calls"):
             found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
         tokens = total(steps, "tokens/step")
         found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)

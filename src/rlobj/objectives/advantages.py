@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
+from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Primitive
 from rlobj.objectives import joining
 from rlobj.objectives.rules.expression import rounded_share
@@ -345,7 +346,19 @@ class ExpectedPassAtK(Advantage):
         return (failed - wrong * unsolved) / ((failed * (1 - failed)).sqrt() + self.epsilon)
 
 
+def _of_one_reward(part: Advantage) -> Advantage:
+    if part.by_turn or part.decoupled:
+        raise ConfigError(
+            f"a part of an advantage reads one number per response, and '{part.kind}' reads more. "
+            "Expected another advantage, such as group_normalized; or use it alone: "
+            f"set objective.advantage={part.kind}"
+        )
+    return part
+
+
 AdvantageField = Annotated[SerializeAsAny[Advantage], BeforeValidator(Advantage.build)]
+PartField = Annotated[AdvantageField, AfterValidator(_of_one_reward)]
+"""An advantage inside another one."""
 
 
 class Decoupled(Advantage):
@@ -360,9 +373,9 @@ class Decoupled(Advantage):
     relative: ClassVar[bool] = False
     decoupled: ClassVar[bool] = True
 
-    each: AdvantageField = GroupNormalized()
+    each: PartField = GroupNormalized()
     """A_k, the advantage of one reward"""
-    then: AdvantageField | None = BatchWhitened()
+    then: PartField | None = BatchWhitened()
     """the advantage of the sum; null = none"""
 
     def __call__(
@@ -405,7 +418,7 @@ class TurnReturn(Advantage):
 
     discount: float = Field(default=1.0, ge=0, le=1)
     """γ, discount of the next turn's return"""
-    each: AdvantageField = LeaveOneOut()
+    each: PartField = LeaveOneOut()
     """the advantage of the returns of one turn number"""
 
     def __call__(

@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rlobj.base.validation import Primitive
-from rlobj.objectives.advantages import LeaveOneOut, TurnReturn
+from rlobj.objectives.advantages import TurnReturn
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
@@ -140,34 +141,58 @@ def explain(
             for _, term in terms
             if isinstance(term, KL) and term.score not in (None, "reference")
         )
-        + tuple(_biased_baselines(terms, expressions)),
+        + tuple(dict.fromkeys(_biased_baselines(terms, expressions))),
     )
+
+
+_OWN = "counts the turn's own return, too; the expected gradient is not that of the turn's return"
+_OWN_MEAN = (
+    "counts the turn's own return, too; a mean over m responses multiplies the expected gradient "
+    "of the turn by 1 − 1/m, so that late turns count less"
+)
 
 
 def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> Iterator[str]:
     """What is wrong with baselines of turns that depend on what the response itself does."""
-    own = "counts the turn's own return, too; a mean over m responses multiplies the expected "
-    own += "gradient of the turn by 1 − 1/m, so that late turns count less; use "
     for _, term in terms:
-        if isinstance(term, TurnReturn) and not isinstance(term.each, LeaveOneOut):
-            yield f"each: {_yaml(term.each)} {own}each: leave_one_out"
-    parts = [expression for field, expression in expressions if field == "shape"]
-    for part in parts:  # grows
-        if isinstance(part, nodes.Scan) and any(map(_mean_of_turns, part.walk())):
-            yield (
-                f"{part}: it subtracts the mean of each turn that follows, and the response itself "
-                "decides how many follow; if the rewards of turns are positive, this trains to "
-                "stop early; use advantage: turn_return"
-            )
-        elif _mean_of_turns(part):
-            yield f"{part} {own}advantage: turn_return"
-        else:
-            parts.extend(part.children())
+        if isinstance(term, TurnReturn) and term.each.kind not in ("leave_one_out", "custom"):
+            centred = term.each.kind in ("group_centered", "group_normalized")
+            own = _OWN_MEAN if centred else _OWN
+            yield f"each: {_yaml(term.each)} {own}; use each: leave_one_out"
+    shapes = [expression for field, expression in expressions if field == "shape"]
+    for minus, scan in chain.from_iterable(map(_baselines, shapes)):
+        if not any(node.level == Level.TURN for node in (minus if scan is None else scan).walk()):
+            continue
+        centred = minus == minus.left - minus.left.mean(by="group_turn")
+        text = f"{minus} {_OWN_MEAN if centred else _OWN}"
+        if scan is not None:
+            text = f"{scan}: a baseline is subtracted for each turn that follows, and the response "
+            text += "itself decides how many follow; if it is positive, this trains to stop early"
+        yield f"{text}; use advantage: turn_return"
 
 
-def _mean_of_turns(node: Expr) -> bool:
-    mean = isinstance(node, nodes.Aggregate) and (node.statistic, node.by) == ("mean", "group_turn")
-    return mean and of_rewards(node)
+def _baselines(
+    node: Expr, minus: nodes.Arithmetic | None = None, scan: nodes.Scan | None = None
+) -> Iterator[tuple[nodes.Arithmetic, nodes.Scan | None]]:
+    """Differences that subtract a statistic of several responses' rewards from rewards.
+
+    Each with the sum over what follows around the difference or the statistic.
+    """
+    if isinstance(node, nodes.Scan) and (node.side, node.by) == ("suffix", "response"):
+        scan = node
+    if (
+        isinstance(node, (nodes.Aggregate, nodes.Quantile))
+        and node.by in ("update", "group", "group_turn")
+        and of_rewards(node)
+    ):
+        if minus is not None:
+            yield minus, scan
+        return
+    for child in node.children():
+        inner = minus
+        if isinstance(node, nodes.Arithmetic) and node.operator == "-" and child is node.right:
+            inner = node if of_rewards(node.left) else minus
+        yield from _baselines(child, inner, scan)
 
 
 _ESTIMATED = {

@@ -407,7 +407,7 @@ def sampler_drift(h: History) -> Found | None:
 
 def truncation(h: History) -> Found | None:
     """Many responses are cut at max_tokens, and are wrong for it."""
-    if h.knows("turns/mean"):  # there are other limits, see `turn_limit_reached`
+    if h.knows("turns/at_tokens"):  # `turn_limit_reached` says it
         return None
     share, right = h.mean("response/truncated"), h.mean("response/truncated_right")
     if math.isnan(right):  # in another trainer: at most all right responses were cut
@@ -512,8 +512,8 @@ def tool_never_called(h: History) -> Found | None:
     """No response calls a tool, or none does so any more."""
     calls, turns, accuracy = (h.mean(x) for x in ("tools/calls", "turns/mean", "reward/accuracy"))
     before = h.total("tools/calls")
-    # An environment may answer without tools.
-    expected = before > 0 or turns <= 1 or h.config.environment.tools
+    who = h.config.environment  # with neither target nor tools, another trainer has tools
+    expected = before > 0 or who.tools or who.target in (None, "calculator")
     if len(h.steps) < WINDOW or calls != 0 or not expected or accuracy >= SOLVED:
         return None
     numbers = {"calls": before, "turns": turns}
