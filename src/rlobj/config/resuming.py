@@ -106,7 +106,7 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
 
 def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
     """The digests of the files of rewards, columns, environments and tools, by their names."""
-    named = named_code({name: settings[name] for name in ("rewards", "columns", "environment")})
+    named = named_code({name: settings.get(name) for name in ("rewards", "columns", "environment")})
     files = [Path(target.rpartition(":")[0]).expanduser() for target in named]
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
