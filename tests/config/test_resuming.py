@@ -35,6 +35,7 @@ def test_every_resumable_setting_exists() -> None:
 
 def test_all_changes_that_would_change_results_are_named_at_once() -> None:
     refuse_changes("runs/a", ["training.steps", "--set checkpoint.every", "sampling.vllm.memory"])
+    refuse_changes("runs/a", ["environment.workers"])
     with pytest.raises(ConfigError) as caught:
         refuse_changes("runs/a", ["training.learning_rate", "seed", "--set training.betas"])
     assert str(caught.value).startswith("runs/a is resumed with the settings it was started with")
