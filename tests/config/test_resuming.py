@@ -62,6 +62,27 @@ def test_all_code_that_settings_name_is_listed() -> None:
     assert named_code(settings["rewards"]) == named_code(settings_of(RunConfig())) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "again"),
+    [
+        ({"rewards": {"kind": "custom", "target": "a.py:f"}}, "reward=FILE.py:NAME"),
+        ({"environment": {"target": "a.py:f", "tools": []}}, "environment=FILE.py:CLASS"),
+        ({"environment": {"target": None, "tools": ["python", "a.py:f"]}}, "tools=NAMES"),
+        ({"columns": {"mine": "a.py:f"}}, ""),
+    ],
+)
+def test_code_that_is_not_trusted_can_be_named_again_by_its_argument(
+    settings: dict[str, Any], again: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_trust("runs/a", settings, {})
+    assert "name code: a.py:f. It would" in str(caught.value)
+    assert str(caught.value).endswith(
+        "add trust=True" + f". Or name it again: {again}" * bool(again)
+    )
+    require_trust("runs/a", settings, settings)
+
+
 def refused(url: Any, given: dict[str, Any], engine: str = "vllm-server") -> str:
     """Why a run with this server is refused; "" = it is not."""
     run = {"sampling": {"engine": engine, "server": {"url": url}}}
