@@ -72,8 +72,9 @@ def train(
     if resume is not None:
         from rlobj.training.run import open_resumed
 
-        changing = [layer for layer in given if layer[0] != "--reward"]
-        again = [("reward", values) for name, values in given if name == "--reward"]
+        code = ("--reward", "--environment", "--tools")
+        changing = [layer for layer in given if layer[0] not in code]
+        again = [(name[2:], values) for name, values in given if name in code]
         changes, refused = _overrides(None, changing, settings or []), refused_on_resume(ctx)
         with working(console):
             found = open_resumed(resume, changes, again, trust=trust, refused=refused)

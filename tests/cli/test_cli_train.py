@@ -106,6 +106,10 @@ def test_dry_run_shows_who_answers_and_the_limits_of_a_conversation() -> None:
         assert line in found
 
 
+def test_blanks_and_empty_names_are_no_tools() -> None:
+    assert "tools: []" in output("--preset", "grpo", "--tools", " , ", "--dry-run")
+
+
 def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     words = ("--preset", "grpo", "--strategy", "zero3", "--processes", "2", "--dry-run")
     lines = output(*words).splitlines()

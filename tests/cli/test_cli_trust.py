@@ -107,3 +107,22 @@ def test_python_asks_in_the_same_way(tmp_path: Path) -> None:
         rlobj.train("FILE.yaml", out="run")
     assert not (tmp_path / "imported").exists()
     assert compose("FILE.yaml", trust=True).objective.surrogate.kind == "custom"
+
+
+def test_a_run_is_resumed_with_its_environment_named_again(policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "game.py").write_text(
+        "from rlobj.conversations import Turn\n\nclass Game:\n"
+        "    def reset(self, problem):\n        pass\n\n"
+        "    def step(self, messages):\n        return Turn('1+', reward=1.0, done=True)\n"
+    )
+    words = ["train", "--preset", "grpo", "--model", policy, "--data", "max-digits", "--out", "run"]
+    small = {"training.steps": 1, "sampling.prompts_per_step": 4, "sampling.max_tokens": 4}
+    small |= {"sampling.group_size": 2, "evaluation.every": 0, "data.template": "{prompt}"}
+    words += [word for name, x in small.items() for word in ("--set", f"{name}={x}")]
+    printed(*words, "--environment", "game.py:Game")
+    resume = ["train", "--resume", "run", "--set", "training.steps=2"]
+    refused = printed(*resume, code=2, columns=250)
+    assert "Or name it again: --environment FILE.py:CLASS" in refused
+    assert "2 steps done" in printed(*resume, "--environment", "game.py:Game")
+    other = printed(*resume, "--environment", "calculator", code=2, columns=250)
+    assert "run was started with another environment" in other

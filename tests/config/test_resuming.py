@@ -35,6 +35,7 @@ def test_every_resumable_setting_exists() -> None:
 
 def test_all_changes_that_would_change_results_are_named_at_once() -> None:
     refuse_changes("runs/a", ["training.steps", "--set checkpoint.every", "sampling.vllm.memory"])
+    refuse_changes("runs/a", ["environment.workers"])
     with pytest.raises(ConfigError) as caught:
         refuse_changes("runs/a", ["training.learning_rate", "seed", "--set training.betas"])
     assert str(caught.value).startswith("runs/a is resumed with the settings it was started with")
@@ -59,6 +60,27 @@ def test_all_code_that_settings_name_is_listed() -> None:
     assert named_code(settings) == [*expected, "sampling.vllm.extra.worker_cls=mine"]
     settings["rewards"] = {"kind": "custom", "target": "<Python object: f>"}
     assert named_code(settings["rewards"]) == named_code(settings_of(RunConfig())) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "again"),
+    [
+        ({"rewards": {"kind": "custom", "target": "a.py:f"}}, "reward=FILE.py:NAME"),
+        ({"environment": {"target": "a.py:f", "tools": []}}, "environment=FILE.py:CLASS"),
+        ({"environment": {"target": None, "tools": ["python", "a.py:f"]}}, "tools=NAMES"),
+        ({"columns": {"mine": "a.py:f"}}, ""),
+    ],
+)
+def test_code_that_is_not_trusted_can_be_named_again_by_its_argument(
+    settings: dict[str, Any], again: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_trust("runs/a", settings, {})
+    assert "name code: a.py:f. It would" in str(caught.value)
+    assert str(caught.value).endswith(
+        "add trust=True" + f". Or name it again: {again}" * bool(again)
+    )
+    require_trust("runs/a", settings, settings)
 
 
 def refused(url: Any, given: dict[str, Any], engine: str = "vllm-server") -> str:

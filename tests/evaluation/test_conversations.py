@@ -98,7 +98,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@pytest.mark.parametrize("tools", ["calculator,python", ["calculator", add]])
+@pytest.mark.parametrize("tools", [" calculator, python,", ["calculator", add]])
 def test_tools_are_offered_and_named_in_the_settings(tools: Any) -> None:
     """A random policy calls none of them: its first turn is its answer."""
     tokenizer = chat_tokenizer("qwen3")
@@ -143,6 +143,7 @@ def test_a_cut_conversation_without_a_verdict_counts_as_wrong(model):
     [
         ({"environment": "calculater"}, "Did you mean 'calculator'"),
         ({"environment": 3}, "environment is 3; expected a name"),
+        ({"tools": add}, "tools is <function add at .*>; expected a list of names and functions"),
         ({"tools": [3]}, "tools is 3; expected a list"),
     ],
 )
@@ -171,6 +172,7 @@ def test_a_run_is_evaluated_with_its_environment_and_its_code_needs_trust(model,
     assert refused.exit_code == 2
     assert "game.py:Game" in refused.output
     assert "--trust" in refused.output
+    assert "Or name it again: --environment FILE.py:CLASS" in " ".join(refused.output.split())
     result = runner.invoke(app, [*command, "--trust", "--max-turns", "1"])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]

@@ -16,9 +16,11 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import RunFolder, checkpoints, read_settings
+from rlobj.config.resuming import rollout_key
+from rlobj.config.run_folder import RunFolder, checkpoints, read_changes, read_settings
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
+from rlobj.models.location import write_manifest
 from rlobj.ranks import ProcessGroup
 from rlobj.training import checkpoint, run_training
 from rlobj.training.rollouts.journal import Journal
@@ -61,6 +63,23 @@ def test_what_a_config_lacks_is_named(run, name):
     for read in (rlobj.resume, rlobj.report, rlobj.diagnose, rlobj.inspect):
         with pytest.raises(ConfigError, match=rf"damaged: it lacks {re.escape(name)}\. Restore"):
             read(run)
+
+
+def test_a_run_from_before_conversations_is_read_and_goes_on(run):
+    """An older version wrote its settings and its checkpoints without those of conversations."""
+    settings = yaml.safe_load((run / CONFIG).read_text())
+    del settings["environment"], settings["sampling"]["context"]
+    (run / CONFIG).write_text(yaml.safe_dump(settings))
+    for file in run.glob("checkpoints/*/state.json"):
+        state = json.loads(file.read_text())
+        key = rollout_key(settings, "None", state["step"], "")
+        file.write_text(json.dumps({**state, "settings": settings, "key": key}))
+        write_manifest(file.parent)
+    for read in (rlobj.report, rlobj.diagnose, rlobj.inspect, find_model):
+        read(run)
+    history = rlobj.resume(run, settings={"training.steps": 4}).history
+    assert [line["step"] for line in history] == [0, 1, 2, 3, 4]
+    assert read_changes(run) == []
 
 
 def test_a_run_of_another_version_is_refused_with_its_version(run):

@@ -33,6 +33,7 @@ from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder, read_run_config
 from rlobj.samplers import TransformersSampler
 from rlobj.training import Callback, run, run_training
+from rlobj.training.loop.opening import CallerInputs
 from rlobj.training.parallel.launcher import without
 
 
@@ -213,6 +214,9 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named_before_it_is_
         ({"reward": 3}, "reward is a int; expected a kind"),
         ({"reward": "exct"}, "Did you mean 'exact'"),
         ({"sampler": 3}, "sampler is a int; expected transformers"),
+        ({"tools": len}, "tools is <built-in function len>; expected a list of names and"),
+        ({"tools": ["python", 3]}, "tools is 3; expected a list"),
+        ({"tools": " calculator, python,"}, "the embedded policy has no chat template"),
         ({"sampler": "transfomers"}, "Did you mean 'transformers'"),
         ({"sampler": Mute()}, "an rlobj.Sampler: it has no dtype, sync, received, sleep, close"),
         ({"model": torch.nn.Linear(1, 1), "tokenizer": 3}, "expected a hub id, a folder, or a"),
@@ -296,6 +300,10 @@ def test_objects_are_refused_with_several_processes(loaded):
             "stapo", model=model, tokenizer=tokenizer, data="addition", reward=local_reward(),
             processes=2,
         )  # fmt: skip
+    settings, given = {"model.name": "owner/model"}, ["calculator", local_reward()]
+    with pytest.raises(ConfigError, match=r"passed as tools\. Start .* torchrun"):
+        rlobj.train("stapo", data="addition", tools=given, settings=settings, processes=2)
+    assert CallerInputs(tools=["calculator"]).local() == []
     with pytest.raises(ConfigError, match=r"passed as callbacks\. Start .* torchrun"):
         rlobj.train("stapo", processes=2, callbacks=[Callback()])
 

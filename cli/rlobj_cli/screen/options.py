@@ -61,13 +61,14 @@ def described(command: str, function: Callable[..., None]) -> Callable[..., None
 def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
     """The options that set something, as layers that have the names of their options."""
     from rlobj.config.layers import nested, reward_settings
+    from rlobj.conversations.settings import named_tools
 
     layers = []
     for name, option in read_toml("options")[command].items():
         value, path = ctx.params[name], option.get("setting")
         if path is not None and value not in (None, (), []):
             if path == "environment.tools":
-                value = value.split(",")
+                value = named_tools(value)
             value = reward_settings(value) if path == "rewards" else value
             layers.append((option["usage"].split()[0], nested(path, value)))
     return layers

@@ -106,7 +106,7 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
 
 def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
     """The digests of the files of rewards, columns, environments and tools, by their names."""
-    named = named_code({name: settings[name] for name in ("rewards", "columns", "environment")})
+    named = named_code({name: settings.get(name) for name in ("rewards", "columns", "environment")})
     files = [Path(target.rpartition(":")[0]).expanduser() for target in named]
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
@@ -165,10 +165,17 @@ def require_named(source: object, settings: Mapping[str, Any], given: Mapping[st
     """
     named = named_code(given)
     if untrusted := [code for code in named_code(settings) if code not in named]:
+        environment = settings.get("environment") or {}
+        owners = {
+            "reward=FILE.py:NAME": {"rewards": settings.get("rewards")},
+            "environment=FILE.py:CLASS": {"environment": {**environment, "tools": ()}},
+            "tools=NAMES": {"environment": {**environment, "target": None}},
+        }
+        again = [text for text, own in owners.items() if {*named_code(own)} & {*untrusted}]
         raise ConfigError(
             f"the settings of {source} name code: {', '.join(untrusted)}. It would be imported, "
-            "and could do whatever you can. If you trust it, add trust=True. A reward "
-            "can be named again instead: reward=FILE.py:NAME"
+            "and could do whatever you can. If you trust it, add trust=True"
+            + (f". Or name it again: {', '.join(again)}" if again else "")
         )
 
 

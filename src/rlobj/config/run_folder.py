@@ -165,13 +165,26 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{newest}")
     _refuse_other_formats(path)
     settings = read_yaml(path / CONFIG_FILE)
-    lacking = [] if in_another_trainer(path) else _lacking(path, settings)
-    if lacking:
+    if in_another_trainer(path):
+        return settings
+    settings = completed(settings)
+    if lacking := _lacking(path, settings):
         raise ConfigError(
             f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
             "copy. The settings are also in state.json of a checkpoint, as JSON"
         )
     return settings
+
+
+def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run of this format, with those that runs of older versions lack.
+
+    Their defaults do what these runs did.
+    """
+    found = {"environment": settings_of(RunConfig())["environment"], **settings}
+    if isinstance(sampling := found.get("sampling"), Mapping):
+        found["sampling"] = {"context": None, **sampling}
+    return found
 
 
 warn_once = functools.cache(logger.warning)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from rlobj.base.errors import ConfigError
 from rlobj.base.files import located_target
+from rlobj.base.targets import shown
 from rlobj.base.validation import Model
 
 
@@ -49,3 +52,25 @@ class EnvironmentSettings(Model):
     def active(self) -> bool:
         """Whether there are conversations."""
         return bool(self.target or self.tools)
+
+
+def named_tools(tools: Any) -> list[str | Callable[..., Any]]:
+    """The tools in what a caller gives: names between commas, or a list of names and functions.
+
+    Raises:
+        ConfigError: it is something else.
+
+    Example:
+        >>> named_tools("calculator, python,")
+        ['calculator', 'python']
+    """
+    found = tools.split(",") if isinstance(tools, str) else tools
+    whole = isinstance(found, list | tuple)
+    wrong = [x for x in found if not (isinstance(x, str) or callable(x))] if whole else [tools]
+    if wrong:
+        raise ConfigError(
+            f"tools is {shown(wrong[0])}; expected a list of names and functions, or names between "
+            "commas, such as 'calculator,python'"
+        )
+    names = [each.strip() if isinstance(each, str) else each for each in found]
+    return [each for each in names if not isinstance(each, str) or each]

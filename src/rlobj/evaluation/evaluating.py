@@ -25,6 +25,7 @@ from rlobj.config.run_config import settings_of
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
 from rlobj.conversations.opening import open_conversations
+from rlobj.conversations.settings import named_tools
 from rlobj.data import Chat, Problem, format_prompt
 from rlobj.data.problems import digest
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
@@ -289,7 +290,7 @@ def evaluate(
             f"program with torchrun --nproc-per-node {processes}, or type: rlobj eval MODEL "
             f"--processes {processes}"
         )
-    tools = tools.split(",") if isinstance(tools, str) else tools
+    tools = None if tools is None else named_tools(tools)
     objects = _objects(reward, environment, tools)
     given = {
         "limit": ("data.limit", limit),
@@ -330,19 +331,16 @@ def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
     Raises:
         ConfigError: one of another type.
     """
-    several = [*tools] if isinstance(tools, list | tuple) else [tools]
     expected = {
         "reward": "a name, 'file.py:function' or a function",
         "environment": "a name, 'file.py:Class', or a class or function that makes one",
-        "tools": "a list of names and functions",
     }
-    named = [("reward", reward), ("environment", environment), *(("tools", x) for x in several)]
-    for name, each in named:
+    own = {"reward": reward, "environment": environment}
+    for name, each in own.items():
         if not (each is None or isinstance(each, str) or callable(each)):
             raise ConfigError(f"{name} is {each!r}; expected {expected[name]}")
-    own = {"reward": reward, "environment": environment}
     found = {k: x if callable(x) else None for k, x in own.items()}
-    return {**found, "tools": tools if any(map(callable, several)) else None}
+    return {**found, "tools": tools if any(map(callable, tools or ())) else None}
 
 
 def _with_environment(layers: list[Layer]) -> list[Layer]:

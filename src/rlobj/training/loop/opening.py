@@ -30,6 +30,7 @@ from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import check_named, open_conversations
+from rlobj.conversations.settings import named_tools
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source, source_names
@@ -103,6 +104,8 @@ class CallerInputs:
         Raises:
             ConfigError: an argument that is neither a name nor a fitting object.
         """
+        tools = None if self.tools is None else named_tools(self.tools)
+        object.__setattr__(self, "tools", tools)
         local = self.local()
         require_tokenizer(self.model, self.tokenizer, passed="model" in local)
         missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
@@ -114,8 +117,7 @@ class CallerInputs:
             "sampler": not missing,
             "tokenizer": hasattr(self.tokenizer, "decode"),
             "environment": callable(self.environment),
-            "tools": isinstance(self.tools, list | tuple)
-            and all(isinstance(each, str) or callable(each) for each in self.tools),
+            "tools": True,
         }
         for name in [*local, *(["tokenizer"] if "model" in local else [])]:
             if not fits[name]:
@@ -135,7 +137,7 @@ class CallerInputs:
             for name, settings in self.layers()
             if not isinstance(getattr(self, name), str | Path)
             and not (name == "data" and _are_sources(self.data))
-            and (name != "reward" or PYTHON_OBJECT in str(settings))
+            and (name not in ("reward", "tools") or PYTHON_OBJECT in str(settings))
         ]
 
     @property
@@ -166,7 +168,7 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
         return {"rewards": _reward(value)}
     if name == "data" and _are_sources(value):
         return nested(_SETTINGS[name], list(value))
-    if name == "tools" and isinstance(value, list | tuple):
+    if name == "tools":
         return nested(_SETTINGS[name], [x if isinstance(x, str) else _text(x) for x in value])
     text = _text(value) if name == "environment" and callable(value) else str(value)
     if not isinstance(value, str | Path) and name != "environment":

@@ -171,7 +171,7 @@ class Trainer:
                 stack.enter_context(self.run.locked())
             elif rank == 0:
                 before = stored or run_folder.read_settings(self.run.path)
-                changes = recorded(changed(before, settings))
+                changes = recorded(changed(run_folder.completed(before), settings))
                 if old:
                     same = rollout_key(before, "", 0, "").split()[0]  # with the files of today
                     if same != old.split()[0]:
