@@ -18,8 +18,9 @@ def refuse_senseless(config: RunConfig) -> None:
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
             a penalty with an advantage that refuses rewards below 0; or a column of a reward that
-            returns none; or tools of the embedded policy.
+            returns none; or as `refuse_tools`.
     """
+    refuse_tools(config)
     objective, rewards, advantage = config.objective, config.rewards, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
     each = getattr(advantage, "each", advantage)  # of several rewards
@@ -27,13 +28,22 @@ def refuse_senseless(config: RunConfig) -> None:
     overlong = rewards.overlong and rewards.overlong.penalty
     wrong = {
         "sampling.group_size": config.sampling.group_size == 1 and compares,
-        "environment.tools": config.environment.tools and config.model.name is None,
         "columns": "reward" in config.columns.values() and not rewards.targets,
         "rewards.overlong": each.nonnegative and overlong,
         "objective.reward_kl": each.nonnegative and objective.reward_kl.coefficient,
     }
     for name in [name for name, is_so in wrong.items() if is_so]:
         raise ConfigError(CONFLICTS["senseless"][name].format(c=config, each=each))
+
+
+def refuse_tools(config: RunConfig) -> None:
+    """Check that the policy can read what its tools are.
+
+    Raises:
+        ConfigError: it is the embedded policy, and there are tools.
+    """
+    if config.environment.tools and config.model.name is None:
+        raise ConfigError(CONFLICTS["senseless"]["environment.tools"])
 
 
 def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:

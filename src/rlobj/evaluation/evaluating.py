@@ -19,9 +19,11 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.files import file_name, located, nearby
 from rlobj.base.processes import seed_generators
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.config.layers import Layer, merged, nested, reward_settings
+from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
+from rlobj.config.presets import flattened
 from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import settings_of
+from rlobj.config.starting import refuse_tools
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
 from rlobj.conversations.opening import open_conversations
@@ -316,6 +318,8 @@ def evaluate(
     asked = named_problems(on)
     source = find_model(model, tokenizer, asked, checkpoint)
     sets = problem_sets(asked, source.layer, overrides)
+    for each in sets:
+        refuse_tools(each.config)
     for each in () if trust else sets:
         require_trust(source.name, settings_of(each.config), merged(overrides.layers))
     sets = [dataclasses.replace(each, **objects) for each in sets]
@@ -344,19 +348,18 @@ def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
 
 
 def _with_environment(layers: list[Layer]) -> list[Layer]:
-    """The layers with what follows from an environment or tools among them.
+    """The layers above what follows from an environment or tools among them.
 
     A run's tools do not stay beside another environment, nor its environment beside other tools. An
     environment grades, unless a reward is set.
     """
     given = merged(layers)
-    own, follows = given.get("environment", {}), {}
-    if own.get("target"):
-        follows = {"environment": {"tools": own.get("tools", [])}}
-        follows |= {} if "rewards" in given else {"rewards": {"kind": "environment"}}
-    elif own.get("tools"):
+    flat, follows = flattened(given), {}
+    if flat.get("environment.target"):
+        follows = nested("environment.tools", []) | reward_of_environment(given)
+    elif flat.get("environment.tools"):
         follows = nested("environment.target", None)
-    return [*layers, ("environment", follows)] if follows else layers
+    return [("environment", follows), *layers]
 
 
 def _name(given: str | Callable[..., Any]) -> str:
