@@ -69,7 +69,10 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
 def doubts(config: RunConfig) -> list[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
     dynamic = config.sampling.dynamic or DynamicSampling()
+    none = RunConfig().environment
+    limits = [f"environment.{x}" for x, y in config.environment if y != getattr(none, x)]
     found = {
+        "environment": limits and not config.environment.active,
         "training.learning_rate": config.training.learning_rate > HIGHEST_LEARNING_RATE,
         "sampling.async_depth": config.sampling.async_depth and config.objective.mismatch is None,
         "sampling.dynamic.whole_batches": not dynamic.whole_batches
@@ -77,7 +80,8 @@ def doubts(config: RunConfig) -> list[str]:
         "sampling.dynamic": config.sampling.dynamic and config.objective.scores_alone,
     }
     texts = [CONFLICTS["doubted"][name] for name, holds in found.items() if holds]
-    told = [text.format(c=config, most=HIGHEST_LEARNING_RATE) for text in texts]
+    names = ", ".join(limits)
+    told = [text.format(c=config, most=HIGHEST_LEARNING_RATE, names=names) for text in texts]
     unread = [name for name in config.scores if name not in config.objective.read_scores]
     return told + [
         f"scores.{name} is not computed: the objective does not read it" for name in unread

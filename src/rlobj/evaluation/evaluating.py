@@ -22,7 +22,7 @@ from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.config.presets import flattened
 from rlobj.config.resuming import require_trust
-from rlobj.config.run_config import settings_of
+from rlobj.config.run_config import CONFLICTS, settings_of
 from rlobj.config.starting import refuse_tools
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
@@ -326,7 +326,7 @@ def evaluate(
     team = Team(alone=processes == 1 or out is None)
     if callback is None or team.rank:
         callback = EvaluationCallback()
-    return _run(source, sets, overrides.protocol, out, team, callback)
+    return _run(source, sets, overrides, out, team, callback)
 
 
 def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
@@ -371,12 +371,16 @@ def _name(given: str | Callable[..., Any]) -> str:
 def _run(
     source: ModelSource,
     sets: Sequence[ProblemSet],
-    protocol: Protocol | None,
+    overrides: Overrides,
     out: Path | str | None,
     team: Team,
     callback: EvaluationCallback,
 ) -> EvaluationResult:
     callback.started(source.name)
+    own = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
+    if own and not any(each.config.environment.active for each in sets):
+        names = ", ".join(f"environment.{name}" for name in sorted(own))
+        callback.noted(CONFLICTS["doubted"]["environment"].format(names=names), warning=True)
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for each in sets:
@@ -396,7 +400,7 @@ def _run(
         settings = {
             "model": {"name": source.name, **_identity(model, out)},
             "engine": engine.settings,
-            "benchmarks": {each.name: _settings(each, engine, protocol) for each in sets},
+            "benchmarks": {each.name: _settings(each, engine, overrides.protocol) for each in sets},
         }
         if out == AUTO:
             out = home / "evals" / _folder_name(source.name, settings)
