@@ -110,6 +110,8 @@ COMMANDS = {
     "eval embedded --on rows.jsonl --temperature nan": "greater than or equal to 0",
     "eval embedded --on rows.jsonl --top-p 0": "should be greater than 0, got 0.0",
     "eval embedded --on rows.jsonl --protocol nope": "no protocol 'nope'. Known: dapo",
+    "eval embedded --on rows.jsonl --tools python": "the embedded policy has no chat template",
+    "eval embedded --environment calculator --tools python": "environment.tools (from --tools): ",
     "eval embedded --on rows.jsonl --checkpoint best": "needs a run, and the model is embedded",
     "eval embedded --on rows.jsonl --set evaluation.nope=1": "unknown key. Known: every",
     "eval compare folder no": "folder is not an evaluation",

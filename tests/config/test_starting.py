@@ -47,6 +47,24 @@ def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
     assert stale.startswith("sampling.async_depth=1 without objective.mismatch")
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"max_turns": 3}, ["environment.max_turns"]),
+        ({"max_turns": 3, "at_limit": 0.0}, ["environment.max_turns, environment.at_limit"]),
+        ({"max_turns": 16}, []),
+        ({"max_turns": 3, "target": "calculator"}, []),
+        ({"max_turns": 3, "tools": ["python"]}, []),
+    ],
+)
+def test_limits_of_conversations_without_conversations_are_doubtful(
+    given: dict[str, object], names: list[str]
+) -> None:
+    expected = [f"nothing reads {each}: there are no conversations" for each in names]
+    found = doubts(grpo(environment=given))
+    assert [text.partition(" without")[0] for text in found] == expected
+
+
 def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
     def found(**dynamic: object) -> list[str]:
         return doubts(grpo(sampling={"dynamic": dynamic}))

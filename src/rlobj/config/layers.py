@@ -111,10 +111,15 @@ def layers_of(
         layers.append((f"data {source}", _of_task(source, bool(settings.get("environment.tools")))))
     if (names := source_names(source)) and all(map(is_gym, names)):
         layers.append((f"data {', '.join(names)}", {"rewards": {"kind": REWARD}}))
-    asked = flattened(merged(above))
-    if asked.get("environment.target") and not any(path.startswith("rewards") for path in asked):
-        layers.append(("environment.target", {"rewards": {"kind": "environment"}}))
+    if graded := reward_of_environment(merged(above)):
+        layers.append(("environment.target", graded))
     return [*layers, *above]
+
+
+def reward_of_environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the settings that are given: an environment grades, if no reward is set."""
+    graded = flattened(given).get("environment.target") and "rewards" not in given
+    return {"rewards": {"kind": "environment"}} if graded else {}
 
 
 def _of_task(name: str, tools: bool) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
 from rlobj.base.yaml import packaged_table
-from rlobj.config.layers import FromFile, Layer, flattened, layers_of, merged
+from rlobj.config.layers import FromFile, Layer, layers_of, merged, reward_of_environment
+from rlobj.config.presets import flattened
 from rlobj.config.resuming import named_code, require_named
 from rlobj.config.scores import ScoreField, with_names
 from rlobj.conversations import EnvironmentSettings
@@ -306,11 +307,7 @@ class RunConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _environment_grades(cls, data: Any) -> Any:
-        """An environment gives the rewards, unless others are named."""
-        has_environment = isinstance(data, Mapping) and "rewards" not in data
-        given = data.get("environment") if has_environment else None
-        target = given.get("target") if isinstance(given, Mapping) else None
-        return {**data, "rewards": "environment"} if target else data
+        return reward_of_environment(data) | {**data} if isinstance(data, Mapping) else data
 
     @field_validator("columns")
     @classmethod

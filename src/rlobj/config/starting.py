@@ -18,8 +18,9 @@ def refuse_senseless(config: RunConfig) -> None:
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
             a penalty with an advantage that refuses rewards below 0; or a column of a reward that
-            returns none; or tools of the embedded policy.
+            returns none; or as `refuse_tools`.
     """
+    refuse_tools(config)
     objective, rewards, advantage = config.objective, config.rewards, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
     each = getattr(advantage, "each", advantage)  # of several rewards
@@ -27,13 +28,22 @@ def refuse_senseless(config: RunConfig) -> None:
     overlong = rewards.overlong and rewards.overlong.penalty
     wrong = {
         "sampling.group_size": config.sampling.group_size == 1 and compares,
-        "environment.tools": config.environment.tools and config.model.name is None,
         "columns": "reward" in config.columns.values() and not rewards.targets,
         "rewards.overlong": each.nonnegative and overlong,
         "objective.reward_kl": each.nonnegative and objective.reward_kl.coefficient,
     }
     for name in [name for name, is_so in wrong.items() if is_so]:
         raise ConfigError(CONFLICTS["senseless"][name].format(c=config, each=each))
+
+
+def refuse_tools(config: RunConfig) -> None:
+    """Check that the policy can read what its tools are.
+
+    Raises:
+        ConfigError: it is the embedded policy, and there are tools.
+    """
+    if config.environment.tools and config.model.name is None:
+        raise ConfigError(CONFLICTS["senseless"]["environment.tools"])
 
 
 def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
@@ -59,7 +69,10 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
 def doubts(config: RunConfig) -> list[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
     dynamic = config.sampling.dynamic or DynamicSampling()
+    none = RunConfig().environment
+    limits = [f"environment.{x}" for x, y in config.environment if y != getattr(none, x)]
     found = {
+        "environment": limits and not config.environment.active,
         "training.learning_rate": config.training.learning_rate > HIGHEST_LEARNING_RATE,
         "sampling.async_depth": config.sampling.async_depth and config.objective.mismatch is None,
         "sampling.dynamic.whole_batches": not dynamic.whole_batches
@@ -67,7 +80,8 @@ def doubts(config: RunConfig) -> list[str]:
         "sampling.dynamic": config.sampling.dynamic and config.objective.scores_alone,
     }
     texts = [CONFLICTS["doubted"][name] for name, holds in found.items() if holds]
-    told = [text.format(c=config, most=HIGHEST_LEARNING_RATE) for text in texts]
+    names = ", ".join(limits)
+    told = [text.format(c=config, most=HIGHEST_LEARNING_RATE, names=names) for text in texts]
     unread = [name for name in config.scores if name not in config.objective.read_scores]
     return told + [
         f"scores.{name} is not computed: the objective does not read it" for name in unread

@@ -19,9 +19,11 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.files import file_name, located, nearby
 from rlobj.base.processes import seed_generators
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.config.layers import Layer, merged, nested, reward_settings
+from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
+from rlobj.config.presets import flattened
 from rlobj.config.resuming import require_trust
-from rlobj.config.run_config import settings_of
+from rlobj.config.run_config import CONFLICTS, settings_of
+from rlobj.config.starting import refuse_tools
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
 from rlobj.conversations.opening import open_conversations
@@ -316,13 +318,15 @@ def evaluate(
     asked = named_problems(on)
     source = find_model(model, tokenizer, asked, checkpoint)
     sets = problem_sets(asked, source.layer, overrides)
+    for each in sets:
+        refuse_tools(each.config)
     for each in () if trust else sets:
         require_trust(source.name, settings_of(each.config), merged(overrides.layers))
     sets = [dataclasses.replace(each, **objects) for each in sets]
     team = Team(alone=processes == 1 or out is None)
     if callback is None or team.rank:
         callback = EvaluationCallback()
-    return _run(source, sets, overrides.protocol, out, team, callback)
+    return _run(source, sets, overrides, out, team, callback)
 
 
 def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
@@ -344,19 +348,18 @@ def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
 
 
 def _with_environment(layers: list[Layer]) -> list[Layer]:
-    """The layers with what follows from an environment or tools among them.
+    """The layers above what follows from an environment or tools among them.
 
     A run's tools do not stay beside another environment, nor its environment beside other tools. An
     environment grades, unless a reward is set.
     """
     given = merged(layers)
-    own, follows = given.get("environment", {}), {}
-    if own.get("target"):
-        follows = {"environment": {"tools": own.get("tools", [])}}
-        follows |= {} if "rewards" in given else {"rewards": {"kind": "environment"}}
-    elif own.get("tools"):
+    flat, follows = flattened(given), {}
+    if flat.get("environment.target"):
+        follows = nested("environment.tools", []) | reward_of_environment(given)
+    elif flat.get("environment.tools"):
         follows = nested("environment.target", None)
-    return [*layers, ("environment", follows)] if follows else layers
+    return [("environment", follows), *layers]
 
 
 def _name(given: str | Callable[..., Any]) -> str:
@@ -368,12 +371,16 @@ def _name(given: str | Callable[..., Any]) -> str:
 def _run(
     source: ModelSource,
     sets: Sequence[ProblemSet],
-    protocol: Protocol | None,
+    overrides: Overrides,
     out: Path | str | None,
     team: Team,
     callback: EvaluationCallback,
 ) -> EvaluationResult:
     callback.started(source.name)
+    own = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
+    if own and not any(each.config.environment.active for each in sets):
+        names = ", ".join(f"environment.{name}" for name in sorted(own))
+        callback.noted(CONFLICTS["doubted"]["environment"].format(names=names), warning=True)
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for each in sets:
@@ -393,7 +400,7 @@ def _run(
         settings = {
             "model": {"name": source.name, **_identity(model, out)},
             "engine": engine.settings,
-            "benchmarks": {each.name: _settings(each, engine, protocol) for each in sets},
+            "benchmarks": {each.name: _settings(each, engine, overrides.protocol) for each in sets},
         }
         if out == AUTO:
             out = home / "evals" / _folder_name(source.name, settings)
