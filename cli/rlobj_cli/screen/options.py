@@ -63,13 +63,12 @@ def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
     from rlobj.config.layers import nested, reward_settings
     from rlobj.conversations.settings import named_tools
 
+    read = {"environment.tools": named_tools, "rewards": reward_settings}
     layers = []
     for name, option in read_toml("options")[command].items():
         value, path = ctx.params[name], option.get("setting")
         if path is not None and value not in (None, (), []):
-            if path == "environment.tools":
-                value = named_tools(value)
-            value = reward_settings(value) if path == "rewards" else value
+            value = read[path](value) if path in read else value
             layers.append((option["usage"].split()[0], nested(path, value)))
     return layers
 

@@ -69,8 +69,7 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
 def doubts(config: RunConfig) -> list[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
     dynamic = config.sampling.dynamic or DynamicSampling()
-    none = RunConfig().environment
-    limits = [f"environment.{x}" for x, y in config.environment if y != getattr(none, x)]
+    limits = config.environment.model_dump(exclude_defaults=True)
     found = {
         "environment": limits and not config.environment.active,
         "training.learning_rate": config.training.learning_rate > HIGHEST_LEARNING_RATE,
@@ -80,7 +79,7 @@ def doubts(config: RunConfig) -> list[str]:
         "sampling.dynamic": config.sampling.dynamic and config.objective.scores_alone,
     }
     texts = [CONFLICTS["doubted"][name] for name, holds in found.items() if holds]
-    names = ", ".join(limits)
+    names = ", ".join(f"environment.{name}" for name in limits)
     told = [text.format(c=config, most=HIGHEST_LEARNING_RATE, names=names) for text in texts]
     unread = [name for name in config.scores if name not in config.objective.read_scores]
     return told + [

@@ -318,8 +318,6 @@ def evaluate(
     asked = named_problems(on)
     source = find_model(model, tokenizer, asked, checkpoint)
     sets = problem_sets(asked, source.layer, overrides)
-    for each in sets:
-        refuse_tools(each.config)
     for each in () if trust else sets:
         require_trust(source.name, settings_of(each.config), merged(overrides.layers))
     sets = [dataclasses.replace(each, **objects) for each in sets]
@@ -384,6 +382,7 @@ def _run(
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for each in sets:
+        refuse_tools(each.config)
         with contextlib.closing(each.open_grader()) as grader:
             grader.check(each.problems)
     model = source.locate(callback.warm_starting)

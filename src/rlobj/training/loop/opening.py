@@ -117,10 +117,9 @@ class CallerInputs:
             "sampler": not missing,
             "tokenizer": hasattr(self.tokenizer, "decode"),
             "environment": callable(self.environment),
-            "tools": True,
         }
         for name in [*local, *(["tokenizer"] if "model" in local else [])]:
-            if not fits[name]:
+            if not fits.get(name, True):
                 kind, expected = type(getattr(self, name)).__name__, _INPUTS[name]["expected"]
                 lacks = f": it has no {', '.join(missing)}" if name == "sampler" else ""
                 raise ConfigError(f"{name} is a {kind}; expected {expected}{lacks}")
