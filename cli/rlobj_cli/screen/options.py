@@ -63,7 +63,7 @@ def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
     from rlobj.config.layers import nested, reward_settings
     from rlobj.conversations.settings import named_tools
 
-    read = {"environment.tools": named_tools, "rewards": reward_settings}
+    read: dict[str, Any] = {"environment.tools": named_tools, "rewards": reward_settings}
     layers = []
     for name, option in read_toml("options")[command].items():
         value, path = ctx.params[name], option.get("setting")

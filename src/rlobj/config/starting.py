@@ -24,10 +24,10 @@ def refuse_senseless(config: RunConfig) -> None:
     objective, rewards, advantage = config.objective, config.rewards, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
     each = getattr(advantage, "each", advantage)  # of several rewards
-    compares = advantage.group_relative and objective.reads_rewards
+    alone = config.sampling.group_size == 1 and objective.reads_rewards
     overlong = rewards.overlong and rewards.overlong.penalty
     wrong = {
-        "sampling.group_size": config.sampling.group_size == 1 and compares,
+        "sampling.group_size": alone and advantage.group_relative,  # which loads torch
         "columns": "reward" in config.columns.values() and not rewards.targets,
         "rewards.overlong": each.nonnegative and overlong,
         "objective.reward_kl": each.nonnegative and objective.reward_kl.coefficient,

@@ -425,9 +425,10 @@ def check_functions(config: RunConfig) -> None:
             accuracy and dynamic sampling compares accuracies; there is no such environment or tool.
         DataError: the problems cannot be read, or have no number as a column of one's own.
     """
-    from rlobj.conversations.opening import check_named  # which imports torch
+    if config.environment.active:
+        from rlobj.conversations.opening import check_named  # which imports torch
 
-    check_named(config.environment)
+        check_named(config.environment)
     if config.columns:
         from rlobj.training.rollouts.columns import OwnColumns
 
