@@ -224,6 +224,7 @@ class Odd(Echo):
     ("found", "message"),
     [
         (None, r"Odd\.step returned None; expected Turn"),
+        ("hello", r"Odd\.step returned 'hello'; expected Turn"),
         (Turn(reward="1"), "the reward '1'; expected a finite number"),
         (Turn(reward=float("nan")), "the reward nan"),
         (Turn(correct=1), "correct=1; expected True, False or None"),
@@ -266,6 +267,14 @@ def test_attributes_of_an_environment_may_have_any_names(model, tmp_path):
     whole = hold(model, Names, ledger=ledger(tmp_path))
     assert "broken" not in ends(whole)
     assert hold(model, Names, ledger=ledger(tmp_path)) == whole
+
+
+def test_an_environment_that_needs_arguments_is_refused(model):
+    class Needs(Echo):
+        def __init__(self, size: int) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"Needs'> cannot be made without arguments: TypeError"):
+        hold(model, Needs)
 
 
 def test_an_environment_with_other_parameters_is_told_how_to_name_them(model):

@@ -318,15 +318,15 @@ class Conversations:
             answer = await self._asked(
                 environment.step, [*spoken.messages], environment=environment
             )
-            if isinstance(answer, str):
-                return replace(turn, uses=(ToolUse("step", answer),), end="broken")
+            if isinstance(answer, _Failed):
+                return replace(turn, uses=(ToolUse("step", answer.why),), end="broken")
             answer = checked_turn(answer, f"{_name(environment)}.step")
             turn = self._heard(spoken, turn, answer, sample, left)
         more = getattr(environment, "reward_at_limit", None)
         if callable(more) and turn.end in LIMITS:
             rest = await self._asked(more, environment=environment)
-            if isinstance(rest, str):
-                uses = (*turn.uses, ToolUse("reward_at_limit", rest))
+            if isinstance(rest, _Failed):
+                uses = (*turn.uses, ToolUse("reward_at_limit", rest.why))
                 return replace(turn, uses=uses, end="broken")
             rest = checked_turn(Turn(reward=rest), f"{_name(environment)}.reward_at_limit")
             turn = replace(turn, reward=turn.reward + rest.reward)
@@ -360,7 +360,7 @@ class Conversations:
     async def _asked(
         self, method: Callable[..., Any], *given: Any, environment: Environment
     ) -> Any:
-        """What a method of an environment returns; "timeout" or "error" if it does not."""
+        """What a method of an environment returns, or how it failed."""
         own = getattr(environment, "limits_calls", False)  # a call may wait for a free process
         seconds = self.settings.deadline
         what = f"{_name(environment)}.{method.__name__}"
@@ -373,7 +373,14 @@ class Conversations:
         if what not in self._warned:
             self._warned.add(what)
             logger.warning("%s\nThe conversation ends. This is not shown again.", what)
-        return why
+        return _Failed(why)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """How a method of an environment failed: "timeout" or "error"."""
+
+    why: str
 
 
 def _name(environment: Environment) -> str:

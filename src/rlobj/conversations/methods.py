@@ -151,7 +151,13 @@ def adapted(
     Raises:
         ConfigError: what it makes is neither.
     """
-    made = factory()
+    try:
+        made = factory()
+    except Exception as error:
+        raise ConfigError(
+            f"the environment {shown(factory)} cannot be made without arguments: "
+            f"{type(error).__name__}: {shown(error, str)}"
+        ) from error
     names = {"reset": "problem", "step": "messages"}
     methods: list[Any] = [getattr(made, name, None) for name in names]
     parameters = [inspect.signature(each).parameters for each in methods if callable(each)]
