@@ -23,6 +23,17 @@ from rlobj.base.errors import ConfigError, nearest
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""
 
+
+def object_text(name: str) -> str:
+    """The text for a Python object in a configuration."""
+    return f"{PYTHON_OBJECT}: {name}>"
+
+
+def object_name(value: Any) -> str:
+    """The name of a function or class; of another object, that of its type."""
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
 _FILES: dict[tuple[str, int], ModuleType] = {}
 """The imported files, by path and time of the last change."""
 

@@ -39,6 +39,7 @@ from rlobj.samplers import Done, Feed, Request, Sample, Sampler, SamplingSetting
 
 logger = logging.getLogger(__name__)
 
+_THREADS = DaemonThreads()
 _Place = tuple[int, int]
 """The number of a problem in a call, and that of the conversation about it."""
 
@@ -410,7 +411,7 @@ async def called(function: Callable[..., Any], *arguments: Any, deadline: float 
         try:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments)
-            work = DaemonThreads().submit(_caught, function, *arguments)
+            work = _THREADS.submit(_caught, function, *arguments)
             result = await asyncio.wrap_future(work)
             if not isinstance(result, _Raised):
                 return await result if inspect.isawaitable(result) else result

@@ -64,8 +64,7 @@ class TurnRecord:
         reward: of the turn.
         correct: what the environment says of the whole response.
         uses: the calls of tools.
-        end: "" = the conversation went on; else why it ended: "done", one of `LIMITS`, or "broken",
-            where the environment failed.
+        end: "" = the conversation went on; else why it ended: "done" or a name in `ENDS`.
     """
 
     size: int
@@ -78,12 +77,15 @@ class TurnRecord:
     end: str = ""
 
 
-LIMITS = {
-    "turns": "its number of turns",
-    "tokens": "its number of tokens",
-    "errors": "its number of failed calls",
+ENDS = {
+    "turns": "the conversation reached its number of turns",
+    "tokens": "the conversation reached its number of tokens",
+    "errors": "the conversation reached its number of failed calls",
+    "broken": "the environment failed",
 }
-"""Why a conversation ends that is not done."""
+"""Why a conversation ended before it was done, in words."""
+LIMITS = ("turns", "tokens", "errors")
+"""The ends that are limits."""
 
 
 class Environment(Protocol):

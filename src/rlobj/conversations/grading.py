@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rlobj.conversations.environment import LIMITS, TurnRecord
+from rlobj.conversations.environment import ENDS, LIMITS, TurnRecord
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.rewards.kinds import TURNS
@@ -42,18 +42,11 @@ def limited(grade: Graded, end: str, at_limit: float | str) -> Graded:
         end: why it ended; see `TurnRecord.end`.
         at_limit: see `EnvironmentSettings.at_limit`.
     """
-    if end == "broken":
-        return Graded(math.nan, None, "the environment failed", None, _like(grade, math.nan))
-    if end not in LIMITS or at_limit == "graded":
+    if end not in ENDS or (end in LIMITS and at_limit == "graded"):
         return grade
-    reason = f"the conversation reached {LIMITS[end]}"
-    if at_limit == "undecided":
-        return Graded(math.nan, None, reason, None, _like(grade, math.nan))
-    return replace(grade, reward=float(at_limit), correct=False, reason=reason)
-
-
-def _like(grade: Graded, value: float) -> tuple[float, ...]:
-    return (value,) * len(grade.rewards)
+    if end not in LIMITS or at_limit == "undecided":
+        return Graded(math.nan, None, ENDS[end], None, (math.nan,) * len(grade.rewards))
+    return replace(grade, reward=float(at_limit), correct=False, reason=ENDS[end])
 
 
 def turn_rewards(sample: Sample, reward: float, weight: float) -> tuple[float, ...]:
@@ -83,5 +76,5 @@ def sums(samples: Sequence[Sample]) -> dict[str, float]:
         "timeouts": sum(use.error == "timeout" for use in uses),
         "seconds": sum(use.seconds for use in uses),
         "with_calls": sum(any(turn.uses for turn in sample.turns) for sample in samples),
-        **{f"at_{name}": sum(end == name for end in ends) for name in (*LIMITS, "broken")},
+        **{f"at_{name}": sum(end == name for end in ends) for name in ENDS},
     }

@@ -29,7 +29,7 @@ class Ledger:
     Args:
         folder: of the step.
         rank: of this process.
-        facts: what a turn of this run has, and no other: the key of its settings.
+        facts: the key of the run's settings, which is stored with each turn.
         fits: whether a turn with such facts and this weight version may be used again.
     """
 
@@ -65,7 +65,7 @@ class Ledger:
             entry = parse_json(content)
             if self._fits(entry["facts"], entry["version"]):
                 entries = self._found.setdefault((entry["seed"], entry["sample"]), [])
-                del entries[entry["number"] :]  # it was held again
+                del entries[entry["number"] :]  # the conversation began again
                 entries.append(entry)
 
     def keep(self, key: Key, number: int, version: int, entry: Mapping[str, Any]) -> None:

@@ -49,11 +49,11 @@ class ToolEnvironment:
         return self._answers(calls, await asyncio.gather(*map(self._call, calls)))
 
     def state(self) -> Any:
-        """Nothing changes."""
+        """Return an empty state: the tools keep nothing."""
         return {}
 
     def restore(self, state: Any) -> None:
-        """Nothing is to do."""
+        """Do nothing."""
 
     async def _call(self, call: Mapping[str, Any]) -> ToolResult:
         if error := call.get("error"):

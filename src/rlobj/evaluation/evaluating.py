@@ -18,7 +18,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import file_name, located, nearby
 from rlobj.base.processes import seed_generators
-from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.base.targets import object_name, object_text
 from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.config.presets import flattened
 from rlobj.config.resuming import require_trust
@@ -362,8 +362,7 @@ def _with_environment(layers: list[Layer]) -> list[Layer]:
 
 def _name(given: str | Callable[..., Any]) -> str:
     """What settings say of a name, or of a Python object."""
-    name = getattr(given, "__qualname__", type(given).__name__)
-    return given if isinstance(given, str) else f"{PYTHON_OBJECT}: {name}>"
+    return given if isinstance(given, str) else object_text(object_name(given))
 
 
 def _run(

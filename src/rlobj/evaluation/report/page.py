@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 
 from rlobj.base.files import packaged, write_whole
 from rlobj.config.layers import flattened
-from rlobj.conversations.environment import LIMITS
+from rlobj.conversations.environment import ENDS
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
@@ -446,14 +446,12 @@ def said(response: ResponseRecord) -> Said:
 
 def _note(turn: Mapping[str, Any]) -> str:
     """The reward of a turn, its calls, and why the conversation ended."""
-    ends = {"broken": "the environment failed"}
-    ends |= {name: f"the conversation reached {text}" for name, text in LIMITS.items()}
     uses = [
         visible(f"{use['name']}: {use['error']}" if use["error"] else str(use["name"]), 80)
         for use in turn.get("uses", ())
     ]
     parts = [f"reward {turn['reward']:.3g}", f"calls {', '.join(uses)}" if uses else ""]
-    return "; ".join(filter(None, [*parts, ends.get(turn["end"], "")]))
+    return "; ".join(filter(None, [*parts, ENDS.get(turn["end"], "")]))
 
 
 def kept_texts(

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.base.targets import object_text
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run
 from rlobj.integrations.rewards import accuracy_reward
@@ -145,8 +145,10 @@ def described(
         "preset": preset,
         "objective": trainer.objective,
         "columns": trainer._own,
-        "model": {"name": getattr(trainer.model.config, "_name_or_path", "") or _object("model")},
-        "data": {"source": _object("rows")},
+        "model": {
+            "name": getattr(trainer.model.config, "_name_or_path", "") or object_text("model")
+        },
+        "data": {"source": object_text("rows")},
         "sampling": {**_known(sampling), "group_size": group, "prompts_per_step": groups},
         "training": _known(training),
         "evaluation": {"every": 0},
@@ -154,12 +156,12 @@ def described(
         "seed": args.seed,
     }
     if trainer.tools:
-        settings["environment"] = {"tools": [_object(x.__name__) for x in trainer.tools]}
+        settings["environment"] = {"tools": [object_text(x.__name__) for x in trainer.tools]}
         if args.max_tool_calling_iterations is not None:
             settings["environment"]["max_turns"] = args.max_tool_calling_iterations + 1
     if trainer.objective.needs.rewards:
         settings["rewards"] = [
-            {"kind": "custom", "name": name, "weight": weight, "target": _object(name)}
+            {"kind": "custom", "name": name, "weight": weight, "target": object_text(name)}
             for name, weight in zip(
                 trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True
             )
@@ -169,10 +171,6 @@ def described(
 
 def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _object(kind: str) -> str:
-    return f"{PYTHON_OBJECT}: {kind}>"
 
 
 def _observed(window: Window, state: Mapping[str, Any]) -> ObservedUpdate:

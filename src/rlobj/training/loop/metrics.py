@@ -11,7 +11,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from rlobj.conversations.environment import LIMITS
+from rlobj.conversations.environment import ENDS
 from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.data import ProblemStream
 from rlobj.insight.diagnosis import agreed
@@ -89,7 +89,7 @@ def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
         "tools/seconds": sums["seconds"],
         "tools/used_share": sums["with_calls"] / count,
         **{f"tools/accuracy_{name}": x / n for name, (x, n) in accuracies.items() if n},
-        **{f"turns/at_{name}": sums[f"at_{name}"] / count for name in (*LIMITS, "broken")},
+        **{f"turns/at_{name}": sums[f"at_{name}"] / count for name in ENDS},
     }
 
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from rlobj.base.errors import ConfigError, DataError, RlobjError
 from rlobj.base.files import refuse_links
-from rlobj.base.targets import PYTHON_OBJECT, import_target
+from rlobj.base.targets import PYTHON_OBJECT, import_target, object_name, object_text
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.resuming import changed, refuse_changes
@@ -157,7 +157,7 @@ class CallerInputs:
         if isinstance(config.rewards, Several):
             return config.rewards.open(self._functions)
         if callable(self.reward):
-            return function_grader(self.reward, _name(self.reward), config.rewards)
+            return function_grader(self.reward, object_name(self.reward), config.rewards)
         return config.rewards.open()
 
 
@@ -172,7 +172,7 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
     text = _text(value) if name == "environment" and callable(value) else str(value)
     if not isinstance(value, str | Path) and name != "environment":
         kind = type(value).__name__ if name == "model" else "rows"
-        text = "object" if name == "sampler" else f"{PYTHON_OBJECT}: {kind}>"
+        text = "object" if name == "sampler" else object_text(kind)
     return nested(_SETTINGS[name], text)
 
 
@@ -215,11 +215,7 @@ def _is_several(reward: Any) -> bool:
 
 def _text(function: Any) -> str:
     """The target that names a function, or a text that says there is none."""
-    return _target(function) or f"{PYTHON_OBJECT}: {_name(function)}>"
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
+    return _target(function) or object_text(object_name(function))
 
 
 def _target(function: Any) -> str | None:
