@@ -1,24 +1,39 @@
-"""Which runs the study has: parts, each with its arms and seeds."""
+"""Which runs the study has: parts, each a question with its arms and seeds, and the comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlobj import Objective, load_preset
+from benchmarks.stability.conditions import BASE, GROUPS
 
-BASE = "dapo-loss"
-"""The objective that all others are compared with."""
 X = 5e-4
 """The learning rate in the middle of the search."""
+RATES = {"static": 5e-4, "dynamic": 5e-4}
+"""The learning rates that the search chose."""
+BEYOND = 6e-4
+"""The first learning rate at which dapo-loss collapses with four updates per rollout."""
+GOAL = 0.85
+"""The held-out accuracy whose cost is compared."""
+GROUP, PROMPTS, STEPS, DYNAMIC_STEPS = 8, 16, 300, 200
+FACTOR = 2.7
+"""Generated tokens of dynamic sampling / those of as many static steps, in the search."""
 
-OBJECTIVES: dict[str, tuple[str, dict[str, Any]]] = {BASE: (BASE, {})}
-"""Name -> its preset, and the fields of the objective that it replaces."""
-
-SAMPLING: dict[str, dict[str, Any]] = {"static": {}, "dynamic": {"sampling.dynamic": {}}}
+SAMPLING: dict[str, dict[str, Any]] = {
+    "static": {},
+    "dynamic": {"sampling.dynamic": {}},
+    "more prompts": {"sampling.prompts_per_step": round(PROMPTS * FACTOR)},
+    "more steps": {},
+    "no refill": {"sampling.dynamic": {"max_batches": 1}},
+}
 """Name -> the settings that decide which groups a step has."""
+STEPS_OF = {
+    "dynamic": DYNAMIC_STEPS,
+    "more prompts": DYNAMIC_STEPS,
+    "more steps": round(DYNAMIC_STEPS * FACTOR),
+}
 
 
 @dataclass(frozen=True)
@@ -26,44 +41,46 @@ class Arm:
     """What the runs of one line share: all but the seed.
 
     Attributes:
-        objective: a name of `OBJECTIVES`.
+        condition: the objective, a name of `CONDITIONS`.
         sampling: a name of `SAMPLING`.
         rate: learning rate of AdamW.
         updates: optimizer updates per rollout.
-        steps: rollouts of 16 problems with 8 responses each.
+        steps: rollouts.
     """
 
-    objective: str
+    condition: str
     sampling: str
     rate: float
     updates: int = 1
-    steps: int = 300
+    steps: int = STEPS
+
+    @classmethod
+    def of(cls, condition: str, sampling: str) -> Arm:
+        """An arm at the learning rate that the search chose for its sampling."""
+        rate = RATES["static" if sampling in ("static", "more steps") else "dynamic"]
+        return cls(condition, sampling, rate, steps=STEPS_OF.get(sampling, STEPS))
 
     def __str__(self) -> str:
-        return f"{self.objective} {self.sampling} {self.rate:g}"
+        return f"{self.condition}, {self.sampling}, {self.rate:g}"
 
     def settings(self, seed: int) -> dict[str, Any]:
         """The settings of a run, by dotted name."""
         return {
             "seed": seed,
-            "sampling.prompts_per_step": 16,
-            "sampling.group_size": 8,
+            "sampling.prompts_per_step": PROMPTS,
+            "sampling.group_size": GROUP,
             "training.steps": self.steps,
             "training.updates_per_step": self.updates,
             "training.learning_rate": self.rate,
             "training.warmup_steps": 10,
+            "training.skip_inactive": False,
             "evaluation.every": 10,
-            "evaluation.samples": 4,
+            "evaluation.samples": 2,
             "checkpoint.every": 0,
             "output.samples_every": 0,
             "output.tables_every": 0,
             **SAMPLING[self.sampling],
         }
-
-    def loss(self) -> Objective:
-        """Its objective."""
-        preset, changes = OBJECTIVES[self.objective]
-        return load_preset(preset).objective.but(**changes)
 
 
 @dataclass(frozen=True)
@@ -80,34 +97,89 @@ class Part:
     name: str
     arms: Sequence[Arm]
     seeds: Sequence[int]
-    more: dict[str, Any]
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def runs(self) -> list[Run]:
         """All of them, seed by seed, so that pairs are complete early."""
-        return [Run(self, arm, seed) for seed in self.seeds for arm in self.arms]
+        return [Run(self.name, arm, seed) for seed in self.seeds for arm in self.arms]
 
 
 @dataclass(frozen=True)
 class Run:
     """One training run; its folder is DIR/PART/ARM/SEED."""
 
-    part: Part
+    part: str
     arm: Arm
     seed: int
 
     def folder(self, runs: Path) -> Path:
-        return runs / self.part.name / str(self.arm).replace(" ", "_") / str(self.seed)
+        name = str(self.arm).replace(",", "").replace(" ", "_")
+        return runs / self.part / name / str(self.seed)
 
     def settings(self) -> dict[str, Any]:
-        return self.arm.settings(self.seed) | self.part.more
+        return self.arm.settings(self.seed) | PARTS[self.part].more
 
 
-SEARCH = Part(
-    "search",
-    [Arm(BASE, how, rate) for rate in (X, X * 1.5, round(X / 1.5, 6)) for how in SAMPLING],
-    (100, 101),
-    {"training.skip_inactive": False, "output.tables_every": 20},
-)
-"""Chooses a learning rate for each kind of sampling, and the threshold of STAPO."""
+STUDIED = (BASE, "stare", "stapo*", "random*")
+CONTROLS = ("more prompts", "more steps", "no refill")
 
-PARTS = [SEARCH]
+PARTS = {
+    part.name: part
+    for part in (
+        Part(
+            "search",
+            [Arm(BASE, how, rate) for rate in (X, 1.5 * X, 3.33e-4) for how in RATES],
+            (100, 101),
+            {"evaluation.samples": 4, "output.tables_every": 20},
+        ),
+        Part("regime", [Arm.of(name, how) for how in RATES for name in STUDIED], range(6)),
+        Part("controls", [Arm.of(BASE, how) for how in CONTROLS], range(5)),
+        Part(
+            "beyond",
+            [
+                Arm(name, "static", BEYOND, updates=4, steps=200)
+                for name in (BASE, "grpo", "stapo*", "stare", "20-entropy", "lp-reg", *GROUPS["clip"])
+            ],
+            range(4),
+        ),
+        Part("band", [Arm.of(name, "static") for name in GROUPS["band"]], (0,)),
+    )
+}
+"""The parts by name, in the order in which they are trained."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A comparison of the family: arms against arms, in pairs; each pair is a stratum.
+
+    Attributes:
+        title: of its row.
+        pairs: (part, arm) and the (part, arm) that it is compared with.
+    """
+
+    title: str
+    pairs: Sequence[tuple[tuple[str, Arm], tuple[str, Arm]]]
+
+
+def _regime(name: str, how: str) -> tuple[str, Arm]:
+    return "regime", Arm.of(name, how)
+
+
+FAMILY = [
+    Question(
+        "dynamic sampling / static", [(_regime(n, "dynamic"), _regime(n, "static")) for n in STUDIED]
+    ),
+    *(
+        Question(f"{name} / {base}", [(_regime(name, how), _regime(base, how)) for how in RATES])
+        for name, base in (("stare", BASE), ("stapo*", BASE), ("stapo*", "random*"))
+    ),
+    *(
+        Question(
+            f"dynamic sampling / {how}",
+            [(_regime(BASE, "dynamic"), ("controls", Arm.of(BASE, how)))],
+        )
+        for how in CONTROLS
+    ),
+]
+"""The primary comparisons; Holm's correction counts all of them."""
+
