@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.stability.conditions import BASE, GROUPS
 
-X = 5e-4
-"""The learning rate in the middle of the search."""
+SEARCHED = (5e-4, 7.5e-4, 3.33e-4)
+"""The learning rates of the search."""
 RATES = {"static": 5e-4, "dynamic": 5e-4}
 """The learning rates that the search chose."""
 BEYOND = 6e-4
@@ -121,6 +121,7 @@ class Run:
 
 
 STUDIED = (BASE, "stare", "stapo*", "random*")
+STRAINED = (BASE, "grpo", "stapo*", "stare", "20-entropy", "lp-reg", *GROUPS["clip"])
 CONTROLS = ("more prompts", "more steps", "no refill")
 
 PARTS = {
@@ -128,7 +129,7 @@ PARTS = {
     for part in (
         Part(
             "search",
-            [Arm(BASE, how, rate) for rate in (X, 1.5 * X, 3.33e-4) for how in RATES],
+            [Arm(BASE, how, rate) for rate in SEARCHED for how in RATES],
             (100, 101),
             {"evaluation.samples": 4, "output.tables_every": 20},
         ),
@@ -136,10 +137,7 @@ PARTS = {
         Part("controls", [Arm.of(BASE, how) for how in CONTROLS], range(5)),
         Part(
             "beyond",
-            [
-                Arm(name, "static", BEYOND, updates=4, steps=200)
-                for name in (BASE, "grpo", "stapo*", "stare", "20-entropy", "lp-reg", *GROUPS["clip"])
-            ],
+            [Arm(name, "static", BEYOND, updates=4, steps=200) for name in STRAINED],
             range(4),
         ),
         Part("band", [Arm.of(name, "static") for name in GROUPS["band"]], (0,)),
@@ -167,7 +165,8 @@ def _regime(name: str, how: str) -> tuple[str, Arm]:
 
 FAMILY = [
     Question(
-        "dynamic sampling / static", [(_regime(n, "dynamic"), _regime(n, "static")) for n in STUDIED]
+        "dynamic sampling / static",
+        [(_regime(n, "dynamic"), _regime(n, "static")) for n in STUDIED],
     ),
     *(
         Question(f"{name} / {base}", [(_regime(name, how), _regime(base, how)) for how in RATES])
@@ -182,4 +181,3 @@ FAMILY = [
     ),
 ]
 """The primary comparisons; Holm's correction counts all of them."""
-

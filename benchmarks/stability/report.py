@@ -1,0 +1,362 @@
+"""The report of a study, finished or not: stability.json, stability.md and pictures.
+
+docs/stability.md and the README show the parts of stability.md by their headings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import geometric_mean, mean, median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import machine, wilson
+from benchmarks.stability import analysis, pictures
+from benchmarks.stability.analysis import Effect, Pairs
+from benchmarks.stability.conditions import BASE, CONDITIONS, GROUPS, TARGETS, objective
+from benchmarks.stability.outcomes import Outcome, outcome
+from benchmarks.stability.plan import CONTROLS, FAMILY, PARTS, RATES, SEARCHED, Arm, Question
+from rlobj.base.errors import RunError
+
+NAME = "stability"
+COMMAND = "python -m benchmarks.stability --runs DIR --out benchmarks/results"
+
+
+class Results:
+    """The runs that ended, by part and arm."""
+
+    def __init__(self, runs: Path) -> None:
+        planned = [run for part in PARTS.values() for run in part.runs()]
+        ended = [(run, found) for run in planned if (found := outcome(run, runs))]
+        self.planned, self.all = len(planned), [found for _, found in ended]
+        self._of: dict[tuple[str, Arm], list[Outcome]] = {}
+        for run, found in ended:
+            self._of.setdefault((run.part, run.arm), []).append(found)
+        if not ended:
+            raise RunError(
+                f"no run of the study has ended in {runs}: expected --runs DIR, its folder"
+            )
+
+    def of(self, part: str, arm: Arm) -> list[Outcome]:
+        """The runs of an arm that ended."""
+        return self._of.get((part, arm), [])
+
+    def pairs(self, question: Question) -> Pairs:
+        """Those of a comparison; none if a side of a pair has no run."""
+        pairs = [(self.of(*ours), self.of(*base)) for ours, base in question.pairs]
+        return pairs if all(ours and base for ours, base in pairs) else []
+
+
+def write(runs: Path, out: Path) -> str:
+    """Write the report of the runs below a folder, and return its text.
+
+    Raises:
+        RunError: no run has ended there.
+    """
+    found = Results(runs)
+    out.mkdir(parents=True, exist_ok=True)
+    parts = {title: make(found) for title, make in REPORT.items()}
+    text = f"# {NAME}\n\n" + "\n".join(f"## {title}\n\n{part}\n" for title, part in parts.items())
+    (out / f"{NAME}.md").write_text(text, encoding="utf-8")
+    (out / f"{NAME}.json").write_text(numbers(found), encoding="utf-8")
+    pictures.draw_runs(found, out / f"{NAME}.png")
+    pictures.draw_decides(decides(found), out / f"{NAME}-decides.png")
+    pictures.draw_band(found, out / f"{NAME}-entropy.png")
+    return text
+
+
+def numbers(found: Results) -> str:
+    """All runs as JSON, one a line."""
+    head = {"command": COMMAND, "machine": facts(), "planned": found.planned}
+    rows = [json.dumps(_rounded(asdict(run))) for run in found.all]
+    text = json.dumps(head, indent=1).removesuffix("\n}")
+    return f'{text},\n "runs": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers with six significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+# The parts.
+
+
+def state(found: Results) -> str:
+    """How far the study is."""
+    failed = sum(bool(run.failed) for run in found.all)
+    missing = found.planned - len(found.all)
+    left = f"**{missing} are missing.**" if missing else "None is missing."
+    return (
+        f"{len(found.all)} of {found.planned} planned runs ended, {failed} of them failed. {left}"
+    )
+
+
+def conditions(found: Results) -> str:
+    """What the objective of each condition changes in that of the base."""
+    ran = {run.condition for run in found.all} - {BASE, *GROUPS["band"]}
+    names = [name for name in CONDITIONS if name in ran]
+    return table(["objective", f"what differs from {BASE}"], [[n, _changes(n)] for n in names])
+
+
+def _changes(name: str) -> str:
+    """Rules, settings of the surrogate, and parts of the formula that the base does not have."""
+    ours, base = objective(name), objective(BASE)
+    rules = {"drop": ours.drop_rule, "keep": ours.keep_rule, "reweight": ours.weight}
+    parts = [f"{key}: `{rule}`" for key, rule in rules.items() if rule is not None]
+    same = type(ours.surrogate) is type(base.surrogate)
+    for key in type(base.surrogate).model_fields if same else ():
+        old, new = getattr(base.surrogate, key), getattr(ours.surrogate, key)
+        if old != new:
+            parts.append(f"surrogate, {key}: {'none' if old is None else old} → {new}")
+    known = base.explain().formula
+    for line in ours.explain().formula:
+        symbol, _, text = line.partition("  ")
+        if line not in known and text and "(1/Z" not in line and not (symbol == "S" and same):
+            parts.append(f"{symbol}: `{text.partition('): ')[0]})`")
+    return "; ".join(parts).replace("|", "\\|")
+
+
+def search(found: Results) -> str:
+    """The runs that the learning rates were chosen by."""
+    rows = []
+    for arm in sorted(PARTS["search"].arms, key=lambda arm: (arm.sampling, arm.rate)):
+        if runs := found.of("search", arm):
+            chosen = "chosen" if RATES[arm.sampling] == arm.rate else ""
+            rows.append([arm.sampling, f"{arm.rate:g}", *_costs(runs), chosen])
+    return table(["sampling", "learning rate", *COSTS, ""], rows)
+
+
+def regime(found: Results) -> str:
+    """Every arm of the main comparison."""
+    rows = []
+    for arm in PARTS["regime"].arms:
+        if runs := found.of("regime", arm):
+            sums = _sums(runs)
+            rule = [_part(sums, "dropped", "trained"), _part(sums, "caught", "judged dropped")]
+            rows.append([f"{arm.condition}, {arm.sampling}", *_costs(runs), *rule])
+    return table(["arm", *COSTS, "dropped", "of these spurious"], rows)
+
+
+def family(found: Results) -> str:
+    """The primary comparisons."""
+    effects = {x.title: analysis.cost(pairs) for x in FAMILY if (pairs := found.pairs(x))}
+    corrected = analysis.holm({title: each.p for title, each in effects.items()}, len(FAMILY))
+    rows = [
+        [title, _runs(each), _ratio(each), _chance(each.p), _chance(corrected[title])]
+        for title, each in effects.items()
+    ]
+    return table(["comparison", "runs", "generated tokens until 0.85", "p", "p, Holm"], rows)
+
+
+def secondary(found: Results) -> str:
+    """The same comparisons by other measures."""
+    rows = []
+    for question in FAMILY:
+        if pairs := found.pairs(question):
+            ratios = [_ratio(analysis.cost(pairs, unit)) for unit in ("steps", "seconds")]
+            differences = [_signed(analysis.last(pairs)), _signed(analysis.at_equal_tokens(pairs))]
+            rows.append([question.title.replace(" / ", " against "), *ratios, *differences])
+    titles = ["steps until 0.85", "CPU seconds until 0.85", "last accuracy"]
+    return table(["comparison", *titles, "accuracy at equal generated tokens"], rows)
+
+
+def controls(found: Results) -> str:
+    """Dynamic sampling beside its controls."""
+    arms = [("regime", Arm.of(BASE, how)) for how in RATES]
+    arms += [("controls", Arm.of(BASE, how)) for how in CONTROLS]
+    rows = []
+    for part, arm in arms:
+        if runs := found.of(part, arm):
+            generated = mean(run.tokens[-1] for run in runs)
+            trained, groups = (_sums(runs)[key] for key in ("trained", "groups"))
+            silent = _sums(runs)["without signal"] / groups if groups else 0.0
+            tokens = [f"{each / 1e6:.2f}" for each in (generated, trained / len(runs))]
+            rows.append([arm.sampling, f"{arm.steps}", *tokens, f"{silent:.0%}", *_costs(runs)])
+    header = ["sampling", "steps", "generated tokens, 10⁶", "trained on, 10⁶"]
+    return table([*header, "groups without signal", *COSTS], rows)
+
+
+def beyond(found: Results) -> str:
+    """Who collapses with four updates per rollout."""
+    rows = []
+    for arm in PARTS["beyond"].arms:
+        if runs := found.of("beyond", arm):
+            hits = sum(run.collapsed for run in runs)
+            low, high = wilson(hits, len(runs))
+            ends = [run.last for run in runs]
+            entropy = median(run.entropies[-1] for run in runs)
+            share = f"{hits} of {len(runs)} [{low:.2f}, {high:.2f}]"
+            each = ", ".join(f"{end:.2f}" for end in sorted(ends))
+            best = mean(max(run.smooth) for run in runs)
+            rows.append([arm.condition, share, each, f"{best:.2f}", f"{entropy:.2f}"])
+    header = ["objective", "collapsed", "last accuracy of each run", "highest accuracy"]
+    return table([*header, "entropy at the end, nats"], rows)
+
+
+def band(found: Results) -> str:
+    """How long the entropy is near the targets of STARE's gate."""
+    rows = []
+    for target in TARGETS:
+        key = f"{target:g}"
+        named = [("band", f"{kind} {key}") for kind in ("gate", "adaptive gate")]
+        for part, name in [*named, ("regime", BASE)]:
+            if runs := found.of(part, Arm.of(name, "static")):
+                first = next(run for run in runs if run.seed == 0)
+                half = first.entropies[len(first.entropies) // 2 :]
+                near = f"{first.in_band[key]:.0%}"
+                cells = [f"{first.weight_on:.0%}", f"{min(half):.3f} – {max(half):.3f}"]
+                rows.append([key, name.removesuffix(f" {key}"), near, *cells, f"{first.last:.3f}"])
+    header = ["target, nats", "rule", "steps within 20% of the target", "steps with the weight"]
+    return table([*header, "entropy in the second half, nats", "last accuracy"], rows)
+
+
+def needed(found: Results) -> str:
+    """By how much STARE's weight would have to act, if the entropy were linear in it."""
+    sides = [found.of("regime", Arm.of(name, "static")) for name in ("stare", BASE)]
+    if not all(sides):
+        return "Not run."
+    ours, base = (np.mean([run.entropies for run in side], axis=0) for side in sides)
+    rows = []
+    for at in (9, 19, 29):
+        gap = ours[at] - base[at]
+        moved = [f"{base[at]:.3f}", f"{ours[at]:.3f}"]
+        weights = [f"{1 + 0.1 * (t - base[at]) / gap:.2f}" if gap > 0 else "–" for t in TARGETS]
+        rows.append([f"{10 * at + 1} to {10 * at + 10}", *moved, *weights])
+    targets = [f"weight for {target:g}" for target in TARGETS]
+    header = ["steps", f"entropy of {BASE}", "of stare, weight 1.1 in all steps"]
+    return table([*header, *targets], rows)
+
+
+def decides(found: Results) -> list[tuple[str, Effect, Effect]]:
+    """Knob, its effect on the accuracy at the end, and on log2 of the tokens until 0.85."""
+    middle, high, low = ([("search", Arm(BASE, how, rate)) for how in RATES] for rate in SEARCHED)
+    knobs = [
+        Question(f"learning rate, {title}", [*zip(tried, middle, strict=True)])
+        for title, tried in (("× 1.5", high), ("/ 1.5", low))
+    ]
+    dynamic, *objectives = FAMILY[:4]
+    static = "regime", Arm.of(BASE, "static")
+    knobs.append(Question("dynamic sampling", dynamic.pairs))
+    knobs += [
+        Question(f"static, {how}", [(("controls", Arm.of(BASE, how)), static)]) for how in CONTROLS
+    ]
+    knobs += [Question(each.title.replace(" / ", " for "), each.pairs) for each in objectives]
+    return [
+        (knob.title, analysis.last(pairs), analysis.cost(pairs))
+        for knob in knobs
+        if (pairs := found.pairs(knob))
+    ]
+
+
+def decided(found: Results) -> str:
+    """The table of what decides."""
+    rows = [[name, _runs(end), _signed(end), _ratio(cost)] for name, end, cost in decides(found)]
+    return table(["knob", "runs", "last accuracy", "generated tokens until 0.85"], rows)
+
+
+def facts() -> dict[str, str]:
+    """The machine and the packages that the study uses, with plain names."""
+    named = {"GiB": "memory, GiB", "rlobj": "commit of the report"}
+    used = ("processor", "cores", "GiB", "Python", "torch", "transformers", "rlobj")
+    return {named.get(name, name): x for name, x in machine().items() if name in used}
+
+
+def made(found: Results) -> str:
+    """Hardware, time, command, and the runs that failed."""
+    lines = [f"- {name}: {value}" for name, value in facts().items()]
+    each = [run.made for run in found.all if run.made]
+    commits = Counter(x["commit"] for x in each)
+    cpu, wall = ([x[key] for x in each] for key in ("cpu_seconds", "wall_seconds"))
+    lines += [
+        f"- a run: {median(cpu):.0f} s CPU (median; {min(cpu):.0f} to {max(cpu):.0f}), one thread",
+        f"- {len(each)} runs: {sum(cpu) / 3600:.1f} h CPU, {sum(wall) / 3600:.1f} h wall",
+        f"- commits of the runs: {', '.join(f'{x} ({n} runs)' for x, n in commits.items())}",
+        f"- command: `{COMMAND}`",
+    ]
+    lines += [
+        f"- **failed**: {run.part}, {run.condition}, {run.sampling}, seed {run.seed}: {run.failed}"
+        for run in found.all
+        if run.failed
+    ]
+    return "\n".join(lines)
+
+
+REPORT: dict[str, Callable[[Results], str]] = {
+    "state": state,
+    "conditions": conditions,
+    "search": search,
+    "regime": regime,
+    "family": family,
+    "secondary": secondary,
+    "controls": controls,
+    "beyond": beyond,
+    "band": band,
+    "needed": needed,
+    "decides": decided,
+    "made": made,
+}
+"""Heading -> how the part is made."""
+
+# Cells.
+
+COSTS = (
+    *("runs", "reached 0.85", "generated tokens until 0.85, 10³"),
+    *("steps", "CPU s", "last accuracy"),
+)
+
+
+def _costs(runs: Sequence[Outcome]) -> list[str]:
+    """What runs spent until 0.85. A run that did not reach it counts with all that it spent."""
+    reached = sum(run.reached() is not None for run in runs)
+    cells = [str(len(runs)), str(reached)]
+    for unit, scale in (("tokens", 1e-3), ("steps", 1), ("seconds", 1)):
+        spent = (run.reached(unit) or getattr(run, unit)[-1] for run in runs)
+        cells.append(f"{'≥ ' if reached < len(runs) else ''}{scale * geometric_mean(spent):.0f}")
+    return [*cells, f"{mean(run.last for run in runs):.3f}"]
+
+
+def _sums(runs: Sequence[Outcome]) -> Counter[str]:
+    return sum((Counter(run.counts) for run in runs), Counter())
+
+
+def _part(sums: Mapping[str, float], part: str, whole: str) -> str:
+    return f"{sums[part] / sums[whole]:.2%}" if sums[whole] and sums[part] else "–"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [list(header), ["---"] * len(header), *rows]
+    if len(lines) == 2:
+        return "Not run."
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _runs(each: Effect) -> str:
+    return "{} and {}".format(*each.runs)
+
+
+def _ratio(each: Effect) -> str:
+    """An effect on log2, as a factor."""
+    text = f"× {2**each.difference:.2f}"
+    if each.interval:
+        text += f" [{2 ** each.interval[0]:.2f}, {2 ** each.interval[1]:.2f}]"
+    return text
+
+
+def _signed(each: Effect) -> str:
+    text = f"{each.difference:+.3f}"
+    return f"{text} [{each.interval[0]:+.3f}, {each.interval[1]:+.3f}]" if each.interval else text
+
+
+def _chance(p: float) -> str:
+    """A p-value with four digits."""
+    return f"{p:.4f}" if p >= 1e-4 else "< 0.0001"
