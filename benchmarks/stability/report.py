@@ -226,7 +226,7 @@ def needed(found: Results) -> str:
         return "Not run."
     ours, base = (np.mean([run.entropies for run in side], axis=0) for side in sides)
     rows = []
-    for at in (9, 19, 29):
+    for at in range(9, len(base), 10):
         gap = ours[at] - base[at]
         moved = [f"{base[at]:.3f}", f"{ours[at]:.3f}"]
         weights = [f"{1 + 0.1 * (t - base[at]) / gap:.2f}" if gap > 0 else "–" for t in TARGETS]
