@@ -14,7 +14,11 @@ SEARCHED = (5e-4, 7.5e-4, 3.33e-4)
 RATES = {"static": 3.33e-4, "dynamic": 5e-4}
 """The learning rates that the search chose."""
 BEYOND = 6e-4
-"""The first learning rate at which dapo-loss collapses with four updates per rollout."""
+"""Where dapo-loss collapsed with four updates per rollout in the first study."""
+STEEPER = (7e-4, 8.5e-4, 1e-3)
+"""Where dapo-loss is tried since it does not collapse there any more."""
+COLLAPSE = 7e-4
+"""The first learning rate of these at which it collapses."""
 GOAL = 0.85
 """The held-out accuracy whose cost is compared."""
 GROUP, PROMPTS, STEPS, DYNAMIC_STEPS = 8, 16, 300, 180
@@ -120,6 +124,11 @@ class Run:
         return self.arm.settings(self.seed) | PARTS[self.part].more
 
 
+def strained(name: str, rate: float) -> Arm:
+    """An arm with four updates per rollout."""
+    return Arm(name, "static", rate, updates=4, steps=200)
+
+
 STUDIED = (BASE, "stare", "stapo*", "random*")
 STRAINED = (BASE, "grpo", "stapo*", "stare", "20-entropy", "lp-reg", *GROUPS["clip"])
 CONTROLS = ("more prompts", "more steps", "no refill")
@@ -137,8 +146,14 @@ PARTS = {
         Part("controls", [Arm.of(BASE, how) for how in CONTROLS], range(5)),
         Part(
             "beyond",
-            [Arm(name, "static", BEYOND, updates=4, steps=200) for name in STRAINED],
-            range(4),
+            [strained(name, BEYOND) for name in STRAINED],
+            (0,),
+        ),
+        Part("steeper", [strained(BASE, rate) for rate in STEEPER], (0,)),
+        Part(
+            "collapse",
+            [strained(name, COLLAPSE) for name in STRAINED if name != "lp-reg"],
+            (1, 2, 3),
         ),
         Part("band", [Arm.of(name, "static") for name in GROUPS["band"]], (0,)),
     )
