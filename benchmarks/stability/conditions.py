@@ -22,13 +22,18 @@ STAPO = f"{POSITIVE} & {RARE} & {CERTAIN}"
 CHOSEN = f"{POSITIVE} & (prob < {TAU}) & {CERTAIN}"
 
 
-def _gates(kind: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """STARE with a gate at each target, with the numbers of its paper."""
-    made = {
-        "gate": lambda target: Gate(target=target, on=1.1, off=1.0),
-        "adaptive gate": lambda target: AdaptiveGate(target=target, start=1.1, low=1.0, high=1.5),
-    }
-    return {f"{kind} {t:g}": ("stare", {"controllers": {"W": made[kind](t)}}) for t in TARGETS}
+GATES = {
+    **{f"gate {target:g}": Gate(target=target, on=1.1, off=1.0) for target in TARGETS},
+    **{
+        f"adaptive gate {target:g}": AdaptiveGate(target=target, start=1.1, low=1.0, high=1.5)
+        for target in TARGETS[:2]
+    },
+    **{
+        f"gate 0.1, weight {weight:g}": Gate(target=0.1, on=weight, off=1.0)
+        for weight in (2.0, 4.0)
+    },
+}
+"""STARE's gates: with the numbers of its paper at each target, and with larger weights."""
 
 
 GROUPS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -50,7 +55,7 @@ GROUPS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             },
         ),
     },
-    "band": {**_gates("gate"), **_gates("adaptive gate")},
+    "band": {name: ("stare", {"controllers": {"W": gate}}) for name, gate in GATES.items()},
     "presets": {
         name: (name, {})
         for name in (
