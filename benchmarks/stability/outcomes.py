@@ -35,7 +35,8 @@ class Outcome:
         entropies: mean entropy of the policy in nats, one number for ten steps.
         in_band: share of the steps whose entropy is within 20% of each target.
         weight_on: share of the steps in which STARE's weight is not 1.
-        counts: sums over the steps: trained, dropped and spurious tokens, groups.
+        without_signal: mean share of the sampled groups whose responses have equal rewards.
+        counts: sums over the steps: trained, dropped and spurious tokens.
         made: CPU seconds, wall seconds, commit.
     """
 
@@ -52,6 +53,7 @@ class Outcome:
     entropies: Sequence[float]
     in_band: Mapping[str, float] = field(default_factory=dict)
     weight_on: float = 0.0
+    without_signal: float = 0.0
     counts: Mapping[str, float] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,6 +106,7 @@ def outcome(run: Run, runs: Path) -> Outcome | None:
         [mean(entropies[at : at + EVERY]) for at in range(0, len(entropies), EVERY)],
         {f"{t:g}": _share(abs(h / t - 1) <= NEAR for h in entropies) for t in TARGETS},
         _share(line.get("controller/W", 1.0) != 1.0 for line in steps),
+        mean([line.get("groups/without_signal_share") or 0.0 for line in steps]),
         _counts(steps),
         made,
     )
@@ -138,7 +141,5 @@ def _counts(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "judged dropped": "spurious/dropped",
         "caught": "spurious/caught",
         "spurious": "spurious/tokens",
-        "without signal": "groups/without_signal",
-        "groups": "reward/groups",
     }
     return {key: sum(line.get(name) or 0.0 for line in steps) for key, name in names.items()}

@@ -14,7 +14,18 @@ from matplotlib.lines import Line2D
 from benchmarks.stability.analysis import Effect
 from benchmarks.stability.conditions import BASE, TARGETS
 from benchmarks.stability.outcomes import EVERY, NEAR, Outcome
-from benchmarks.stability.plan import CONTROLS, GOAL, PARTS, RATES, STUDIED, Arm
+from benchmarks.stability.plan import (
+    BEYOND,
+    COLLAPSE,
+    CONTROLS,
+    GOAL,
+    RATES,
+    STRAINED,
+    STUDIED,
+    Arm,
+    gates,
+    strained,
+)
 
 if TYPE_CHECKING:
     from benchmarks.stability.report import Results
@@ -69,21 +80,22 @@ def _tokens(axis: Any, title: str) -> None:
 
 
 def _beyond(axis: Any, found: Results) -> None:
-    """A point for each run with four updates per rollout, and its collapse line."""
-    names = []
-    for arm in PARTS["beyond"].arms:
-        if runs := found.of("beyond", arm):
-            axis.plot([run.last for run in runs], [len(names)] * len(runs), "o", ms=5, alpha=0.6)
-            names.append(arm.condition.replace(", clip of ", ",\nclip of "))
+    """A point for each run with four updates, the accuracy before (dotted), and half of it."""
+    parts = (("beyond", BEYOND, "static"), ("collapse", COLLAPSE, "dynamic"))
+    for place, name in enumerate(STRAINED):
+        for part, rate, colour in parts:
+            ends = [run.last for run in found.of(part, strained(name, rate))]
+            axis.plot(ends, [place] * len(ends), "o", ms=5, alpha=0.6, color=COLOURS[colour])
     starts = [run.accuracies[0] for run in found.all if run.part == "beyond"]
     if starts:
         axis.axvline(mean(starts), color="black", lw=0.8, ls=":")
         axis.axvline(mean(starts) / 2, color="black", lw=0.8)
+    names = [name.replace(", clip", ",\nclip") for name in STRAINED]
     axis.set_yticks(range(len(names)), names, fontsize=TEXT - 1)
     axis.invert_yaxis()
     axis.set_xlim(0, 1)
     axis.set_xlabel("last accuracy; left of the line: collapsed", fontsize=TEXT)
-    axis.set_title("beyond the edge: 4 updates", fontsize=TITLE)
+    axis.set_title(f"4 updates: {BEYOND:g} blue, {COLLAPSE:g} orange", fontsize=TITLE)
     axis.tick_params(axis="x", labelsize=TEXT)
 
 
@@ -116,15 +128,15 @@ def draw_band(found: Results, file: Path) -> None:
     """The entropy of the gates beside dapo-loss with the same seed, a panel for each target."""
     figure = Figure(figsize=(INCHES, 3.0), layout="constrained")
     axes = figure.subplots(1, len(TARGETS), sharey=True)
-    rules = {"gate": COLOURS["dynamic"], "adaptive gate": COLOURS["more prompts"]}
     for axis, target in zip(axes, TARGETS, strict=True):
         axis.axhspan(target * (1 - NEAR), target * (1 + NEAR), color="#DDDDDD", lw=0)
-        named = [("band", f"{kind} {target:g}", kind, colour) for kind, colour in rules.items()]
-        for part, name, label, colour in [*named, ("regime", BASE, BASE, COLOURS["static"])]:
-            runs = [r for r in found.of(part, Arm.of(name, "static")) if r.seed == 0]
-            for run in runs:
-                steps = EVERY * (np.arange(len(run.entropies)) + 0.5)
-                axis.plot(steps, run.entropies, color=colour, lw=1.5, label=label)
+        named = [("regime", BASE), *gates(target)]
+        for (part, name), colour in zip(named, COLOURS.values(), strict=False):
+            for run in found.of(part, Arm.of(name, "static")):
+                if run.seed == 0:
+                    steps = EVERY * (np.arange(len(run.entropies)) + 0.5)
+                    axis.plot(steps, run.entropies, color=colour, lw=1.5, label=name)
+        axis.legend(fontsize=TEXT - 1, frameon=False)
         axis.set_title(f"target {target:g} nats (grey: ± 20%)", fontsize=TITLE)
         axis.set_xlabel("step", fontsize=TEXT)
         axis.set_yscale("log")
@@ -132,5 +144,4 @@ def draw_band(found: Results, file: Path) -> None:
         axis.minorticks_off()
         axis.tick_params(labelsize=TEXT)
     axes[0].set_ylabel("entropy, nats", fontsize=TEXT)
-    axes[0].legend(fontsize=TEXT, frameon=False)
     figure.savefig(file, dpi=150)

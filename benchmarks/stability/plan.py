@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stability.conditions import BASE, GROUPS
+from benchmarks.stability.conditions import BASE, GATES, GROUPS
 
 SEARCHED = (5e-4, 7.5e-4, 3.33e-4)
 """The learning rates of the search."""
@@ -196,3 +196,8 @@ FAMILY = [
     ),
 ]
 """The primary comparisons; Holm's correction counts all of them."""
+
+
+def gates(target: float) -> list[tuple[str, str]]:
+    """Part and name of the gates with a target."""
+    return [("band", name) for name, gate in GATES.items() if gate.target == target]

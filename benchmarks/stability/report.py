@@ -13,14 +13,25 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median
 from typing import Any
 
-import numpy as np
-
 from benchmarks.harness import machine, wilson
 from benchmarks.stability import analysis, pictures
 from benchmarks.stability.analysis import Effect, Pairs
 from benchmarks.stability.conditions import BASE, CONDITIONS, GROUPS, TARGETS, objective
 from benchmarks.stability.outcomes import Outcome, outcome
-from benchmarks.stability.plan import CONTROLS, FAMILY, PARTS, RATES, SEARCHED, Arm, Question
+from benchmarks.stability.plan import (
+    BEYOND,
+    COLLAPSE,
+    CONTROLS,
+    FAMILY,
+    PARTS,
+    RATES,
+    SEARCHED,
+    STRAINED,
+    Arm,
+    Question,
+    gates,
+    strained,
+)
 from rlobj.base.errors import RunError
 
 NAME = "stability"
@@ -177,8 +188,8 @@ def controls(found: Results) -> str:
     for part, arm in arms:
         if runs := found.of(part, arm):
             generated = mean(run.tokens[-1] for run in runs)
-            trained, groups = (_sums(runs)[key] for key in ("trained", "groups"))
-            silent = _sums(runs)["without signal"] / groups if groups else 0.0
+            trained = _sums(runs)["trained"]
+            silent = mean(run.without_signal for run in runs)
             tokens = [f"{each / 1e6:.2f}" for each in (generated, trained / len(runs))]
             rows.append([arm.sampling, f"{arm.steps}", *tokens, f"{silent:.0%}", *_costs(runs)])
     header = ["sampling", "steps", "generated tokens, 10⁶", "trained on, 10⁶"]
@@ -188,8 +199,9 @@ def controls(found: Results) -> str:
 def beyond(found: Results) -> str:
     """Who collapses with four updates per rollout."""
     rows = []
-    for arm in PARTS["beyond"].arms:
-        if runs := found.of("beyond", arm):
+    parts = ("beyond", "steeper", "collapse")
+    for part, arm in [(part, arm) for part in parts for arm in PARTS[part].arms]:
+        if runs := found.of(part, arm):
             hits = sum(run.collapsed for run in runs)
             low, high = wilson(hits, len(runs))
             ends = [run.last for run in runs]
@@ -197,43 +209,31 @@ def beyond(found: Results) -> str:
             share = f"{hits} of {len(runs)} [{low:.2f}, {high:.2f}]"
             each = ", ".join(f"{end:.2f}" for end in sorted(ends))
             best = mean(max(run.smooth) for run in runs)
-            rows.append([arm.condition, share, each, f"{best:.2f}", f"{entropy:.2f}"])
-    header = ["objective", "collapsed", "last accuracy of each run", "highest accuracy"]
+            rows.append(
+                [f"{arm.rate:g}", arm.condition, share, each, f"{best:.2f}", f"{entropy:.2f}"]
+            )
+    header = [
+        "learning rate",
+        "objective",
+        "collapsed",
+        "last accuracy of each run",
+        "highest accuracy",
+    ]
     return table([*header, "entropy at the end, nats"], rows)
 
 
 def band(found: Results) -> str:
-    """How long the entropy is near the targets of STARE's gate."""
+    """How long the entropy is near the targets of STARE's gate; dapo-loss has no target."""
     rows = []
     for target in TARGETS:
-        key = f"{target:g}"
-        named = [("band", f"{kind} {key}") for kind in ("gate", "adaptive gate")]
-        for part, name in [*named, ("regime", BASE)]:
-            if runs := found.of(part, Arm.of(name, "static")):
-                first = next(run for run in runs if run.seed == 0)
-                half = first.entropies[len(first.entropies) // 2 :]
-                near = f"{first.in_band[key]:.0%}"
-                cells = [f"{first.weight_on:.0%}", f"{min(half):.3f} – {max(half):.3f}"]
-                rows.append([key, name.removesuffix(f" {key}"), near, *cells, f"{first.last:.3f}"])
+        for part, name in [*gates(target), ("regime", BASE)]:
+            if runs := [r for r in found.of(part, Arm.of(name, "static")) if r.seed == 0]:
+                half = runs[0].entropies[len(runs[0].entropies) // 2 :]
+                shares = [f"{x:.0%}" for x in (runs[0].in_band[f"{target:g}"], runs[0].weight_on)]
+                ends = f"{min(half):.3f} – {max(half):.3f}"
+                rows.append([f"{target:g}", name, *shares, ends, f"{runs[0].last:.3f}"])
     header = ["target, nats", "rule", "steps within 20% of the target", "steps with the weight"]
     return table([*header, "entropy in the second half, nats", "last accuracy"], rows)
-
-
-def needed(found: Results) -> str:
-    """By how much STARE's weight would have to act, if the entropy were linear in it."""
-    sides = [found.of("regime", Arm.of(name, "static")) for name in ("stare", BASE)]
-    if not all(sides):
-        return "Not run."
-    ours, base = (np.mean([run.entropies for run in side], axis=0) for side in sides)
-    rows = []
-    for at in range(9, len(base), 10):
-        gap = ours[at] - base[at]
-        moved = [f"{base[at]:.3f}", f"{ours[at]:.3f}"]
-        weights = [f"{1 + 0.1 * (t - base[at]) / gap:.2f}" if gap > 0 else "–" for t in TARGETS]
-        rows.append([f"{10 * at + 1} to {10 * at + 10}", *moved, *weights])
-    targets = [f"weight for {target:g}" for target in TARGETS]
-    header = ["steps", f"entropy of {BASE}", "of stare, weight 1.1 in all steps"]
-    return table([*header, *targets], rows)
 
 
 def decides(found: Results) -> list[tuple[str, Effect, Effect]]:
@@ -247,14 +247,19 @@ def decides(found: Results) -> list[tuple[str, Effect, Effect]]:
     static = "regime", Arm.of(BASE, "static")
     knobs.append(Question("dynamic sampling", dynamic.pairs))
     knobs += [
-        Question(f"static, {how}", [(("controls", Arm.of(BASE, how)), static)]) for how in CONTROLS
+        Question(f"{how} for static", [(("controls", Arm.of(BASE, how)), static)])
+        for how in CONTROLS
     ]
     knobs += [Question(each.title.replace(" / ", " for "), each.pairs) for each in objectives]
-    return [
-        (knob.title, analysis.last(pairs), analysis.cost(pairs))
-        for knob in knobs
-        if (pairs := found.pairs(knob))
-    ]
+    decided = [(knob.title, found.pairs(knob)) for knob in knobs]
+    steep, less = (
+        [run for name in STRAINED[:-1] for run in found.of(part, strained(name, rate))]
+        for part, rate in (("collapse", COLLAPSE), ("beyond", BEYOND))
+    )
+    decided.append(
+        (f"4 updates: {COLLAPSE:g} for {BEYOND:g}", [(steep, less)] if steep and less else [])
+    )
+    return [(title, analysis.last(x), analysis.cost(x)) for title, x in decided if x]
 
 
 def decided(found: Results) -> str:
@@ -300,7 +305,6 @@ REPORT: dict[str, Callable[[Results], str]] = {
     "controls": controls,
     "beyond": beyond,
     "band": band,
-    "needed": needed,
     "decides": decided,
     "made": made,
 }
