@@ -90,12 +90,17 @@ def _beyond(axis: Any, found: Results) -> None:
     if starts:
         axis.axvline(mean(starts), color="black", lw=0.8, ls=":")
         axis.axvline(mean(starts) / 2, color="black", lw=0.8)
+    handles = [
+        Line2D([], [], color=COLOURS[colour], marker="o", lw=0, label=f"rate {rate:g}")
+        for _, rate, colour in parts
+    ]
+    axis.legend(handles=handles, fontsize=TEXT - 1, frameon=False, loc="lower right")
     names = [name.replace(", clip", ",\nclip") for name in STRAINED]
     axis.set_yticks(range(len(names)), names, fontsize=TEXT - 1)
     axis.invert_yaxis()
     axis.set_xlim(0, 1)
-    axis.set_xlabel("last accuracy; left of the line: collapsed", fontsize=TEXT)
-    axis.set_title(f"4 updates: {BEYOND:g} blue, {COLLAPSE:g} orange", fontsize=TITLE)
+    axis.set_xlabel("last accuracy (left of line: collapsed)", fontsize=TEXT)
+    axis.set_title("4 updates per rollout", fontsize=TITLE)
     axis.tick_params(axis="x", labelsize=TEXT)
 
 
@@ -106,7 +111,7 @@ def draw_decides(knobs: Sequence[tuple[str, Effect, Effect]], file: Path) -> Non
     for place, (_, end, cost) in enumerate(knobs):
         for axis, each, unit in ((left, end, float), (right, cost, lambda value: 2**value)):
             low, high = each.interval or (each.difference, each.difference)
-            clear = low > 0 or high < 0
+            clear = bool(each.interval) and (low > 0 or high < 0)
             colour = COLOURS["dynamic"] if clear else COLOURS["no refill"]
             axis.plot([unit(low), unit(high)], [place, place], color=colour, lw=2)
             axis.plot(unit(each.difference), place, "o", color=colour, ms=6)

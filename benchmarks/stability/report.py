@@ -199,8 +199,7 @@ def controls(found: Results) -> str:
 def beyond(found: Results) -> str:
     """Who collapses with four updates per rollout."""
     rows = []
-    parts = ("beyond", "steeper", "collapse")
-    for part, arm in [(part, arm) for part in parts for arm in PARTS[part].arms]:
+    for part, arm in [(x, arm) for x in ("beyond", "steeper", "collapse") for arm in PARTS[x].arms]:
         if runs := found.of(part, arm):
             hits = sum(run.collapsed for run in runs)
             low, high = wilson(hits, len(runs))
@@ -212,14 +211,8 @@ def beyond(found: Results) -> str:
             rows.append(
                 [f"{arm.rate:g}", arm.condition, share, each, f"{best:.2f}", f"{entropy:.2f}"]
             )
-    header = [
-        "learning rate",
-        "objective",
-        "collapsed",
-        "last accuracy of each run",
-        "highest accuracy",
-    ]
-    return table([*header, "entropy at the end, nats"], rows)
+    header = ["learning rate", "objective", "collapsed", "last accuracy of each run"]
+    return table([*header, "highest accuracy", "entropy at the end, nats"], rows)
 
 
 def band(found: Results) -> str:
@@ -256,9 +249,8 @@ def decides(found: Results) -> list[tuple[str, Effect, Effect]]:
         [run for name in STRAINED[:-1] for run in found.of(part, strained(name, rate))]
         for part, rate in (("collapse", COLLAPSE), ("beyond", BEYOND))
     )
-    decided.append(
-        (f"4 updates: {COLLAPSE:g} for {BEYOND:g}", [(steep, less)] if steep and less else [])
-    )
+    if steep and less:
+        decided.append((f"4 updates: {COLLAPSE:g} for {BEYOND:g}", [(steep, less)]))
     return [(title, analysis.last(x), analysis.cost(x)) for title, x in decided if x]
 
 
