@@ -47,14 +47,11 @@ def test_the_first_and_the_last_steps_are_compared(tmp_path: Path, steps: int, w
     assert found.measures()[name] == f"1.0% → {end}"
 
 
-def test_a_rule_that_dropped_nothing_has_no_precision(tmp_path: Path) -> None:
-    found = measures(run(tmp_path, **{"spurious/dropped": 0, "spurious/caught": 0}))
+def test_a_rule_that_dropped_nothing_has_no_precision_and_no_truth_no_spurious_tokens(tmp_path):
+    found = measures(run(tmp_path / "a", **{"spurious/dropped": 0, "spurious/caught": 0}))
     assert not {name for name in found if "rule" in name}
     assert found["spurious tokens"] == "110 (0.55%)"
-
-
-def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
-    found = measures(run(tmp_path, **{"spurious/tokens": math.nan}))
+    found = measures(run(tmp_path / "b", **{"spurious/tokens": math.nan}))
     assert not {name for name in found if "spurious" in name}
 
 
@@ -73,10 +70,8 @@ def test_a_run_without_a_finished_step_is_refused(tmp_path: Path) -> None:
         (358, 389_544, "358 (0.092%)"),
         (0, 5, "0"),
         (5, 5, "5 (100%)"),
-        (1, 3, "1 (33%)"),
         (394, 395, "394 (99.7%)"),
         (1, 10**9, "1 (0.0000%)"),
-        (311_000, 389_544, "311,000 (80%)"),
     ],
 )
 def test_shares_have_two_digits(part: float, whole: float, text: str) -> None:

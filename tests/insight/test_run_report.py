@@ -18,10 +18,9 @@ from report_runs import HOSTILE, evaluation, step_line, write_run
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import lock_folder
-from rlobj.insight.run_report import PLOTS, read_runs, times
+from rlobj.insight.run_report import PLOTS, read_runs
 from rlobj.insight.run_report.page import different_settings, summary
 from rlobj.insight.run_report.plots import figures
-from rlobj.insight.run_report.runs import rule_of
 from rlobj.reporting import Figure, Target
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -184,19 +183,6 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     assert "<title>grpo" not in text
 
 
-def test_an_objective_without_rules_is_named_after_its_parts() -> None:
-    parts = {
-        "advantage": {"kind": "leave_one_out"},
-        "surrogate": {"kind": "switch", "rule": "ratio > 1", "then": {"kind": "clip", "low": 0.1}},
-        "divisor": {"kind": "token_mean"},
-        "penalties": [{"kind": "kl", "coefficient": 0.1, "where": None}],
-    }
-    named = "switch(rule=ratio > 1, then=clip(low=0.1)), leave_one_out, token_mean"
-    assert rule_of({"objective": parts}) == f"{named}, kl(coefficient=0.1)"
-    assert rule_of({"objective": parts | {"drop": "a < 1"}}) == "drop a < 1, kl(coefficient=0.1)"
-    assert rule_of({"objective": {"surrogate": 5, "advantage": [1], "penalties": "x"}}) == "5, x"
-
-
 def test_only_settings_that_differ_are_compared(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", training={"steps": 5, "lr": 1}, lora=None, old=1)
     b = write_run(tmp_path / "b", training={"steps": 6, "lr": 1}, lora={})
@@ -224,18 +210,6 @@ def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
     assert rows["held-out accuracy, last"][0].startswith("0.500 ± ")
     assert rows["held-out accuracy, best"][0] == "0.750 ± 0.010, step 1"
     assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run drops nothing"
-
-
-def test_times_come_longest_first_with_what_was_parallel_last(tmp_path: Path) -> None:
-    rows = times(
-        read_runs([write_run(tmp_path / "a"), write_run(tmp_path / "b", [evaluation(0, 1)])])
-    )
-    assert list(rows) == [
-        *("sampling", "forward", "backward", "other", "step", "grading, beside sampling"),
-        *("tokens/s without evaluating and writing", "tokens that are no padding"),
-    ]
-    assert rows["sampling"] == ["2.000 s (50.0%)", "–"]
-    assert rows["tokens/s without evaluating and writing"] == ["50", "–"]
 
 
 def test_where_files_are_written(tmp_path: Path) -> None:

@@ -113,15 +113,6 @@ def test_two_processes_write_tables_that_plan_the_same_weights(policy, tmp_path)
         list(read_tables(run))
 
 
-def test_empty_and_undecided_responses_are_in_the_tables(policy, tmp_path):
-    config = config_of(policy, tmp_path, "gdpo")
-    run_training(config, tmp_path / "run")
-    [first, *_] = read_tables(tmp_path / "run", [2])
-    assert first.table.rewards.isnan().any()
-    assert first.table.reward_names == ("right", "short")
-    assert first.facts["temperature"] == config.sampling.temperature
-
-
 def test_a_process_without_responses_writes_a_part_without_rows(tmp_path):
     observed = observed_of("stapo")
     nothing = observed.table.select([])
