@@ -82,8 +82,6 @@ def test_no_command_imports_what_a_file_names(command: str, what: str, tmp_path:
 @pytest.mark.parametrize("what", ["a surrogate", "a part of a rule", "one of several rewards"])
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name.count("train") == 0])
 def test_with_trust_each_command_imports_it(command: str, what: str, tmp_path: Path) -> None:
-    if command in ("beside", "a configuration"):
-        return
     (tmp_path / "FILE.yaml").write_text(FILES[what].replace("FILE", "code.py"))
     printed(*COMMANDS[command], "--trust")
     assert (tmp_path / "imported").exists() or "reward" in what
