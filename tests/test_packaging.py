@@ -115,13 +115,3 @@ def test_the_installed_program_answers(installed, tmp_path):
     assert all(name in listed for name in PRESETS)
     assert "entropy.bottom(0.8)" in run([program, "explain", "stapo"], tmp_path)
     assert run([installed, "-m", "rlobj_cli", "--version"], tmp_path) == VERSION
-
-
-def test_an_editable_install_reads_the_presets_of_the_checkout(tmp_path):
-    python = new_environment(tmp_path / "venv")
-    install(python, "--editable", ROOT)
-    module, folder, names = run([python, "-c", LOAD_ALL], tmp_path).splitlines()
-    assert Path(module) == ROOT / "src" / "rlobj" / "__init__.py"
-    assert Path(folder) == ROOT / "presets"
-    assert names.split() == PRESETS
-    assert run([python.with_name("rlobj"), "--version"], tmp_path) == VERSION

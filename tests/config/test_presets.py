@@ -35,7 +35,6 @@ from rlobj import (
     when,
 )
 from rlobj.config.presets import difference, merge, preset_names, read_yaml
-from rlobj.config.run_config import compose
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     BatchWhitened,
@@ -334,40 +333,6 @@ def test_a_recipe_has_the_numbers_of_the_released_script(name: str) -> None:
     assert ("dynamic" in sampling) == (name in dynamic)
 
 
-DYNAMIC = {  # prompts of a batch, batches
-    "20-entropy": (1536, 10),
-    "ce-gppo": (256, 1),
-    "clip-cov": (256, 10),
-    "dapo": (1536, 10),
-    "fipo": (2048, 10),
-    "kl-cov": (256, 10),
-    "stare": (192, 10),
-    "stare-c2": (192, 10),
-}
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_a_recipe_draws_the_whole_batches_of_the_released_trainer(name: str) -> None:
-    """Archer and ASPO draw one batch of 64 prompts for 64 groups, and train on what they have."""
-    model = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
-    sampling = compose(name, [("options", model)]).sampling
-    dynamic = sampling.dynamic
-    assert (dynamic is not None) == (name in {*DYNAMIC, "archer", "aspo"})
-    if name in DYNAMIC:
-        assert dynamic is not None
-        prompts = sampling.prompts_per_step * dynamic.oversampling
-        assert (prompts, dynamic.max_batches) == DYNAMIC[name]
-        assert dynamic.whole_batches
-        assert dynamic.allow_fewer == (name == "ce-gppo")
-    elif dynamic is not None:
-        assert (dynamic.whole_batches, dynamic.max_batches) == (False, 1)
-
-
-def test_archer_goes_over_each_rollout_three_times() -> None:
-    training = load_preset("archer").config["training"]
-    assert (training["passes"], training["updates_per_step"]) == (3, 2)
-
-
 def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
     preset = load_preset("stare-c2")
     assert preset.bases == ("stare", "dapo-loss")
@@ -471,13 +436,9 @@ def test_lengths_are_resolved_with_the_max_tokens_of_the_preset(write: Any) -> N
     assert load_preset(path).objective.divisor == FixedLength(length=77)
 
 
-@pytest.mark.parametrize("name", ["stapoo", "STAPO", "stap"])
-def test_error_for_an_unknown_preset_names_the_nearest(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"unknown preset '{name}'. Did you mean 'stapo'"):
-        load_preset(name)
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_preset_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown preset 'STAPO'. Did you mean 'stapo'"):
+        load_preset("STAPO")
     with pytest.raises(ConfigError, match="no preset file at"):
         load_preset(tmp_path / "none.yaml")
 
@@ -486,9 +447,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("base: dapo-los", "Did you mean 'dapo-loss'"),
-        ("base: ./mine.yaml", "leads back to itself"),
         ("base: ./other.yaml", "leads back to itself"),
-        ("base: dr-grpo\nsampling: {max_tokens: 0}", "length must be a positive number of tokens"),
         ("base: dr-grpo\nsampling: {max_tokens: -5}", "length must be a positive number of tokens"),
     ],
 )
@@ -532,8 +491,6 @@ objective:
     ("text", "message"),
     [
         ("objective: {drop: a, drop: b}", "the key 'drop' is given twice"),
-        ("paper: a\npaper: b", "the key 'paper' is given twice"),
-        ("objective: [", "is not valid YAML"),
         ("objective: clip", "objective must be a mapping"),
         ("- a", "must hold a mapping, got list"),
         ("objective: {1: 2}", "a key must be text, got 1; put quotes around a text with a comma"),

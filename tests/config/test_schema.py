@@ -36,12 +36,10 @@ def test_items_of_a_list_of_sources_are_names_or_mappings() -> None:
     ("content", "path"),
     [
         ({"bse": "dapo"}, "$"),
-        ({"preset": "dapo"}, "$"),
         ({"training": {"stepz": 3}}, "$.training"),
         ({"training": {"steps": "many"}}, "$.training.steps"),
         ({"data": {"source": ["a", {"source": "b", "wieght": 2}]}}, "$.data.source"),
         ({"objective": {"surrogate": "clipp"}}, "$.objective.surrogate"),
-        ({"objective": {"surrogate": {"kind": "clipp"}}}, "$.objective.surrogate"),
         ({"objective": {"surrogate": {"kind": "clip", "lo": 0.2}}}, "$.objective.surrogate"),
         ({"objective": {"surrogate": {"kind": "clip", "dual": [1]}}}, "$.objective.surrogate"),
         ({"objective": {"penalties": [{"kind": "kl"}, {"kind": 3}]}}, "$.objective.penalties[1]"),
