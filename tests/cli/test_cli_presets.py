@@ -34,12 +34,6 @@ def test_show_without_a_terminal_prints_a_valid_preset_file(name: str, tmp_path:
     assert "# loss = " in text
 
 
-def test_show_of_a_configuration_file_prints_the_formula_of_its_preset(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("preset: stapo\n")
-    assert "# loss = − (1/Z) Σ m · S(r, A)" in output("presets", "show", str(file))
-
-
 def test_diff_shows_only_settings_that_differ() -> None:
     text = output("presets", "diff", "dapo", "stapo")
     assert "objective.drop" in text

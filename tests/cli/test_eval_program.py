@@ -122,15 +122,6 @@ def test_killed_processes_continue_in_another_number_of_processes(policy, proble
     assert [each.name for each in killed.glob("*.1.jsonl")] == []
 
 
-def test_default_folder_depends_on_the_settings(policy, problems, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for more in ([], [], ["-n", "2"]):
-        asked = ("eval", policy, "--on", problems, "--limit", "3", "--template", "{prompt}")
-        here(*asked, "--max-tokens", "4", *more)
-    folders = sorted((tmp_path / "evals").iterdir())
-    assert sorted(len(lines(folder)) for folder in folders) == [6, 12]
-
-
 def test_a_reward_that_changes_the_folder_does_not_move_an_evaluation(
     policy, problems, tmp_path, monkeypatch
 ):
@@ -158,13 +149,9 @@ def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_
     here(*words(policy, problems, one, "--limit", "20"))
     here(*words(policy, problems, two, "--limit", "20", "--seed", "1"))
     before = lines(one, "grades.jsonl")
-    text = here("eval", "regrade", one, "--reward", "math")
-    assert "160 responses graded again" in text
+    assert "160 responses graded again" in here("eval", "regrade", one, "--reward", "math")
     after = lines(one, "grades.jsonl")
     assert {row["reason"] for row in after} != {row["reason"] for row in before}
-    assert json.loads((one / "settings.json").read_text())["benchmarks"]["sums.jsonl"][
-        "reward"
-    ]["kind"] == "math"  # fmt: skip
     here("eval", "regrade", one, "--reward", "exact")
     again = lines(one, "grades.jsonl")
     assert sorted(map(str, again)) == sorted(map(str, before))  # in the order of the responses
@@ -175,18 +162,3 @@ def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_
     assert "sums.jsonl.seed: 0 in A, 1 in B" in text
     assert "sums.jsonl" in page.read_text()
     assert "another process" not in text
-
-
-def test_imported_responses_are_scored(tmp_path):
-    out = tmp_path / "scored"
-    rows = [
-        {"id": "a", "prompt": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}
-        for answer in ("1", "2/2", "2", "1.0")
-    ]
-    file = tmp_path / "made.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["eval", "score", file, "--model", "another", "--out", out]
-    here(*command)
-    assert [row["correct"] for row in lines(out, "grades.jsonl")] == [True, True, False, True]
-    again = here(*command, code=2)
-    assert "rlobj eval regrade" in again

@@ -61,6 +61,9 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert held_out.low == pytest.approx([0.25 - 1.959964 * 0.01, 0.75 - 1.959964 * 0.01])
     [entropy] = found["entropy"].lines
     assert (entropy.x, entropy.y) == ((1, 2, 3), [1 / (1 + 1 / 50), None, 1 / (1 + 3 / 50)])
+    [sampled] = found["training-accuracy"].lines
+    assert sampled.high is not None
+    assert sampled.high[0] == pytest.approx(0.5 + 1.959964 * math.sqrt(0.5 * 0.5 / 16))
     [undecided] = found["undecided"].lines
     assert (undecided.x, undecided.y) == ((1,), [0.25])
     median, low, high = found["entropy-quantiles"].lines
@@ -69,12 +72,6 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     update = found["phases"].lines
     assert [line.name for line in update] == ["sampling"], "a sum without all of its parts"
     assert "spurious-share" not in found
-
-
-def test_the_interval_of_the_accuracy_counts_groups(tmp_path: Path) -> None:
-    [line] = drawn(write_run(tmp_path / "run"))["training-accuracy"].lines
-    assert line.high is not None
-    assert line.high[0] == pytest.approx(0.5 + 1.959964 * math.sqrt(0.5 * 0.5 / 16))
 
 
 def test_a_star_draws_what_the_run_has(tmp_path: Path) -> None:
@@ -169,11 +166,11 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     reward = drawn(a, b, c)["reward"]
     assert reward.caption == [f"a: drop {rule}", f"x/run: {clip}", f"y/run: {clip}"]
     assert [line.name for line in reward.lines] == ["a", "x/run", "y/run"]
+    assert [line.run for line in reward.lines] == [0, 1, 2]
     assert drawn(a, b)["entropy-quantiles"].lines[0].name == "median: a"
     assert summary(runs)["rule"] == [f"drop {rule}", clip, clip]
-    assert [line.run for line in drawn(a, b, c)["reward"].lines] == [0, 1, 2]
-    assert [line.name for line in drawn(a)["reward"].lines] == ["mean"]
-    assert drawn(a)["reward"].caption == [f"drop {rule}"]
+    alone = drawn(a)["reward"]
+    assert (alone.lines[0].name, alone.caption) == ("mean", [f"drop {rule}"])
     assert "<h1>Comparison of 2 runs</h1>" in rlobj.report([a, b]).read_text("utf-8")
     text = rlobj.report(a).read_text("utf-8")
     assert (
