@@ -361,12 +361,10 @@ def write(tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("sources", "messages"),
     [
-        ("{assumed: {sampling.group_sise: x}}", ["sources.assumed", "'sampling.group_size'?"]),
         (
             "{a.sh: {sampling.tempreature: 1, training.group_size: 2}}",
             ["'sampling.tempreature'. Did you mean", "sets no 'training.group_size'"],
         ),
-        ("{sampling.group_size: section 5}", ["expected SOURCE: {setting: place}"]),
         ("[assumed]", ["expected SOURCE: {setting: place}, got ['assumed']"]),
     ],
 )

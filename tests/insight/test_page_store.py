@@ -240,24 +240,3 @@ def test_deep_and_long_texts_are_refused_at_once(browser: Browser, tmp_path: Pat
         assert time < 3000, text[:50]
     fine = " & ".join(["(prob < 1)"] * 98) + " & " + "(" * 150 + "prob < 1" + ")" * 150
     assert browser.run(f"rules.parse({fine!r}).isRule")
-
-
-@needs_browser
-def test_a_refusal_says_where_and_what_to_type(browser: Browser, tmp_path: Path) -> None:
-    browser.open(write_page(tmp_path / "page.html", recorded(random_record(5, 0))))
-    expected = {
-        "(prob < 1) & (entropie > 1)": (
-            14,
-            "the page has no column 'entropie'. Did you mean 'entropy'?",
-        ),
-        "(prob < 1).sample(5)": (11, "'.sample' is random"),
-        'custom("os:system")': (0, "custom(...) is Python code"),
-        "text > 1": (0, "'text' is a text, and a rule compares numbers"),
-        " \n prob\t==  1": (8, "use <, <=, > or >="),
-        "prob.top(0.2, by='position')": (5, "expected one of update, group, response"),
-    }
-    for text, (at, message) in expected.items():
-        script = "(() => { try { rules.parse(%s) } catch (e) { return [e.at, e.message] } })()"
-        found = browser.run(script % json.dumps(text))
-        assert found[0] == at, (text, found)
-        assert message in found[1], (text, found)

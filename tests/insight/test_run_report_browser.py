@@ -173,16 +173,3 @@ def test_the_page_fits_a_phone_and_nothing_jumps(browser: Browser, page: Path) -
     browser.wait(f"document.querySelectorAll('figure canvas').length === {count}")
     assert browser.run("document.documentElement.scrollHeight") == height
     assert browser.run("document.documentElement.scrollWidth") <= 390
-
-
-def test_titles_of_a_printed_report_are_blocks_that_stay_with_their_figures(browser, page):
-    """Chromium keeps a title with what follows only if it is a block."""
-    opened(browser, page)
-    browser.send("Emulation.setEmulatedMedia", media="print")
-    try:
-        script = "[...document.querySelectorAll('section > h2')].map(getComputedStyle)"
-        found = browser.run(f"{script}.map(style => [style.display, style.breakAfter])")
-    finally:
-        browser.send("Emulation.setEmulatedMedia", media="")
-    assert found
-    assert {tuple(each) for each in found} == {("block", "avoid")}
