@@ -45,6 +45,8 @@ def test_the_first_and_the_last_steps_are_compared(tmp_path: Path, steps: int, w
     name = f"spurious, first/last {window} steps" if window > 1 else "spurious, first/last step"
     end = "0.10%, shrank" if steps > 10 else "1.0%, hardly changed"
     assert found.measures()[name] == f"1.0% → {end}"
+    backwards = Outcome(found.lines[::-1]).measures()[name]
+    assert backwards.endswith(", grew") == (steps > 10)
 
 
 def test_a_rule_that_dropped_nothing_has_no_precision_and_no_truth_no_spurious_tokens(tmp_path):
@@ -83,7 +85,7 @@ def test_an_accuracy_that_was_not_measured_after_training_is_said_so(tmp_path: P
     path = run(tmp_path)
     lines = RunFolder(path).lines()
     stopped = Outcome(lines[:-1]).measures()
-    assert stopped["held-out accuracy before"].startswith("0.250")
+    assert stopped["held-out accuracy before"] == "0.250  [0.230, 0.270]"
     assert stopped["held-out accuracy after"] == "not measured after step 0"
     late = Outcome([*lines[:6], {"step": 5, "eval/accuracy": 0.75}, *lines[6:-1]]).measures()
     assert late["held-out accuracy after"].startswith("0.750")
