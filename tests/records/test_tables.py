@@ -29,7 +29,6 @@ def short(response, answer, **columns):
     return None if response.startswith("1") else float(len(response) < 3)
 """
 CASES = {
-    "stapo": {},
     "stare": {"objective": {"controllers": {"W": {"kind": "gate", "target": 9.0, "on": 1.1}}}},
     "lp-reg": {},
     "clip-cov": {},
