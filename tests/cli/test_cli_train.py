@@ -251,27 +251,6 @@ def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path:
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.slow
-def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from rlobj.objectives.surrogates import Unclipped\n\nclass Mine(Unclipped):\n    pass\n"
-    )
-    target = "objective.surrogate={kind: custom, target: mine.py:Mine}"
-    words = ["train", "--preset", "grpo", "--task", "max-digits", "--out", "run", "--set", target]
-    done = program([*words, "--set", "training.steps=2", "--set", "evaluation.every=0"], tmp_path)
-    assert "2 steps done" in done.stdout
-    program(["diagnose", "run"], tmp_path, code=2)
-    assert "2 steps" in program(["diagnose", "run", "--trust"], tmp_path).stdout
-
-
-def test_a_refused_strategy_shows_no_header(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
-    words = ["train", "--preset", "stapo", "--strategy", "zero2", "--out", str(tmp_path / "run")]
-    text = printed(*words, code=2)
-    assert "needs deepspeed" in text
-    assert "rlobj train  stapo" not in text
-
-
 def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Path) -> None:
     """The command that the error gives works, also before the first checkpoint."""
     write_config(tmp_path, steps=1)
