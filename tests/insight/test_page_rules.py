@@ -31,7 +31,7 @@ from tiny import tiny_config
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.insight.filtering import matching, read_filter
-from rlobj.insight.page.store import PageRows, read_rows
+from rlobj.insight.page.writing import PageRows, read_rows
 from rlobj.objectives.explanation import rule_columns
 from rlobj.objectives.rules import CustomRule, Rule, nodes, parse
 from rlobj.objectives.rules.columns import declared

@@ -14,7 +14,7 @@ from pages import TEXTS, awaited, random_record, random_update, recorded, write_
 from record_rows import dropped, write_records
 
 from rlobj.base.errors import ConfigError
-from rlobj.insight.page.store import PageRows, read_rows, whole_rows
+from rlobj.insight.page.writing import PageRows, read_rows, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.reading import SCHEMA
