@@ -20,7 +20,7 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import lock_folder
 from rlobj.insight.run_report import PLOTS, read_runs
 from rlobj.insight.run_report.page import different_settings, summary
-from rlobj.insight.run_report.plots import figures
+from rlobj.insight.run_report.runs import figures
 from rlobj.reporting import Figure, Target
 
 DOCS = Path(__file__).parents[2] / "docs"
