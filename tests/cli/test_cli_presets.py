@@ -96,12 +96,6 @@ def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> Non
     assert "same settings" in output("presets", "diff", str(file), str(file))
 
 
-def test_check_names_settings_that_cannot_act(tmp_path: Path) -> None:
-    file = tmp_path / "good.yaml"
-    file.write_text("preset: stapo\ntraining: {updates_per_step: 1}\n")
-    assert "no effect: the bounds of {kind: clip" in output("presets", "check", str(file))
-
-
 def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     text = " ".join(output("explain", "stapo").split())
     assert "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)" in text
