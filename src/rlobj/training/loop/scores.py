@@ -22,8 +22,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
 from rlobj.models.loading import reading
-from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype
-from rlobj.models.tokenizers import with_end
+from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype, with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
