@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlobj.answers.comparison import check_equivalence
-from rlobj.answers.extraction import bare, extract_answer
+from rlobj.answers.extraction import extract_answer
 from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
 
 
@@ -31,14 +31,6 @@ def test_extraction_takes_linear_time(piece):
     extract_answer(text)
     extract_answer(f"The answer is {text} 5")
     assert time.process_time() - started < 3
-
-
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [(" $5$. ", "5"), (r"\(x\)", "x"), (r"\[x\]", "x"), ("$1$ or $2$", "$1$ or $2$"), ("$", "$")],
-)
-def test_bare_removes_one_pair_of_delimiters(text, inside):
-    assert bare(text) == inside
 
 
 @pytest.mark.parametrize(
