@@ -97,7 +97,7 @@ def test_every_valid_derivation_has_no_spurious_token():
 @pytest.mark.parametrize("numbers", [[3, 8], *some_sums(3, 2), *some_sums(4, 1)])
 def test_only_valid_derivations_have_no_spurious_token(numbers):
     valid = derivations(numbers)
-    for response in random.Random(0).sample(sorted(valid), min(len(valid), 4)):
+    for response in random.Random(0).sample(sorted(valid), min(len(valid), 2)):
         for i, new in itertools.product(range(len(response)), "0159+=;#a"):
             for changed in (
                 response[:i] + new + response[i + 1 :],
@@ -156,7 +156,7 @@ def test_the_time_is_proportional_to_the_length():
             times.append(time.process_time() - start)
         return min(times)
 
-    assert seconds(4_000) < 8 * seconds(1_000)  # a quadratic one takes 16 times as long
+    assert seconds(2_000) < 8 * seconds(500)  # a quadratic one takes 16 times as long
 
 
 @pytest.mark.parametrize("name", ["scratchpad", "scratchpad-3", "scratchpad-5"])

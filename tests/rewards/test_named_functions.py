@@ -270,7 +270,7 @@ def test_a_worker_whose_parent_is_killed_during_a_call_ends_too(mine):
     script.write_text(f"""
 from rlobj.data import Problem
 from rlobj.rewards import Custom
-grader = Custom(target={f"{mine}:regex"!r}, deadline=4).open()
+grader = Custom(target={f"{mine}:regex"!r}, deadline=3).open()
 print(grader._calls._maker._worker.pid, flush=True)
 grader.score(["a" * 60 + "b"], [Problem("p", "?", "x")])
 """)

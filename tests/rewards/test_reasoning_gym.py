@@ -184,8 +184,6 @@ class TestInstalled:
         prompt = format_prompt(config.data.template_for_tests, problem)
         assert prompt.startswith(problem.prompt)
         assert "<answer>" in prompt
-        with pytest.raises(ConfigError, match="needs a model"):
-            compose("dapo", [("here", {"data": data})])
 
     def test_an_evaluation_uses_the_scorer(self) -> None:
         model = ("model", {"model": {"name": "M"}})
