@@ -73,14 +73,9 @@ def test_other_forms_of_integers_are_left_to_the_parser(answer):
         "1 or " * MAX_LENGTH + "1",
         r"\binom{10000000}{5000000}",
         r"\frac{2^{10^9}}{2^{10^9}-1}",
-        "1^{999999999}",
-        "(" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1),
         "(" * (MAX_DEPTH + 1) + "5" + ")" * (MAX_DEPTH + 1),
-        "(3!)!",
-        "1+" * MAX_LENGTH + "1",
         r"\frac{1}{2",
         "1" + "{" * 20 + "}" * 19,
-        "ab ! ?" * 200,
     ],
 )
 def test_an_answer_beyond_a_limit_is_wrong_and_the_reason_says_which(bomb):

@@ -17,7 +17,7 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import read_run_config
 from rlobj.data import Problem
-from rlobj.evaluation import Samples, compare, summarise_folder
+from rlobj.evaluation import compare, summarise_folder
 from rlobj.models.policy import load_policy
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
@@ -174,26 +174,12 @@ def test_a_model_object_with_other_weights_is_refused(policy, tmp_path) -> None:
         rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")
 
 
-def test_the_automatic_folder_belongs_to_the_settings(policy, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    paths = [
-        rlobj.evaluate(policy, ROWS, **QUICK, out="auto", seed=seed).path for seed in (0, 0, 1)
-    ]
-    assert paths[0] == paths[1] != paths[2]
-    assert sorted((tmp_path / "evals").iterdir()) == sorted(map(Path.absolute, set(paths)))
-
-
 def test_a_callback_receives_the_events_in_order(policy, tmp_path) -> None:
     events = Events()
     rlobj.evaluate(policy, ROWS, **QUICK, callback=events)
     assert list(dict.fromkeys(events.names)) == [
         *("started", "ready", "graded", "sampled", "finished")
     ]
-
-
-def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
-    rlobj.evaluate(policy, ROWS, **QUICK, temperature=0)
-    assert "at temperature 0 the 3 responses of a problem are one" in caplog.text
 
 
 def test_a_function_grades_the_rows(policy) -> None:
@@ -228,8 +214,9 @@ def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, 
     assert "2 of 2 prompts leave no room" in str(caught.value)
 
 
-def test_characters_unknown_to_the_tokenizer_are_noted(policy, caplog) -> None:
-    rlobj.evaluate(policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK)
+def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
+    rlobj.evaluate(policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK, temperature=0)
+    assert "at temperature 0 the 3 responses of a problem are one" in caplog.text
     assert "1 of 5 prompts have characters unknown to the tokenizer" in caplog.text
 
 
@@ -255,10 +242,3 @@ def test_results_and_folders_are_compared_alike(policy, tmp_path) -> None:
     )
     with pytest.raises(ConfigError, match=message):
         compare(one, rlobj.evaluate(policy, "addition", limit=1, n=1, max_tokens=4))
-
-
-def test_a_folder_is_opened_with_its_problems_and_settings(policy, tmp_path) -> None:
-    rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
-    found = Samples.open(tmp_path / "out")
-    assert [problem.id for problem in found.problems()["problems"]] == ["p0", "p1", "p2", "p3"]
-    assert found.settings()["model"]["weights"] is not None

@@ -41,10 +41,6 @@ def test_majority_is_the_expected_value_over_all_subsets(right, wrong, without_a
         assert votes.majority_at(k) == pytest.approx(by_enumeration(votes, k))
 
 
-def test_majority_of_one_is_the_share_of_right_responses() -> None:
-    assert Votes(3, (2, 1), 2).majority_at(1) == pytest.approx(3 / 8)
-
-
 def test_majority_of_hundreds_of_samples_converges_to_the_larger_answer() -> None:
     votes = Votes(300, (212,), 0)
     assert votes.majority_at(512) == pytest.approx(1.0, abs=1e-12)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import math
 import signal
 import subprocess
@@ -67,21 +66,6 @@ def test_a_late_result_reaches_no_response():
     assert finished == ["slow"]
     assert [each.reward for each in grades[1:]] == [1] * 5
     assert reasons(grades)[0] == "timeout"
-
-
-def test_the_thread_of_a_call_that_was_given_up_ends_after_the_call():
-    used = {}
-
-    def score(response, answer):
-        used[response] = threading.current_thread()
-        time.sleep(0.6)
-
-    with opened(score, deadline=0.2) as grader:
-        grader.score(["a", "b"], problems("x", "x"))
-    assert used["a"] is not used["b"]
-    for thread in used.values():
-        thread.join(5)
-        assert not thread.is_alive()
 
 
 async def waits(response, answer):
@@ -370,29 +354,3 @@ with function_grader(mine.score, "f", Custom(target="f", deadline=4.5)) as grade
     finally:
         process.kill()
         process.wait()
-
-
-async def answers(response, answer):
-    return 1
-
-
-@pytest.mark.parametrize("function", [lambda response, answer: 1, answers])
-def test_the_watch_begins_before_a_call_that_may_keep_the_lock_of_python(monkeypatch, function):
-    events = []
-
-    def begin(*_, **__):
-        time.sleep(0.1)  # lets other threads run
-        events.append("watched")
-
-    def counted(*arguments):
-        events.append("called")
-        return made(*arguments)
-
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", begin)
-    place = InThread(function, "f")
-    made, place._function.make = place._function.make, counted
-    calls = Calls(lambda: place, deadline=5.0)
-    [outcome] = calls.outcomes([CALL], allowed=0)
-    calls.close()
-    assert outcome.grades == [(1.0, None, {}, "")]
-    assert events[0] == "watched"
