@@ -15,8 +15,7 @@ from graded import VERDICTS, graded
 
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
-from rlobj.evaluation.report import results_json, results_markdown, write_page
-from rlobj.evaluation.report.page import kept_texts
+from rlobj.evaluation.report import kept_texts, results_json, results_markdown, write_page
 from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.reporting.figures import script_safe

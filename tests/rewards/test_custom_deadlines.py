@@ -21,7 +21,7 @@ from runs import program
 from screens import shows
 
 from rlobj.base.errors import RunError
-from rlobj.rewards.calls import Calls, InThread
+from rlobj.rewards.custom import Calls, InThread
 
 CALL = ["p"], ["quick"], ["x"], {}, None
 
@@ -338,8 +338,8 @@ def test_a_process_whose_call_keeps_the_lock_of_python_shows_the_line(tmp_path):
     code = """
 import mine
 from rlobj.data import Problem
-from rlobj.rewards import Custom, calls, function_grader
-calls._STANDSTILL = 0.5
+from rlobj.rewards import Custom, custom, function_grader
+custom._STANDSTILL = 0.5
 with function_grader(mine.score, "f", Custom(target="f", deadline=4.5)) as grader:
     grader.score(["a"], [Problem("p", "?", "x")])
 """

@@ -26,7 +26,7 @@ from rlobj.answers.lexer import (
     tokenise,
 )
 from rlobj.answers.normalization import join_comma_groups, normalize
-from rlobj.answers.phrases import is_prose, strip_phrases
+from rlobj.answers.phrases import PERCENT, Unit, is_prose, split_unit, strip_phrases
 from rlobj.answers.relations import RELATIONS, parse_relation
 from rlobj.answers.structures import (
     REALS,
@@ -45,7 +45,6 @@ from rlobj.answers.structures import (
     scalar,
     without_name,
 )
-from rlobj.answers.units import PERCENT, Unit, split_unit
 from rlobj.answers.vocabulary import BRACKETS, LISTS, SCALES, word_set
 from rlobj.answers.words import (
     normalize_words,
