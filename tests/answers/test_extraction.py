@@ -88,21 +88,6 @@ def test_an_answer_beyond_a_limit_is_wrong_and_the_reason_says_which(bomb):
 @pytest.mark.parametrize(
     "answer",
     [
-        r"\Re(12)",
-        r"52_8 + 1",
-        r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}",
-        r"1 + 2 + \cdots + 9",
-    ],
-)
-def test_mathematics_that_cannot_be_read_is_wrong(answer):
-    correct, reason = check_equivalence(answer, "5")
-    assert correct is False
-    assert reason.startswith("not readable: ")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
         "5 5",
         "5 +",
         "= =",
@@ -114,9 +99,13 @@ def test_mathematics_that_cannot_be_read_is_wrong(answer):
         "__import__('os')",
         "`5`; rm",
         r"\loop\iftrue\repeat",
+        r"\Re(12)",
+        r"52_8 + 1",
+        r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}",
+        r"1 + 2 + \cdots + 9",
     ],
 )
-def test_prose_and_garbage_are_no_answers(answer):
+def test_prose_garbage_and_mathematics_that_cannot_be_read_are_wrong(answer):
     correct, reason = check_equivalence(answer, "5")
     assert correct is False
     assert reason.startswith(("not an answer", "not readable: "))

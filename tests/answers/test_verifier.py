@@ -71,17 +71,6 @@ def test_reason_names_what_decided(verifier):
 
 
 @pytest.mark.slow
-def test_slow_answer_is_wrong_at_the_deadline_and_the_next_answer_is_right():
-    with MathVerifier(deadline=DEADLINE) as verifier:
-        started = time.perf_counter()
-        verdict = verifier.verify(SLOW, "5")
-        assert decided(verdict) == (False, "timeout")
-        assert time.perf_counter() - started < 2 + 20  # the start of the process comes on top
-        assert verifier.verify(*hard(1)).correct is True
-        assert not verifier.undecided
-
-
-@pytest.mark.slow
 def test_a_gold_answer_that_is_too_slow_leaves_other_answers_undecided():
     gold = SLOW.removeprefix(r"\boxed{").removesuffix("}")
     with MathVerifier(deadline=DEADLINE) as verifier:
@@ -290,33 +279,13 @@ def test_threads_share_the_workers_also_while_they_are_replaced():
         MathVerifier(workers=2, recycle_after=15) as verifier,
         ThreadPoolExecutor(8) as threads,
     ):
+        before = verifier.process_ids
         verdicts = list(threads.map(lambda pair: verifier.verify(*pair), pairs))
         together = verifier.verify_many(pairs)
+        assert verifier.process_ids != before
     expected = [n % 2 == 0 for n in range(40)]
     assert [verdict.correct for verdict in verdicts] == expected
     assert [verdict.correct for verdict in together] == expected
-
-
-@pytest.mark.slow
-def test_workers_run_in_parallel():
-    with MathVerifier(deadline=DEADLINE, workers=3) as verifier, ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(verifier.verify_many, [(SLOW, str(n)) for n in range(3)])
-        wait_until(lambda: len(verifier._idle) == 1)  # two are at work, and one stays free
-        assert not asked.done()
-        assert verifier.verify(*hard(1)).correct is True
-        assert [verdict.reason for verdict in asked.result()] == ["timeout"] * 3
-
-
-def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
-    asked = []
-    ask = WorkerProcess.ask
-    monkeypatch.setattr(WorkerProcess, "ask", lambda *given: asked.append(given[1:]) or ask(*given))
-    with MathVerifier() as verifier:
-        first = verifier.verify(r"One: \boxed{\sqrt{2}}", r"\sqrt{3}")
-        second = verifier.verify(r"Two: \boxed{\sqrt{2}}", r"\sqrt{3}")
-        verifier.verify(r"\boxed{\sqrt{2}}", r"\sqrt{5}")
-    assert first.correct is second.correct is False
-    assert asked == [(r"\sqrt{3}", r"\sqrt{2}"), (r"\sqrt{5}", r"\sqrt{2}")]
 
 
 @pytest.mark.slow
@@ -341,14 +310,6 @@ def test_many_slow_answers_at_once_return_and_quick_ones_do_not_wait_behind_them
         # One after the other; starting processes comes on top.
         assert max(verdict.seconds for verdict in verdicts) < (len(bombs) + len(quick)) * (1 + 4)
         assert not verifier.undecided
-
-
-def test_worker_is_replaced_after_recycle_after_answers():
-    with MathVerifier(recycle_after=2) as verifier:
-        before = verifier.process_ids
-        for n in range(3):
-            assert verifier.verify(*hard(n)).correct is True
-        assert verifier.process_ids != before
 
 
 def test_compare_takes_extracted_answers(verifier):

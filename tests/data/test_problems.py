@@ -12,7 +12,6 @@ from rlobj.base.errors import DataError
 from rlobj.data import Columns, DataConfig, Problem, load_problems
 from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text
-from rlobj.data.tasks import TASKS
 
 
 def load(source, split="train", **fields):
@@ -174,11 +173,6 @@ def test_single_file_has_no_test_split(tmp_path):
         load(path, "test")
 
 
-def test_built_in_tasks_have_both_splits():
-    for split in ("train", "test"):
-        assert load("max-digits", split, limit=3) == TASKS["max-digits"].problems(split)[:3]
-
-
 # ---- errors ----------------------------------------------------------------------------------
 
 
@@ -246,14 +240,6 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
 def test_error_says_that_a_folder_is_not_a_file(tmp_path) -> None:
     with pytest.raises(DataError, match="is a folder; expected a file"):
         list(read_file(tmp_path))
-
-
-def test_whole_surrogate_pairs_are_characters(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"problem": "A", "answer": "\\ud83d\\ude00", "x": "\\u00e9"}'
-    )
-    [problem] = load(tmp_path / "a.jsonl")
-    assert (problem.answer, problem.extra) == ("\U0001f600", {"x": "\u00e9"})
 
 
 # ---- rows that a Python program gives ------------------------------------------------------------

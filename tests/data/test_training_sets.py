@@ -82,13 +82,6 @@ def test_gsm8k_has_both_splits_and_answers_without_commas(folder, write):
 # ---- names -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", NAMED_SOURCES.values(), ids=lambda source: source.name)
-def test_named_source_has_a_template(source):
-    assert DataConfig(source=source.name).template == source.template
-    assert DataConfig(source=source.name, template="Q: {prompt}").template == "Q: {prompt}"
-    assert "train" in source.hub
-
-
 def test_hub_is_used_for_a_split_without_a_file(folder, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     for part, count in (("train", 3), ("test", 2)):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 import pytest
 
 from rlobj.base.errors import ConfigError
@@ -49,18 +46,6 @@ def test_templates_are_those_of_the_papers():
         '\n\nWhat is 2+2?\n\nRemember to put your answer on its own line after "Answer:".'
     )
     assert PROTOCOLS["justrl"].settings.template == MATH_TEMPLATE
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=lambda protocol: protocol.name)
-def test_a_protocol_has_a_source_and_notes_and_names_existing_benchmarks(protocol):
-    assert "arXiv:" in protocol.source
-    assert protocol.exceptions.keys() <= BENCHMARKS.keys()
-    assert protocol.notes
-    assert find_protocol(protocol.name) is protocol
-    dumped = json.loads(json.dumps(dataclasses.asdict(protocol)))
-    assert dumped["settings"]["max_tokens"] == protocol.settings.max_tokens
-    templates = {each.template for each in [protocol.settings, *protocol.exceptions.values()]}
-    assert len(templates) == 1
 
 
 def test_an_unknown_protocol_names_the_nearest():

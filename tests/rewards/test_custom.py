@@ -329,9 +329,3 @@ def test_the_program_tells_a_reward_that_cannot_work_before_the_run(tmp_path, mo
     assert "AttributeError: 'str' object has no attribute 'no'" in text
     assert "line 2: return answer.no" in text
     assert not (tmp_path / "run").exists()
-
-
-def test_a_file_that_ends_the_program_when_it_is_imported_is_told(tmp_path):
-    (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
-    with pytest.raises(ConfigError, match="failed: SystemExit: 0"):
-        Custom(target=f"{tmp_path}/mine.py:score").open()

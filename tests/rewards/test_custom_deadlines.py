@@ -123,15 +123,6 @@ def test_timeouts_and_exceptions_count_together():
         graded(score, ["bad", "hang", "bad"], deadline=0.1, max_failures=2)
 
 
-def test_all_calls_use_one_thread():
-    seen = []
-    with opened(lambda response, answer: seen.append(threading.get_ident())) as grader:
-        for _ in range(3):
-            grader.score(["a", "b"], problems("x", "x"))
-    assert len(set(seen)) == 1
-    assert seen[0] != threading.get_ident()
-
-
 # Asynchronous functions.
 
 
