@@ -110,10 +110,10 @@ def test_a_resumed_run_reads_the_same_columns_from_its_rollouts(policy, tmp_path
 
 
 @pytest.mark.slow
-def test_two_processes_read_the_columns_of_one(policy, tmp_path):
+def test_two_processes_read_the_columns_of_one_in_each_pass(policy, tmp_path):
     """A response may be trained where it was not sampled, and a rank may have none."""
     same = {name: source for name, source in OWN.items() if name != "drawn"}
-    config = config_of(policy, same, training={"steps": 2, "updates_per_step": 4})
+    config = config_of(policy, same, training={"steps": 2, "updates_per_step": 4, "passes": 2})
     alone, both = tmp_path / "alone", tmp_path / "both"
     run_training(config, alone)
     file = write_config(config, tmp_path / "run.yaml")

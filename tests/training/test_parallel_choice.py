@@ -9,15 +9,7 @@ import pytest
 import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra
-from rlobj.training.parallel import open_parallel, resolve_strategy
-
-
-def test_auto_is_ddp_or_the_strategy_of_accelerate_launch():
-    for off in ({}, {"WORLD_SIZE": "4"}, {"ACCELERATE_USE_DEEPSPEED": "false"}):
-        assert resolve_strategy("auto", off) == "ddp"
-    for name, strategy in (("ACCELERATE_USE_FSDP", "fsdp2"), ("ACCELERATE_USE_DEEPSPEED", "zero2")):
-        assert resolve_strategy("zero1", {name: "true"}) == "zero1"
-        assert resolve_strategy("auto", {name: "true"}) == strategy
+from rlobj.training.parallel import open_parallel
 
 
 def opened(strategy: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from runs import metrics
 from tiny import tiny_config
@@ -12,26 +10,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.scoring import PolicyScorer
 from rlobj.training import CallerInputs, run_training
 from rlobj.training.loop.opening import open_trainer
-from rlobj.training.loop.step import run_step
 from rlobj.training.rollouts.collector import Collector
-
-
-def test_a_step_trains_on_the_rollout_of_another_collector(policy, tmp_path):
-    config = tiny_config(policy, "grpo", sampling={"dynamic": None}, training={"steps": 1})
-    with open_trainer(config, tmp_path / "run") as trainer:
-        own = trainer.pipeline.collector
-
-        class FirstGroups:
-            stream = own.stream
-
-            def collect(self, step):
-                rollout = own.collect(step)
-                return replace(rollout, responses=rollout.responses[:48])
-
-        trainer.pipeline.collector = FirstGroups()
-        run_step(trainer)
-    [line] = metrics(tmp_path / "run")
-    assert (line["response/count"], line["reward/groups"]) == (48, 6)
 
 
 def test_a_collector_and_a_scorer_are_handed_in(policy, tmp_path):

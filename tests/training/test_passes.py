@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, metrics, ranks, same, weights, write_config
+from runs import distance, metrics, same, weights
 from tiny import tiny_config
 
 import rlobj
@@ -111,15 +111,6 @@ def test_a_run_with_passes_and_phases_continues_exactly(policy, tmp_path):
     rlobj.resume(tmp_path / "cut", settings={"training.steps": 4})
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-
-
-@pytest.mark.slow
-def test_two_processes_make_the_passes_of_one(policy, tmp_path):
-    config = config_of(policy, "20-entropy")
-    run_training(config, tmp_path / "alone")
-    file = write_config(config, tmp_path / "run.yaml")
-    ranks(["train", "--config", file, "--out", tmp_path / "run"])
-    assert distance(weights(tmp_path / "alone"), weights(tmp_path / "run")) < 2e-6
 
 
 @pytest.mark.parametrize("preset", ["dapo-loss", "lopti"])

@@ -90,26 +90,6 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
     assert found == pytest.approx(expected(preset, updates, micro_batch_tokens == 10**6), abs=0.02)
 
 
-def test_the_proxy_comes_from_the_scoring_pass(policy, tmp_path):
-    """Lp-Reg's release scores a second time for it."""
-    training = {"steps": 1, "micro_batch_tokens": 400}
-    config = tiny_config(policy, "lp-reg", training=training)
-    asked = []
-    with open_trainer(config, tmp_path / "run") as trainer:
-        original = PolicyScorer.forward
-
-        def noted(self, *inputs, **settings):
-            asked.append((torch.is_grad_enabled(), settings.get("min_p")))
-            return original(self, *inputs, **settings)
-
-        trainer.learner.scorer.__self__._module.scorer.forward = noted.__get__(
-            trainer.learner.scorer.__self__._module.scorer
-        )
-        run_step(trainer)
-    assert {min_p for grad, min_p in asked if not grad} == {0.02}
-    assert {min_p for grad, min_p in asked if grad} == {None}
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from strategies import awkward_batch, fitting, objectives
+from strategies import awkward_batch, fitting, gradients, leaf, objectives
 
 from rlobj import BatchError, TokenBatch
 from rlobj.objectives import statistics
@@ -41,15 +41,22 @@ def test_counting_digits_selects_the_same_tokens(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_parts_of_a_plan_add_up_to_its_loss(name):
+def test_parts_of_a_plan_add_up_to_its_loss_and_gradient(name):
     objective = OBJECTIVES[name]
-    batch = fitting(objective, awkward_batch(3))
+    batch = leaf(fitting(objective, awkward_batch(3)))
     plan = objective.plan([batch], objective.observe([batch], {"update": 1}))
     order = torch.randperm(len(batch.lengths), generator=torch.Generator().manual_seed(0))
-    total = torch.zeros(()).double()
+    total, found = torch.zeros(()).double(), torch.zeros(2, len(batch)).double()
     for part in order.tensor_split(5):
-        total += objective.loss(batch.select(part), plan.part(batch.rows(part))).loss
-    torch.testing.assert_close(total, objective.loss(batch, plan).loss, rtol=1e-12, atol=1e-16)
+        rows, own = batch.rows(part), leaf(batch.select(part))
+        loss = objective.loss(own, plan.part(rows)).loss
+        loss.backward()
+        total += loss.detach()
+        found[:, rows] = gradients(own)
+    whole = objective.loss(batch, plan).loss
+    whole.backward()
+    torch.testing.assert_close(total, whole.detach(), rtol=1e-12, atol=1e-16)
+    torch.testing.assert_close(found, gradients(batch), rtol=1e-12, atol=1e-16)
 
 
 def test_a_part_fits_its_own_rows_alone():

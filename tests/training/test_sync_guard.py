@@ -78,10 +78,6 @@ def skipped(sync, weights, version):
         pass
 
 
-def dropped(sync, weights, version):
-    sync(((n, w) for n, w in weights if n != LAYER.format(1)), version)
-
-
 def permuted(sync, weights, version):
     other = {LAYER.format(0): LAYER.format(1), LAYER.format(1): LAYER.format(0)}
     sync(((other.get(n, n), w) for n, w in weights), version)
@@ -92,7 +88,6 @@ def permuted(sync, weights, version):
     ("fault", "message"),
     [
         (skipped, "a weight sync was skipped or lost"),
-        (dropped, rf"{LAYER.format(1)}: did not arrive"),
         (permuted, rf"{LAYER.format(0)}, {LAYER.format(1)}: arrived with other values"),
     ],
 )
@@ -100,21 +95,6 @@ def test_a_sync_that_loses_something_is_named_in_its_step(trainer, monkeypatch, 
     sync = trainer.sampler.sync
     monkeypatch.setattr(trainer.sampler, "sync", lambda w, v: fault(sync, w, v))
     with pytest.raises(RunError, match=message):
-        run_step(trainer)
-
-
-@in_float32
-def test_the_weights_of_the_step_before_are_named(trainer, monkeypatch):
-    before = [(name, tensor.clone()) for name, tensor in trainer.policy.weights(lambda p: p.data)]
-    sync = trainer.sampler.sync
-
-    def stale(weights, version):
-        for _ in weights:
-            pass
-        sync(iter(before), version)
-
-    monkeypatch.setattr(trainer.sampler, "sync", stale)
-    with pytest.raises(RunError, match=r"embed_tokens.weight.* and \d+ more: arrived with other"):
         run_step(trainer)
 
 
@@ -126,31 +106,15 @@ def engine(trainer):
     return found[0].worker
 
 
-def frozen(load, now, before):
+def one_version_old(load, now, before):
     for _ in now:
         pass
-
-
-def one_version_old(load, now, before):
-    frozen(load, now, before)
     load(weights_iterator=iter(before))
 
 
-def exchanged(load, now, first, second):
-    other = {first: second, second: first}
-    load(weights_iterator=((other.get(n, n), w) for n, w in now))
-
-
-def layers_exchanged(load, now, before):
-    exchanged(load, now, LAYER.format(0), LAYER.format(1))
-
-
 def parts_exchanged(load, now, before):
-    exchanged(load, now, LAYER.format(1), LAYER.format(1).replace("up_", "gate_"))
-
-
-def scaled(load, now, before):
-    load(weights_iterator=((n, w * 1.01 if n == LAYER.format(1) else w) for n, w in now))
+    up, gate = LAYER.format(1), LAYER.format(1).replace("up_", "gate_")
+    load(weights_iterator=(({up: gate, gate: up}.get(n, n), w) for n, w in now))
 
 
 def stale_head(load, now, before):
@@ -177,15 +141,9 @@ PACKED = r"(, [\w.]+ \(packed\))?"
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (frozen, r"embed_tokens.weight.* and \d+ more: still has the values of version \d"),
         (one_version_old, r"lm_head.weight \(packed\).*: still has the values of version \d"),
         (stale_head, r"^  lm_head.weight \(packed\): still has the values of version \d"),
-        (
-            layers_exchanged,
-            rf"{FUSED.format(0)}{PACKED}, {FUSED.format(1)}{PACKED}: has other values",
-        ),
         (parts_exchanged, rf"^  {FUSED.format(1)}{PACKED}: has its values in another order"),
-        (scaled, rf"^  {FUSED.format(1)}{PACKED}: has other values"),
     ],
 )
 def test_a_fault_inside_the_engine_is_named_in_its_step(
@@ -218,24 +176,6 @@ def test_log_probs_that_do_not_follow_the_weights_stop_the_run_in_two_steps(
 def test_weights_that_change_between_sync_and_sampling_are_named(trainer, engine):
     engine.model_runner.get_model().model.norm.weight.data.mul_(1.02)
     with pytest.raises(RunError, match=r"  model.norm.weight: has other values"):
-        run_step(trainer)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"temperature": 0.9}, "Its temperature is about 0.9; expected 1"),
-        ({"top_p": 0.95}, "It draws from a part of the policy's tokens only"),
-    ],
-)
-def test_another_distribution_is_seen_at_once(trainer, monkeypatch, change, message):
-    sample = trainer.sampler.sample
-
-    def other(prompts, *, settings, **rest):
-        return sample(prompts, settings=settings.model_copy(update=change), **rest)
-
-    monkeypatch.setattr(trainer.sampler, "sample", other)
-    with pytest.raises(RunError, match=f"does not sample from the policy.*{message}"):
         run_step(trainer)
 
 
