@@ -57,6 +57,7 @@ def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
     config = settled(named(), made)
     assert config.sampling.engine == "vllm"
     assert config.sampling.vllm.sleep_level == 2
+    assert config.training.strategy == "fsdp2"
     assert config.training.gradient_checkpointing is True
     assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
     assert all(f"{name}=" in explained(made) for name in SETTINGS)

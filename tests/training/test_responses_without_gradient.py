@@ -111,7 +111,7 @@ class Mean(Penalty):
         return terms.logprobs - terms.logprobs.mean()
 
 
-def test_every_response_may_have_a_gradient_under_a_custom_primitive_that_is_not_skippable():
+def test_every_token_may_have_a_gradient_under_a_custom_primitive_that_is_not_skippable():
     batch = dead_batch()
     switch = Switch("prob < 0.5", Louder(), Clip())
     for objective in (
@@ -125,6 +125,8 @@ def test_every_response_may_have_a_gradient_under_a_custom_primitive_that_is_not
         if objective.surrogate is switch:  # m is 1 everywhere
             assert found.tolist() == [True] * 4
         assert found.all()
+    between = Objective(surrogate=Between())
+    assert between.tokens_with_gradient(batch, between.plan([batch])).all()
     halved = Objective(surrogate=Halved())
     assert with_gradient(halved, batch).tolist() == [False, False, True, True]
 

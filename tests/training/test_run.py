@@ -161,6 +161,12 @@ def test_objects_give_the_run_of_the_names_they_replace(policy, loaded):
     assert not model.training
 
 
+def test_a_model_object_must_have_float32_weights(loaded):
+    model, tokenizer = loaded
+    with pytest.raises(ConfigError, match=r"has bfloat16 weights; expected float32"):
+        rlobj.train("grpo", model=model.bfloat16(), tokenizer=tokenizer, data="max-digits")
+
+
 def test_own_problems_and_reward_train_the_embedded_policy():
     Path("mine.jsonl").write_text('{"prompt": "1+2+3=", "answer": "6"}\n')
     Path("mine.py").write_text(

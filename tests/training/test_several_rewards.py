@@ -110,15 +110,6 @@ def test_two_processes_make_the_run_of_one_with_several_rewards(policy, alone, t
         assert str([list(row.values()) for row in ours]) == str([list(r.values()) for r in theirs])
 
 
-def test_asynchronous_rollouts_keep_every_reward(policy, tmp_path):
-    ahead = {"sampling": {"async_depth": 1, "max_tokens": 3, "prompts_per_step": 9}}
-    config = config_of(policy, tmp_path).model_dump(mode="json", by_alias=True)
-    config["sampling"] |= ahead["sampling"]
-    config["objective"]["mismatch"] = {"kind": "truncate"}
-    history = run_training(rlobj.RunConfig(**config), tmp_path / "run").history
-    assert all("reward/small/mean" in line for line in history[1:])
-
-
 def test_dynamic_sampling_by_reward_reads_each_reward_of_a_decoupled_advantage(policy, tmp_path):
     """A group whose sums are equal has a signal if its rewards differ."""
     cancel = [
