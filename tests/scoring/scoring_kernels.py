@@ -18,10 +18,9 @@ from scoring_tools import (
     leaves,
     make_head,
     plain,
-    plain_proxy,
 )
 
-from rlobj.scoring import FILTERED, kernels, score_tokens, tiles, token_scores
+from rlobj.scoring import kernels, score_tokens, tiles, token_scores
 from rlobj.scoring.kernels import TritonRows
 from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
 
@@ -70,18 +69,6 @@ def test_kernels_equal_the_torch_rows(head, shape, chunk_bytes, monkeypatch):
     expected = everything(hidden.double(), weight.double(), targets, chunk_bytes, **options)
     for name, column in expected.items():
         torch.testing.assert_close(found[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
-
-
-@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["second-sweep", "whole-rows"])
-def test_proxy_of_a_peaked_policy_keeps_what_min_p_keeps(head, chunk_bytes):
-    hidden, weight, targets, _ = head
-    weight = 3 * weight
-    targets[2:] = (hidden @ weight.T).argmax(-1)[2:]
-    scores = score_tokens(hidden, weight, targets, min_p=0.05, chunk_bytes=chunk_bytes)
-    proxy = plain_proxy(plain(hidden, weight, targets)[2], targets, 0.05, FILTERED)
-    assert (proxy == FILTERED).any()
-    assert (proxy > FILTERED).any()
-    torch.testing.assert_close(scores.proxy_logprobs, proxy, **CLOSE)
 
 
 def test_extreme_logits_stay_exact():
