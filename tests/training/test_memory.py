@@ -15,8 +15,8 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
 from rlobj.models.embedded import build_policy
 from rlobj.models.policy import with_adapters
-from rlobj.training.activations import MicroBatch
 from rlobj.training.memory import (
+    MicroBatch,
     choose,
     estimate,
     require_memory,

@@ -53,8 +53,7 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import Collector, Response
-from rlobj.training.rollouts.columns import OwnColumns
+from rlobj.training.rollouts.collector import Collector, OwnColumns, Response
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import open_trackers, require_trackers
 
