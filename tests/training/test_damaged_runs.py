@@ -125,15 +125,6 @@ def test_a_damaged_model_of_a_run_is_not_evaluated(run, file):
         evaluate(str(run), n=1, limit=1)
 
 
-@pytest.mark.parametrize("name", ["rank-0-of-99999999999.json", f"rank-1-of-{'9' * 200}.json"])
-def test_a_rollout_of_more_ranks_than_there_are_files_is_no_rollout(tmp_path, name):
-    folder = tmp_path / "rollouts" / "step-000003"
-    folder.mkdir(parents=True)
-    (folder / name).write_text("{}")
-    with within(10, 1 << 30):
-        assert Journal(RunFolder(tmp_path), ProcessGroup()).read(3) is None
-
-
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
 def test_a_rollout_that_is_no_file_is_sampled_again(tmp_path, kind, caplog):
     file = tmp_path / "rollouts" / "step-000003" / "rank-0-of-1.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-from runs import distance, make_steps, metrics, ranks, same, weights, write_config
+from runs import make_steps, metrics, same, weights
 from tiny import eight_steps
 
 import rlobj
@@ -98,16 +98,6 @@ def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path)
     assert make_steps(config, tmp_path / "run", 3, resume=True) == [4, 5]
     assert same(weights(tmp_path / "run"), weights(alone))
     assert metrics(tmp_path / "run")[1:] == metrics(alone)[1:]
-
-
-@pytest.mark.slow
-def test_two_processes_make_the_run_of_one_with_several_rewards(policy, alone, tmp_path):
-    file = write_config(config_of(policy, alone.parent), tmp_path / "run.yaml")
-    ranks(["train", "--config", file, "--trust", "--out", tmp_path / "run"])
-    assert distance(weights(alone), weights(tmp_path / "run")) < 2e-6
-    for step in range(1, 7):
-        ours, theirs = rows(tmp_path / "run", step), rows(alone, step)
-        assert str([list(row.values()) for row in ours]) == str([list(r.values()) for r in theirs])
 
 
 def test_dynamic_sampling_by_reward_reads_each_reward_of_a_decoupled_advantage(policy, tmp_path):

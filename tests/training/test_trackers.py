@@ -111,11 +111,6 @@ def test_a_tracker_that_fails_later_is_removed_and_the_others_continue(
     assert scalars(tmp_path / "two")["reward/mean"] == [(1, 1.0), (2, 2.0)]
 
 
-def test_settings_are_flattened_to_plain_values():
-    nested = {"a": {"b": {"c": True}, "d": None}, "e": (1, 2), "f": "text", "g": {}}
-    assert flat(nested) == {"a.b.c": True, "e": "(1, 2)", "f": "text"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(TRACKERS) - {"tensorboard"}))
 def test_the_other_trackers_log_a_run_without_a_network(name, tmp_path, accelerator, monkeypatch):

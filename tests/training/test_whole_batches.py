@@ -139,14 +139,6 @@ def test_a_run_continues_without_whole_batches_as_the_message_says(policy, tmp_p
     assert result.history[-1]["response/count"] < 4 * 6 * NEEDED
 
 
-def test_a_first_step_with_too_few_groups_can_be_repeated(policy, tmp_path, enough):
-    run = tmp_path / "run"
-    with pytest.raises(RunError, match="step 1 needs 4 groups"):
-        run_training(config_of(policy, {"max_batches": 1}), run)
-    rlobj.resume(run, settings={"sampling.dynamic.max_batches": 2 * NEEDED})
-    assert metrics(run) == metrics(enough)
-
-
 def test_too_few_groups_are_trained_on_if_a_recipe_allows_fewer(policy, tmp_path):
     dynamic = {"max_batches": 3, "allow_fewer": True}
     config = config_of(policy, dynamic, training={"steps": 2})
