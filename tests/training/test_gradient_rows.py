@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,29 +71,6 @@ def test_tokens_with_gradient_are_found_for_each_table_of_a_split():
     assert torch.equal(
         torch.cat(found), objective.tokens_with_gradient(batch, objective.plan([batch]))
     )
-
-
-def test_responses_are_cut_after_their_last_token_with_gradient():
-    batch = TokenBatch(lengths=[3, 0, 2, 4], groups=[0] * 4, logprobs=-torch.ones(9))
-    rows = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1]).bool()
-    chosen = GradientRows(batch, rows, True, True)
-    assert chosen.spans() == [2, 0, 0, 4]
-    assert chosen.trained() == [0, 3]
-    assert chosen.skipped() == [1, 2]
-    ids = ([5, 6, 7], [], [5, 6], [1, 2, 3, 4])
-    trained, inputs, masks = chosen.inputs([([9], row) for row in ids])
-    assert trained == [0, 3]
-    assert inputs == [([9], [5, 6]), ([9], [1, 2, 3, 4])]
-    assert [mask.tolist() for mask in masks] == [[False, True], [True, False, False, True]]
-    part = chosen.part([3, 0])
-    scores = {"logprobs": torch.tensor([-3.0, -4.0, -5.0], requires_grad=True)}
-    filled = replace(part, current=False).filled(scores)
-    assert filled.logprobs.tolist() == [-3, -1, -1, -4, -1, -5, -1]
-    filled = part.filled(scores)
-    assert filled.logprobs.tolist() == [-1] * 7  # what is known stays, and has a gradient
-    (filled.logprobs * torch.arange(7)).sum().backward()
-    assert scores["logprobs"].grad.tolist() == [0, 3, 5]
-    assert GradientRows(batch, torch.ones(9).bool(), True, True).trained() == [0, 1, 2, 3]
 
 
 # A step of the learner.

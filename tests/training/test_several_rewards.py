@@ -14,7 +14,6 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import read_run_config
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
-from rlobj.training.loop.step import run_step
 
 FUNCTIONS = '''
 def small(response, answer, **columns):
@@ -74,21 +73,6 @@ def test_metrics_and_samples_hold_each_reward(alone):
             assert row["reward"] == pytest.approx(parts[0] + 0.3 * parts[1] + parts[2])
             assert row["correct"] == (parts[0] == 1)
             assert row["length"] < 3 or parts[2] == -1
-
-
-def test_the_trained_advantages_are_those_of_the_objective_on_all_rewards(policy, tmp_path):
-    """The table of an update has every reward with its name and weight."""
-    with open_trainer(config_of(policy, tmp_path), tmp_path / "run") as trainer:
-        rollout = trainer.pipeline.take(0)
-        table = trainer.learner.shard(rollout).table
-        assert table.reward_names == ("right", "small", "overlong")
-        assert table.reward_weights == (1.0, 0.3, 1.0)
-        by_id = {response.id: response for response in rollout.responses}
-        for i, number in enumerate(table.ids.tolist()):
-            response = by_id[number]
-            assert str(table.rewards[i].tolist()) == str(list(response.grade.rewards))
-            assert table.reward()[i] == pytest.approx(response.reward, nan_ok=True)
-        run_step(trainer)
 
 
 def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path):

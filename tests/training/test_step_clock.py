@@ -17,7 +17,6 @@ from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
 from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
-from rlobj.training.loop.metrics import TokenCounts
 from rlobj.training.rollouts.collector import Grading
 
 
@@ -103,23 +102,6 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
     assert sum(line["time/other"] for line in history) < 0.5 * total < wall
 
 
-def test_shares_of_tokens_are_counted_over_a_step():
-    counts = TokenCounts(real=90, padded=100)
-    whole = [([1] * 10, [2] * 10), ([1] * 10, [2] * 10)]
-    counts.add_update(whole, [([1] * 10, [2] * 5), ([1] * 10, [2] * 5)], 7)
-
-    class Alone:
-        rank, size = 0, 1
-
-        def sum(self, tensor):
-            return tensor
-
-    shares = ("useful", "skipped", "skipped_logits")
-    found = counts.metrics(Alone())
-    assert found == dict(zip([f"tokens/{x}_share" for x in shares], (0.9, 0.25, 0.65), strict=True))
-    assert list(counts.metrics(Alone()).values()) == [1.0, 0.0, 0.0]
-
-
 # Grading beside sampling.
 
 
@@ -159,15 +141,6 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
     assert "MainThread" not in grader.threads[:3]
     assert grading.hidden > 0.1
     assert len(grader.threads) == 4, "three early groups, and the others in one call"
-
-
-def test_without_early_samples_there_is_no_thread():
-    grader = Slow()
-    with Grading(grader, ["p"]) as grading:
-        grades = grading.finish([[sample("1")]])
-    assert grades[0][0].reward == 1
-    assert grader.threads == ["MainThread"]
-    assert grading.hidden == 0
 
 
 def test_a_grader_that_fails_ends_sampling_and_the_call():

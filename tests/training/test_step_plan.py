@@ -6,7 +6,7 @@ import pytest
 import torch
 from strategies import awkward_batch, fitting, gradients, leaf, objectives
 
-from rlobj import BatchError, TokenBatch
+from rlobj import BatchError
 from rlobj.objectives import statistics
 from rlobj.objectives.statistics import SingleProcess, kth_smallest, order_keys
 
@@ -66,11 +66,3 @@ def test_a_part_fits_its_own_rows_alone():
         objective.responses_with_gradient(batch.select([1, 2]), plan)
     with pytest.raises(BatchError, match="the plan was made for tables of"):
         objective.tokens_with_gradient(batch, plan.part(batch.rows([1])))
-
-
-def test_rows_and_any_by_response():
-    batch = TokenBatch(lengths=[2, 0, 3, 1], groups=[0] * 4, logprobs=-torch.ones(6))
-    assert batch.rows([2, 1, 0]).tolist() == [2, 3, 4, 0, 1]
-    assert batch.rows([]).tolist() == []
-    found = batch.any_by_response(torch.tensor([0, 1, 0, 0, 0, 1]).bool())
-    assert found.tolist() == [True, False, False, True]

@@ -352,3 +352,11 @@ def test_no_module_drops_anything_in_training(policy, tmp_path):
     ids = torch.arange(10)[None] % 7
     assert torch.equal(model(ids).logits, model(ids).logits)
     assert model.config.attention_dropout == 0.5  # a checkpoint says what it said
+
+
+def test_max_tokens_that_leave_no_room_for_a_prompt_are_refused(policy, tmp_path):
+    config = tiny_config(policy, sampling={"max_tokens": 1024})
+    message = r"sampling\.max_tokens=1024 leaves no room .* context is 128 tokens"
+    with pytest.raises(ConfigError, match=message):
+        run_training(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
