@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rlobj.base.errors import ConfigError, MissingExtra, RunError
-from rlobj.config.run_config import RunConfig, build_config, settings_of
+from rlobj.base.errors import MissingExtra, RunError
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.installation import TRACKERS
 from rlobj.training.trackers import Trackers, flat, open_trackers, require_trackers
 
@@ -82,11 +82,6 @@ def test_error_for_a_missing_package_names_the_extra(tmp_path, monkeypatch):
             monkeypatch.syspath_prepend(path)
         with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[trackers\]'"):
             require_trackers(["absent_tracker"])
-
-
-def test_an_unknown_tracker_is_refused():
-    with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
-        build_config([("--set", {"output": {"trackers": ["tensorbord"]}})])
 
 
 def test_a_tracker_that_cannot_start_raises_an_error(tmp_path, accelerator):

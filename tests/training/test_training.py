@@ -114,9 +114,6 @@ def test_dynamic_sampling_refills_and_the_metrics_are_of_all_that_was_sampled(po
     assert line["response/count"] == len(samples["id"]) > sum(samples["kept"])
     accuracy = sum(samples["correct"]) / len(samples["correct"])
     assert line["reward/accuracy"] == pytest.approx(accuracy)
-    right = [c for c, r in zip(samples["correct"], samples["reward"], strict=True) if r == 1.0]
-    assert right
-    assert all(right)
 
 
 def test_dynamic_sampling_trains_with_what_there_is_at_the_cap(policy, tmp_path):
