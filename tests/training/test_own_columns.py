@@ -114,7 +114,7 @@ def test_two_processes_read_columns_and_rewards_of_one_in_each_pass(policy, tmp_
     several = [{"name": "a", "kind": "custom", "target": "mine.py:score", "weight": 0.3}]
     several += [{"name": "b", "kind": "exact"}]
     rewards = {"kind": "several", "of": several}
-    training = {"steps": 2, "updates_per_step": 4, "passes": 2}
+    training = {"steps": 2, "updates_per_step": 4, "passes": 2, "adam_epsilon": 1e-3}
     config = config_of(policy, same, training=training, rewards=rewards)
     alone, both = tmp_path / "alone", tmp_path / "both"
     run_training(config, alone)
