@@ -209,20 +209,14 @@ def _is_several(reward: Any) -> bool:
 
 
 def _text(function: Any) -> str:
-    """The target that names a function, or a text that says there is none."""
-    return _target(function) or object_text(object_name(function))
-
-
-def _target(function: Any) -> str | None:
-    """`package.module:function`, if that names this very function in every process."""
+    """`package.module:function`, if that names this very function in every process; else a text
+    that says there is no such name."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if not callable(function) or module in (None, "__main__"):
-        return None
-    target = f"{module}:{name}"
-    try:
-        return target if import_target(target) is function else None
-    except RlobjError:
-        return None
+    if callable(function) and module not in (None, "__main__"):
+        with contextlib.suppress(RlobjError):
+            if import_target(target := f"{module}:{name}") is function:
+                return target
+    return object_text(object_name(function))
 
 
 @contextlib.contextmanager
