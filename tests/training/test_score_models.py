@@ -83,11 +83,12 @@ def test_a_teachers_columns_are_those_of_its_model(policy, teacher, tmp_path):
 def test_the_gap_alone_needs_no_answer_no_group_and_no_verdict(policy, teacher, tmp_path):
     rows = [{"prompt": row["prompt"]} for row in ROWS]
     settings = {**SHORT, **ROWS_TEMPLATE, "training.steps": 3, "training.learning_rate": 5e-3}
-    settings |= {"sampling.group_size": 1, "scores.teacher.run": str(teacher)}
+    settings["scores.teacher.run"] = str(teacher)
     given: dict[str, Any] = {"model": str(policy), "data": rows, "out": tmp_path / "run"}
     with pytest.raises(DataError, match="found no column for the answer"):
         rlobj.train("dapo-loss", settings={**settings, "objective.shape": GAP["shape"]}, **given)
     settings |= {"objective.shape": "teacher_gap", "objective.surrogate": "reinforce"}
+    settings["sampling.group_size"] = 1
     lines = rlobj.train("dapo-loss", settings=settings, **given).history
     assert all(line["train/grad_norm"] > 0 for line in lines)
     assert lines[-1]["score/teacher/gap"] > lines[0]["score/teacher/gap"]  # the reverse KL falls
