@@ -62,14 +62,6 @@ def test_an_adaptive_level_moves_by_its_step_within_its_bounds() -> None:
     assert values == pytest.approx([1.35, 1.5, 1.5, 1, 1, 1, 1])
 
 
-def test_a_negative_step_lowers_the_level_while_entropy_is_low() -> None:
-    objective = held(AdaptiveGate(target=0.3, start=0.9, step=-0.3, low=0.5, high=1.0))
-    state = objective.observe([rollout([0.1])])
-    state = objective.observe([rollout([0.1])], state)
-    assert state["W"]["level"] == 0.5
-    assert objective.observe([rollout([0.9])], state)["W"]["level"] == pytest.approx(0.8)
-
-
 @pytest.mark.parametrize(
     "controller", [Gate(target=9, on=1.1), AdaptiveGate(target=9, start=1.1, low=1, high=1.5)]
 )

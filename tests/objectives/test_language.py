@@ -84,25 +84,12 @@ def test_a_mismatch_cap_can_be_an_expression() -> None:
     torch.testing.assert_close(result(wide), result(Objective(mismatch=Truncate(cap=1.1))))
 
 
-def test_the_plan_freezes_settings() -> None:
-    objective = Objective(surrogate=Clip(high="0.1 + prob"))
-    plan = objective.plan([BATCH])
-    later = BATCH.replace(logprobs=BATCH.logprobs - 0.5)
-    fixed = {text: value for text, value in plan.values[0].items() if "prob" in text}
-    assert list(fixed) == ["0.1 + prob"]
-    objective.loss(later, plan)
-    torch.testing.assert_close(
-        plan.values[0]["0.1 + prob"][BATCH.decided], (0.1 + BATCH.logprobs.exp())[BATCH.decided]
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"high": "entropyy"}, "unknown name 'entropyy'. Did you mean 'entropy'"),
         ({"high": "entropy > 1"}, "expected a number"),
         ({"high": True}, "expected a number >= 0 or an expression"),
-        ({"low": None}, "expected a number >= 0 or an expression"),
         ({"dual": 1}, "expected a number > 1 or an expression"),
     ],
 )
@@ -144,8 +131,10 @@ def test_own_columns_follow_their_responses() -> None:
     assert TokenBatch.concat(parts).columns["level"].tolist() == [1, 1, 1, 3]
     assert batch.select([2, 0]).columns["stage"].tolist() == [8, 5, 6, 7]
     mask = torch.tensor([[1, 1], [1, 0]])
-    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"stage": mask * 2.0, "x": [3, 4]})
-    assert padded.columns["stage"].tolist() == [2, 2, 2]
+    own = {"reward_turn": mask * 2.0, "x": [3, 4]}  # a name that begins as those of rewards
+    padded = TokenBatch.from_padded(mask, mask * -1.0, columns=own)
+    assert padded.columns["reward_turn"].tolist() == [2, 2, 2]
+
     assert padded.columns["x"].tolist() == [3, 3, 4]
 
 
@@ -166,12 +155,6 @@ def test_an_own_column_cannot_stand_in_for_a_column_of_the_table() -> None:
         BatchError, match=r"Pass TokenBatch\(old_logprobs=...\), or take another name"
     ):
         tokens([1], [-1.0], columns={"old_logprobs": [-2.0]})
-
-
-def test_an_own_column_whose_name_begins_with_reward_can_be_padded() -> None:
-    mask = torch.tensor([[1, 1], [1, 0]])
-    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"reward_turn": mask * 2.0})
-    assert padded.columns["reward_turn"].tolist() == [2, 2, 2]
 
 
 def test_all_unknown_names_are_reported_together() -> None:
@@ -375,11 +358,9 @@ RANKED = tokens(
     [
         ("entropy.rank()", [2 / 3, 0, 2 / 3, 2 / 3]),
         ("entropy.rank(by='response')", [0.75, 0, 0.75, 0.5]),
-        ("entropy.rank(by='group')", [2 / 3, 0, 2 / 3, 2 / 3]),
         ("entropy.rank(by='position')", [0.5, 0.5, 0.5, 0.5]),
         ("(-entropy).rank()", [1 / 3, 1, 1 / 3, 1 / 3]),
         ("length.rank(by='group')", [1, 1, 1, 0.5]),  # lengths 3, 1 and 0: of responses
-        ("reward.rank(by='group')", [1, 1, 1, 0.25]),
         ("length.rank(by='response')", [0.5] * 4),
         ("entropy.mean(by='response').rank()", [0, 0, 0, 1]),
         ("when(advantage > 0, entropy.rank(within=advantage > 0), 9)", [0.75, 0, 0.75, 9]),
