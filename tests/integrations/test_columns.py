@@ -17,10 +17,8 @@ USUAL = {"rewards", "old_logprobs", "entropy", "old_entropy"}
         ("lp-reg", "'proxy_logprobs', which surrogate 'logprob.bottom"),
         ("otb", "'old_collision', which shape 'reward - when"),
         ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads. It needs a reference"),
-        ("archer", "'ref_logprobs', which KL reads"),
         ("tis", "'sampler_logprobs', which the mismatch correction Truncate"),
         ("opd", "'teacher_logprob', which shape 'teacher_gap' reads. It is of a score"),
-        ("prime-rl", "'sampler_logprobs', which KL reads"),
     ],
 )
 def test_a_missing_column_is_refused_with_its_reader(preset: str, message: str) -> None:

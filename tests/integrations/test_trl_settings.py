@@ -12,7 +12,6 @@ from integrations.trl_runs import GRPOTrainer, config, trainer
 
 from rlobj import KL, AdaptiveGate, ConfigError, Objective, column, load_preset
 from rlobj.base.yaml import Loader
-from rlobj.config.presets import read_yaml
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
 from rlobj.integrations.trl.settings import fitted, report, scaled_as
 
@@ -35,15 +34,6 @@ def test_a_term_of_trls_loss_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         trainer(ObjectiveTrainer, config(tmp_path, **setting), objective="stapo")
-
-
-def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> None:
-    given = config(tmp_path, max_steps=1)
-    ours = trainer(ObjectiveTrainer, given, objective=load_preset("dr-grpo"))
-    assert ours.objective == fitted("dr-grpo", vars(given), False)
-    ours.train()
-    recorded = read_yaml(tmp_path / "_rlobj" / "config.resolved.yaml")
-    assert recorded["preset"] == str(load_preset("dr-grpo").path)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +85,6 @@ def test_beta_is_a_kl_unless_the_objective_reads_a_reference(tmp_path: Path) -> 
     assert fitted("archer", given, False).penalties == load_preset("archer").objective.penalties
 
 
-def test_lengths_are_those_of_trl(tmp_path: Path) -> None:
-    assert fitted("dr-grpo", vars(config(tmp_path)), False).divisor.length == 8
-
-
 @pytest.mark.parametrize(
     ("advantage", "settings", "same"),
     [
@@ -129,7 +115,16 @@ def test_a_kl_in_the_reward_needs_the_objectives_advantages(tmp_path: Path) -> N
     assert not scaled_as(Objective(reward_kl=0.1), vars(config(tmp_path)))
 
 
+def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> None:
+    preset, given = load_preset("dr-grpo"), config(tmp_path)
+    ours = trainer(ObjectiveTrainer, given, objective=preset)
+    assert ours.objective == fitted("dr-grpo", vars(given), False)
+    assert ours.objective.divisor.length == given.max_completion_length
+    assert ours._recorder._preset == str(preset.path)
+
+
 def test_an_unknown_source_of_advantages_is_refused(tmp_path: Path) -> None:
+
     with pytest.raises(ConfigError, match="advantages='none'; expected 'auto', 'trl' or"):
         trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", advantages="none")
 
