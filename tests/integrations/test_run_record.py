@@ -155,23 +155,8 @@ def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Pat
     assert "entropy/predicted_change" not in line
     assert {"entropy/q50", "prob/decade_0", "tokens/dropped"} <= line.keys()
     assert read_records(tmp_path / "run")["gradient_norm"].null_count > 50
-
-
-def test_a_run_is_inspected_replayed_diagnosed_and_reported(tmp_path: Path) -> None:
-    run(tmp_path / "run", "20-entropy")
-    lines = metrics(tmp_path / "run")
-    found = rlobj.inspect(tmp_path / "run", dropped=True)
-    assert found.count == sum(line["tokens/dropped"] for line in lines) > 0
-    replayed = rlobj.replay(tmp_path / "run", ["stapo", "prob < 0.01"])
-    assert "gives all recorded weights again, to the bit" in repr(replayed)
-    assert replayed.objectives["touched"].to_pylist()[0] == found.count
-    assert "its trainer does not compute Σ π²" in replayed.notes[0]
-
-    [diagnosis] = rlobj.diagnose(tmp_path / "run").runs
-    assert diagnosis.steps == 4
-    assert {"collapse", "rule-never-fires", "groups-without-signal"} <= set(diagnosis.checked)
-    page = rlobj.report(tmp_path / "run", tmp_path / "report.html").read_text()
-    assert "keep entropy.top(0.2)" in page
+    [note] = rlobj.replay(tmp_path / "run", ["prob < 0.01"]).notes
+    assert "its trainer does not compute Σ π²" in note
 
 
 @pytest.mark.parametrize("inside", [False, True])

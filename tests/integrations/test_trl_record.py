@@ -243,9 +243,6 @@ def test_a_second_run_in_the_same_output_folder_gets_a_record_of_its_own(tmp_pat
     for _ in range(2):
         train(tmp_path, "dapo-loss", max_steps=1)
     assert metrics(tmp_path / "_rlobj") == metrics(tmp_path / "_rlobj-2")
-    named = {"objective": "dapo-loss", "record": tmp_path / "_rlobj"}
-    with pytest.raises(ConfigError, match="already holds the record of a run"):
-        trainer(ObjectiveTrainer, config(tmp_path, max_steps=1), **named).train()
 
 
 def test_the_record_changes_nothing_about_the_training(tmp_path: Path) -> None:

@@ -259,23 +259,6 @@ def test_each_reward_is_normalized_before_the_weighted_sum() -> None:
     assert weighted == pytest.approx([-1.5 * root, 1.5 * root])
 
 
-def test_the_sum_of_advantages_is_whitened_over_tokens_or_responses() -> None:
-    rewards, lengths = [[0, 0], [1, 0], [0, 0], [1, 1]], [1, 2, 3, 4]
-    groups = [0, 0, 1, 1]
-    root = math.sqrt(0.5)
-    totals = [-root, root, -2 * root, 2 * root]
-    each = GroupNormalized(epsilon=0)
-    by_token = [x for x, length in zip(totals, lengths, strict=True) for _ in range(length)]
-    spread, mean = statistics.variance(by_token), statistics.mean(by_token)
-    assert decoupled(rewards, groups, lengths, each=each) == pytest.approx(
-        [(x - mean) / math.sqrt(spread + 1e-8) for x in totals], rel=1e-14
-    )
-    scale = statistics.stdev(totals) + 0.25
-    over_responses = GroupNormalized(scale="batch", epsilon=0.25)
-    actual = decoupled(rewards, groups, lengths, each=each, then=over_responses)
-    assert actual == pytest.approx([x / scale for x in totals], rel=1e-14)
-
-
 def test_decoupled_advantages_of_one_reward_without_a_sum_are_those_of_each() -> None:
     rewards = [1.0, NAN, 0.0, 0.3]
     assert decoupled(rewards, then=None) == run(GroupNormalized(), rewards)

@@ -30,8 +30,7 @@ from rlobj import (
     prob,
     when,
 )
-from rlobj.objectives.controllers import Gate
-from rlobj.objectives.surrogates import DppoTv, GeometricMean, Switch
+from rlobj.objectives.surrogates import DppoTv, GeometricMean
 
 BATCH = awkward_batch(seed=5)
 SETTINGS = {
@@ -70,13 +69,6 @@ def test_a_bound_differs_by_token() -> None:
     value = torch.minimum(ratio * a, torch.minimum(ratio.clamp(min=0.8), 1 + high) * a)
     expected = -(plan.weights[0] * value)[BATCH.decided].sum()
     torch.testing.assert_close(objective.loss(BATCH, plan).loss, expected)
-
-
-def test_a_setting_inside_a_switch_reads_a_controller() -> None:
-    surrogate = Switch(prob < 0.1, Clip(high="W"), Clip(high=0.3))
-    gate = {"W": Gate(target=100.0, on=0.3, off=0.1)}
-    objective = Objective(surrogate=surrogate, controllers=gate)
-    torch.testing.assert_close(result(objective), result(Objective(surrogate=Clip(high=0.3))))
 
 
 def test_a_mismatch_cap_can_be_an_expression() -> None:
@@ -306,8 +298,10 @@ def test_phases_of_several_splits_partition_the_tokens() -> None:
     assert torch.equal(rest, whole & ~rare & ~uncertain)
 
 
-def test_tokens_on_which_a_split_is_undefined_are_in_the_last_phase() -> None:
-    objective = Objective(surrogate="unclipped").split("entropy > entropy.mean(within=prob > 2)")
+@pytest.mark.parametrize("rule", ["entropy > entropy.mean({})", "entropy.rank({}) > 0.5"])
+def test_tokens_on_which_a_split_is_undefined_are_in_the_last_phase(rule: str) -> None:
+    objective = Objective(surrogate="unclipped").split(rule.format("within=prob > 2"))
+
     first, rest = (phase.plan([BATCH]).weights[0] for phase in objective.phases)
     assert not first.any()
     assert torch.equal(rest, Objective(surrogate="unclipped").plan([BATCH]).weights[0])
@@ -319,27 +313,6 @@ def test_a_list_of_splits_is_written_as_a_list() -> None:
     assert Objective(**objective.model_dump(by_alias=True)) == objective
     assert Objective(split="prob < 0.1") == Objective().split(prob < 0.1)
     assert Objective(split=None) == Objective()
-
-
-def test_a_position_holds_the_responses_of_the_group_that_reach_it() -> None:
-    batch = tokens(
-        [2, 1, 3],
-        [-1.0] * 6,
-        groups=[0, 0, 1],
-        entropy=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
-        rewards=[1.0, 0.0, 1.0],
-        advantages=[1.0, 1.0, 1.0],
-    )
-
-    def weights(text: str) -> list[float]:
-        plan = Objective(reweight=f"({text}) + 1").plan([batch])
-        return (plan.weights[0] * 6 - 1).tolist()
-
-    assert weights("entropy.mean(by='position')") == pytest.approx([2, 2, 2, 4, 5, 6])
-    assert weights("reward.sum(by='position')") == pytest.approx([1, 1, 1, 1, 1, 1])
-    assert weights("(entropy > 1).share(by='position')") == pytest.approx([0.5, 1, 0.5, 1, 1, 1])
-    with pytest.raises(ConfigError, match="expected one of update, group, response"):
-        parse("entropy.top(0.5, by='position')")
 
 
 RANKED = tokens(
@@ -390,9 +363,3 @@ def test_explain_says_what_a_rank_is_among() -> None:
     [[_, _, words]] = Objective(shape=rank).explain().rules
     assert "length.rank(by='group'): over each group's n responses" in words
     assert "over the update's n tokens with entropy > 1" in words
-
-
-def test_tokens_on_which_a_rank_is_undefined_are_in_the_last_phase() -> None:
-    first, last = Objective(split="entropy.rank(within=advantage > 0) > 0.5").phases
-    chosen = [phase.plan([RANKED]).weights[0].nonzero()[:, 0].tolist() for phase in (first, last)]
-    assert chosen == [[0, 2], [1, 3]]

@@ -44,10 +44,8 @@ def numbers(text: str, batch: TokenBatch = BATCH) -> list[float]:
         ("turn", [0, 0, 2, 0, 1, 1, 0]),
         ("turn_position", [0, 1, 0, 0, 0, 1, 0]),
         ("turn_reward", [1, 1, 2, 4, 2, 2, 5]),
-        ("surprisal.mean(by='turn')", [1.5, 1.5, 3, 4, 5.5, 5.5, 7]),
         ("surprisal.sum(by='group_turn')", [7, 7, 3, 7, 11, 11, 7]),
         ("turn_reward.mean(by='group_turn')", [2.5, 2.5, 2, 2.5, 2, 2, 5]),
-        ("turn_reward.sum(by='response')", [3, 3, 3, 6, 6, 6, 5]),
         ("turn_reward.mean()", [2.8] * 7),
         ("reward.mean(by='group_turn')", [4.5, 4.5, 3, 4.5, 6, 6, 5]),  # of those that get there
         ("(turn >= 0).count(by='group')", [4, 4, 4, 4, 4, 4, 1]),
@@ -57,10 +55,8 @@ def numbers(text: str, batch: TokenBatch = BATCH) -> list[float]:
         ("turn_reward.prefix_sum()", [1, 1, 3, 4, 6, 6, 5]),
         ("surprisal.prefix_sum(by='turn')", [1, 3, 3, 4, 5, 11, 7]),
         ("surprisal.suffix_sum(by='turn')", [3, 2, 3, 4, 11, 6, 7]),
-        ("surprisal.top(0.5, by='turn')", [0, 1, 1, 1, 0, 1, 1]),
         ("turn_reward.top(0.4, of='turn')", [0, 0, 0, 1, 0, 0, 1]),
         ("turn_reward.top(0.5, by='group', of='turn')", [0, 0, 1, 1, 1, 1, 1]),  # 2 ties with 2
-        ("turn_reward.quantile(0.5, by='group_turn', of='turn')", [1, 1, 2, 1, 2, 2, 5]),
         ("(surprisal > 5).any(by='turn')", [0, 0, 0, 0, 1, 1, 1]),
         ("(prob + turn).bottom_to_mean(0.1, by='group_turn')", [0, 1, 0, 1, 0, 0, 1]),
     ],
@@ -298,8 +294,6 @@ def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(respon
             ({"shape": text}, ["is subtracted for each turn that follows, and the response"])
             for text in (
                 "(turn_reward - turn_reward.mean(by='group')).suffix_sum()",
-                "(turn_reward - turn_reward.mean()).suffix_sum()",
-                "((turn_reward - turn_reward.quantile(0.5, by='group_turn')) / 2).suffix_sum()",
                 "(turn_reward - turn_reward.sum('group') / (prob >= 0).count()).suffix_sum(0.9)",
                 "turn_reward.suffix_sum() - turn_reward.mean(by='group_turn').suffix_sum()",
             )
