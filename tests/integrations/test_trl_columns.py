@@ -40,20 +40,20 @@ def own(folder: Path, objective: Any = OBJECTIVE, args: Any = None, **named: Any
     )
 
 
-@pytest.mark.parametrize("way", ["argument", "config", "preset"])
-def test_rules_read_the_data_set_and_the_reward(tmp_path: Path, way: str) -> None:
-    args, objective, named = config(tmp_path, max_steps=2), OBJECTIVE, {}
-    if way == "argument":
-        named = {"columns": OWN}
-    elif way == "config":
-        args = ObjectiveConfig(**{**args.to_dict(), "columns": OWN, "generation_batch_size": None})
-    else:
-        objective = tmp_path / "own.yaml"
-        objective.write_text(
-            f"base: grpo\ncolumns: {{hard: data, digits: reward}}\nobjective:\n  reweight: {RULE}"
-        )
-    own(tmp_path, objective, args, **named).train()
+def test_columns_are_named_in_the_configuration_or_in_a_preset(tmp_path: Path) -> None:
+    args = {**config(tmp_path).to_dict(), "columns": OWN, "generation_batch_size": None}
+    preset = tmp_path / "own.yaml"
+    preset.write_text(
+        f"base: grpo\ncolumns: {{hard: data, digits: reward}}\nobjective:\n  reweight: {RULE}"
+    )
+    for one in (own(tmp_path, OBJECTIVE, ObjectiveConfig(**args)), own(tmp_path, preset)):
+        assert one._own == OWN
+
+
+def test_rules_read_the_data_set_and_the_reward(tmp_path: Path) -> None:
+    own(tmp_path, columns=OWN).train()
     run = tmp_path / "_rlobj"
+
     hard = dict(zip(PROMPTS, DATA["hard"], strict=True))
     tokenizer = own(tmp_path, columns=OWN, record=False).processing_class
     for update in read_tables(run):
