@@ -146,5 +146,4 @@ def test_a_teacher_that_excludes_a_token_gives_a_finite_float32_loss(name: str) 
     loss = objective(table).loss
     loss.backward()
     assert loss.isfinite()
-    assert table.logprobs.grad is not None
     assert table.logprobs.grad.isfinite().all()

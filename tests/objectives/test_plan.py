@@ -136,7 +136,6 @@ def test_values_that_are_not_finite_have_no_effect_on_dropped_tokens() -> None:
     loss = objective.loss(infinite, plan).loss
     loss.backward()
     assert loss.item() == 1.0
-    assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [-1.0, 0.0]
 
 
@@ -177,8 +176,6 @@ def test_low_precision_tables_keep_their_advantages_and_weights_in_float32() -> 
     batch = awkward_batch(2, dtype=torch.bfloat16)
     tables = DAPO.with_advantages([batch])
     exact = DAPO.with_advantages([awkward_batch(2)])[0].advantages
-    assert tables[0].advantages is not None
-    assert exact is not None
     torch.testing.assert_close(tables[0].advantages, exact.float())
     assert DAPO.plan([batch]).weights[0].dtype == torch.float32
     assert DAPO(batch).loss.isfinite()

@@ -33,7 +33,7 @@ STAPO = (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(NUMBERS | RULES)
 def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr) -> None:
     with declared(("stage",)):

@@ -53,7 +53,6 @@ Rollout = list[Response]
 
 
 def responses(batch: TokenBatch, logprobs: Tensor) -> Rollout:
-    assert batch.rewards is not None
     groups, rewards = batch.groups.tolist(), batch.rewards.tolist()
     rows = torch.arange(len(batch)).split(batch.lengths.tolist())
     old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy")
@@ -333,7 +332,6 @@ GRADIENT_ONLY = {"prime-rl", "aspo", "real", "tpo"}
 def rollout_of(seed: int, kind: str) -> TokenBatch:
     """A rollout whose policy has moved far on some tokens."""
     batch = awkward_batch(seed, groups=5, longest=9)
-    assert batch.rewards is not None
     random = torch.Generator().manual_seed(seed)
     rewards = batch.rewards.clone()
     if kind == "binary":
@@ -374,7 +372,6 @@ def loss_of(
     gradient = torch.zeros(len(update), dtype=torch.float64)
     for table, part in zip(tables, order.tensor_split(parts), strict=True):
         if len(table):
-            assert table.logprobs.grad is not None
             gradient[update.rows(part)] = table.logprobs.grad
     return loss.detach(), gradient
 
@@ -518,7 +515,6 @@ def test_the_gradient_norm_of_the_logits_is_within_the_bounds_of_stapos_paper(
     objective = load_preset("stapo").objective.replace(drop=None, divisor=SequenceSum())
 
     (-objective(batch).loss).backward()
-    assert logits.grad is not None
     squared = float(logits.grad.square().sum())
     log_pi = policy.detach()
     pi = log_pi.exp()

@@ -45,7 +45,6 @@ def batch(logprobs: Tensor, **columns: Any) -> TokenBatch:
 
 def terms(logprobs: Tensor, masks: Mapping[str, Tensor] | None = None, **columns: Any) -> Terms:
     table = batch(logprobs, **columns)
-    assert table.advantages is not None
     return Terms(table, logprobs, table.advantages, masks or {})
 
 
@@ -57,7 +56,6 @@ def clipped(surrogate: Surrogate, of: Terms) -> list[bool]:
 def gradient_of(term: Surrogate | Penalty, **columns: Any) -> Tensor:
     logprobs = (OLD + MOVED).requires_grad_()
     term(terms(logprobs, **columns)).sum().backward()
-    assert logprobs.grad is not None
     return logprobs.grad
 
 

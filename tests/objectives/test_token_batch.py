@@ -49,14 +49,12 @@ def test_sums_and_means_by_response_equal_values_by_hand() -> None:
 
 def test_lists_become_columns_of_one_dtype() -> None:
     batch = TokenBatch([1, 1], [0, 0], [-0.5, -1.0], rewards=[1, 0], old_logprobs=[0, -1])  # type: ignore[arg-type]
-    assert batch.rewards is not None
     assert batch.rewards.dtype == batch.logprobs.dtype == torch.float32
     assert batch.lengths.dtype == batch.groups.dtype == torch.int64
 
 
 def test_advantages_per_response_become_advantages_per_token() -> None:
     batch = tokens([2, 1], [-1.0] * 3, advantages=[5.0, 7.0])
-    assert batch.advantages is not None
     assert batch.advantages.tolist() == [5, 5, 7]
     assert batch.replace(advantages=[1.0, 2.0, 3.0]).advantages.tolist() == [1, 2, 3]  # type: ignore[union-attr]
     assert batch.replace(advantages=[1.0, 2.0]).advantages.tolist() == [1, 1, 2]  # type: ignore[union-attr]
@@ -124,7 +122,6 @@ def test_concat_refuses_no_tables_and_columns_of_some_tables() -> None:
 def test_gradients_flow_through_split_and_concat() -> None:
     batch = leaf(awkward_batch(groups=3))
     TokenBatch.concat(batch.split(3)).logprobs.nan_to_num().sum().backward()
-    assert batch.logprobs.grad is not None
     assert batch.logprobs.grad[batch.decided].tolist() == [1.0] * int(batch.decided.sum())
 
 
@@ -242,8 +239,6 @@ def test_an_undecided_response_has_the_same_result_as_an_absent_one(name: str) -
     assert outputs[0].weights[rows].tolist() == outputs[1].weights.tolist()
     assert outputs[0].weights[~rows].count_nonzero() == 0
     gradient = with_them.logprobs.grad
-    assert gradient is not None
-    assert without.logprobs.grad is not None
     assert gradient[~rows].tolist() == [0.0] * int((~rows).sum())
     torch.testing.assert_close(gradient[rows], without.logprobs.grad, rtol=0, atol=0)
     torch.testing.assert_close(outputs[0].loss, outputs[1].loss, rtol=1e-14, atol=0)
@@ -351,7 +346,6 @@ def test_a_log_prob_that_rounding_lifts_above_zero_is_zero(name: str, dtype: tor
     column = getattr(TokenBatch(**{**TWO, name: given}), name)
     assert column.tolist() == [-1, 0, 0]
     column.sum().backward()
-    assert given.grad is not None
     assert given.grad.tolist() == [1, 1, 1]
 
 
