@@ -70,19 +70,6 @@ def test_rules_read_the_data_set_and_the_reward(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (None, "TRL does not provide the column 'digits'.*columns={'digits': 'data'}"),
-        ({**OWN, "hard": "mine.py:zone"}, "columns.hard=mine.py:zone: TRL has no functions"),
-        ({**OWN, "step": "data"}, "columns.step: the record has this column"),
-    ],
-)
-def test_what_it_lacks_is_refused_by_name(tmp_path: Path, columns: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        own(tmp_path, columns=columns)
-
-
-@pytest.mark.parametrize(
     ("named", "message"),
     [
         ({"train_dataset": DATA.remove_columns("hard")}, "hard=data: expected a data set with the"),
@@ -108,24 +95,3 @@ def test_a_frozen_model_scores_the_rollouts(tmp_path: Path) -> None:
             expected = score_samples(PolicyScorer(model), update.sequences).logprobs
         torch.testing.assert_close(update.table.columns["teacher_logprob"], expected)
         assert update.table.columns["teacher_logprob"].abs().sum() > 0
-
-
-@pytest.mark.parametrize(
-    ("objective", "scores", "message"),
-    [
-        (SCORED, None, "scores={'teacher': {'model': NAME}}"),
-        ("opd", None, "nothing says where its model is"),
-        (SCORED, {"teacher": {"model": "policy", "ema": 0.9}}, "rlobj train also has prompt, ema"),
-        (SCORED, {"teacher": {"modle": "x"}}, "Did you mean 'model'"),
-        (
-            SCORED.replace(reweight="teacher_entropy"),
-            {"teacher": {"model": "x"}},
-            "teacher_entropy",
-        ),
-    ],
-)
-def test_scores_that_it_cannot_provide_are_refused(
-    tmp_path: Path, objective: Any, scores: Any, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        own(tmp_path, objective, columns={}, scores=scores)

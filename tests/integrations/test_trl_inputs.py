@@ -94,11 +94,6 @@ def test_an_objective_that_reads_each_reward_needs_all_of_them(
         train(tmp_path, objective, reward_funcs=[reward, second])
 
 
-def test_a_reward_that_a_rule_names_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"drop reads the reward 'format'.*Known: reward"):
-        train(tmp_path, Objective(drop=rlobj.reward("format") > 0.5))
-
-
 @pytest.mark.parametrize("preset", ["tis", "icepop", "mis", "prime-rl"])
 def test_the_samplers_log_probs_are_read(tmp_path: Path, preset: str) -> None:
     one, found = train(tmp_path, preset, rollout_func=with_logprobs, max_steps=1)

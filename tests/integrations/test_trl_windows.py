@@ -9,7 +9,7 @@ import pytest
 import torch
 from integrations.trl_runs import alone, config, off, train, trainer
 
-from rlobj import ConfigError, RunError, load_preset
+from rlobj import RunError, load_preset
 from rlobj.integrations.trl import ObjectiveTrainer
 
 EPOCH = {"max_steps": -1, "num_train_epochs": 1}
@@ -89,20 +89,6 @@ def test_where_the_policy_has_not_moved_the_old_policy_is_it_without_rounding(
     for inputs in one.updates[0][0].inputs:
         assert inputs.pop("old_per_token_logps") is not None
     assert off(found[0], alone(one, 0, load_preset("kl-cov").objective, own=False)) < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "set GRPOConfig(num_iterations=2), or a multiple of it; it is 1"),
-        ({"num_iterations": 3}, "it is 3"),
-        ({"num_iterations": 2, "steps_per_generation": 2}, "would cover two phases"),
-    ],
-)
-def test_phases_need_rounds(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        trainer(ObjectiveTrainer, config(tmp_path, beta=0.01, **settings), objective="lopti")
-    assert message in str(caught.value)
 
 
 def test_a_loop_that_steps_before_the_planned_end_is_an_error(tmp_path: Path) -> None:
