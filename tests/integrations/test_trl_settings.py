@@ -18,6 +18,7 @@ from rlobj.integrations.trl.settings import fitted, report, scaled_as
 VLLM = {"use_vllm": True}
 STAGED = Objective(columns=["stage"], drop=column("stage") > 1)
 SCORED = Objective(scores=["teacher"], shape="advantage + teacher_gap")
+SURE = SCORED.replace(reweight="teacher_entropy")
 LOPTI = {"objective": "lopti"}
 
 
@@ -35,21 +36,13 @@ LOPTI = {"objective": "lopti"}
         ({}, {"objective": "stapoo"}, "stapo"),
         ({}, {"objective": None}, "objective=None; expected a preset's name, such as objective='s"),
         ({}, {"objective": "missing.yaml"}, "missing.yaml"),
-        (
-            {},
-            {"objective": "lp-reg"},
-            "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj ",
-        ),
+        ({}, {"objective": "lp-reg"}, "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj"),
         ({}, {"objective": "otb"}, "'old_collision', which shape"),
         ({}, {"objective": "archer"}, r"KL of the preset archer reads. Set GRPOConfig\(beta=...\)"),
         ({}, {"objective": "tis", "rollout_func": None}, r"Set GRPOConfig\(use_vllm=True\)"),
         ({}, {"objective": Objective(drop=reward("format") > 0)}, "'format'.*Known: reward"),
         # Phases.
-        (
-            {"beta": 0.01},
-            LOPTI,
-            r"set GRPOConfig\(num_iterations=2\), or a multiple of it; it is 1",
-        ),
+        ({"beta": 0.01}, LOPTI, r"GRPOConfig\(num_iterations=2\), or a multiple of it; it is 1"),
         ({"beta": 0.01, "num_iterations": 3}, LOPTI, "it is 3"),
         ({"beta": 0.01, "num_iterations": 2, "steps_per_generation": 2}, LOPTI, "cover two phases"),
         # Columns and scores.
@@ -64,14 +57,7 @@ LOPTI = {"objective": "lopti"}
             {"objective": SCORED, "scores": {"teacher": {"model": "policy", "ema": 0.9}}},
             "rlobj train also has prompt, ema",
         ),
-        (
-            {},
-            {
-                "objective": SCORED.replace(reweight="teacher_entropy"),
-                "scores": {"teacher": {"model": "x"}},
-            },
-            "teacher_entropy",
-        ),
+        ({}, {"objective": SURE, "scores": {"teacher": {"model": "x"}}}, "'teacher_entropy'"),
         # Options.
         ({}, {"advantages": "none"}, "advantages='none'; expected 'auto', 'trl' or"),
         ({}, {"selection": "new"}, "selection='new'; expected 'current' or 'old'"),
