@@ -53,7 +53,6 @@ def test_columns_are_named_in_the_configuration_or_in_a_preset(tmp_path: Path) -
 def test_rules_read_the_data_set_and_the_reward(tmp_path: Path) -> None:
     own(tmp_path, columns=OWN).train()
     run = tmp_path / "_rlobj"
-
     hard = dict(zip(PROMPTS, DATA["hard"], strict=True))
     tokenizer = own(tmp_path, columns=OWN, record=False).processing_class
     for update in read_tables(run):

@@ -173,7 +173,6 @@ def test_the_configuration_says_only_what_trl_said(whole: Path) -> None:
     rates = [line["train/learning_rate"] for line in metrics(whole / "_rlobj")]
     assert rates == pytest.approx([1e-3 * (12 - step) / 12 for step in range(12)])
     told = yaml.safe_load((whole / "_rlobj" / "config.resolved.yaml").read_text())
-
     assert not {"rewards", "checkpoint"} & set(told)
     assert set(told["data"]) == {"source"}
     assert set(told["evaluation"]) == {"every"}

@@ -106,7 +106,6 @@ def test_each_clause_read_back_holds_on_its_tokens(name):
         assert without.clauses is plan.part(batch.rows([0])).clauses is None
         clauses = plan.clauses
         assert not (clauses.codes[~clauses.in_phase] >= 0).any()
-
         [table] = phase.with_advantages([batch])
         for code, (effect, text) in enumerate(clauses.causes):
             where = clauses.codes == code

@@ -128,7 +128,6 @@ def test_loss_and_gradient_equal_the_released_code(case: dict[str, Any]) -> None
 def test_half_precision_columns_are_computed_in_float32(case: dict[str, Any]) -> None:
     """The loss of rounded numbers is as exact as if they were given in float32."""
     dtype = torch.bfloat16
-
     results = []
     for wide in (False, True):
         columns = {name: column(case, name).to(dtype) for name in COLUMNS}
