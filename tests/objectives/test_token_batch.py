@@ -322,13 +322,6 @@ def test_a_wrong_column_is_refused_with_its_name_and_row(
         TokenBatch(**{**TWO, **columns})
 
 
-def test_numbers_of_other_libraries_are_columns() -> None:
-    rewards = np.array([True, False])
-    batch = TokenBatch(np.array([2, 1]), range(2), np.float32([-1, -2, 0]), rewards=rewards)  # type: ignore[arg-type]
-    assert batch.groups.tolist() == [0, 1]
-    assert batch.rewards.tolist() == [1, 0]  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("name", LOGPROBS)
 def test_a_log_prob_above_zero_is_refused_with_column_and_row(name: str) -> None:
     with pytest.raises(BatchError, match=rf"'{name}' is 0.002 at row 2 \(response 1, token 0\)"):
@@ -420,9 +413,11 @@ def test_padded_values_are_named_by_their_response():
 def test_arrays_of_any_layout_are_read(kind):
     given = np.array([-0.5, -0.2, -0.1], "f8" if kind == "reversed" else kind)
     given = given if kind != "reversed" else given[::-1]
-    batch = TokenBatch(lengths=[2, 1], groups=np.array([0, 1], np.uint64), logprobs=given)
+    groups, rewards = np.array([0, 1], np.uint64), np.array([True, False])
+    batch = TokenBatch(lengths=range(1, 3), groups=groups, logprobs=given, rewards=rewards)
     assert batch.logprobs.tolist() == pytest.approx([float(x) for x in given])
     assert batch.groups.tolist() == [0, 1]
+    assert batch.rewards.tolist() == [1, 0]
 
 
 def test_rounding_up_to_the_limit_is_0_in_every_precision():
