@@ -68,25 +68,12 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
     [
         # rewards 1, 0, 2 of one group with 1, 2, 3 tokens: mean 1, standard deviation 1
         (GroupNormalized(epsilon=0), [0, -1, 1]),
-        (GroupNormalized(epsilon=1), [0, -0.5, 0.5]),
         (GroupNormalized(scale="none"), [0, -1, 1]),
-        (GroupCentered(), [0, -1, 1]),
-        (LeaveOneOut(), [0, -1.5, 1.5]),
-        (AccurateGroupCentered(), [0, -1, 1]),  # no group of equal rewards
-        (MaximumLikelihood(epsilon=0.25), [0, -0.8, 0.8]),
-        (LengthWeighted(), [1 - 7 / 6, -7 / 6, 2 - 7 / 6]),
         (QuantileBaseline(epsilon=0), [0, -1, 1]),  # F(0) = 1/3 < 0.4 <= F(1)
         (QuantileBaseline(epsilon=0, K=1 / 3), [1, 0, 2]),
         (QuantileBaseline(epsilon=0, K=1.0), [-1, -2, 0]),
         (PassAtK(epsilon=0), [0, 0, 1]),
         (ExpectedPassAtK(k=2), [0, 0, 0]),  # each pair has a correct response
-        # by token: 1, 0, 0, 2, 2, 2 with mean 7/6 and unbiased variance 29/30
-        (BatchWhitened(), [(x - 7 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (1, 0, 2)]),
-        # centred first: 0, -1, -1, 1, 1, 1 with mean 1/6 and the same variance
-        (
-            GroupCenteredBatchWhitened(),
-            [(x - 1 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (0, -1, 1)],
-        ),
     ],
     ids=str,
 )

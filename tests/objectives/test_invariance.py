@@ -365,13 +365,3 @@ def test_an_error_on_one_rank_is_raised_on_all_ranks(name: str, pair: Found) -> 
 
 def test_given_advantages_work_if_a_rank_has_no_table(pair: Found) -> None:
     assert [found["brought"] for found in pair] == [int(awkward_batch(1).decided.sum())] * 2
-
-
-@pytest.mark.parametrize("by", ["group", "position"])
-def test_ranks_can_be_threads_of_one_process(by: str) -> None:
-    """A lock that is held during `comm.sum` would make the ranks wait for each other."""
-    batch = awkward_batch(3)
-    objective = Objective(keep=f"entropy > entropy.mean(by='{by}')")
-    tables = batch.split(2)
-    found = on_ranks(2, lambda comm: objective.plan([tables[comm.rank]], comm=comm).weights[0])
-    assert torch.equal(torch.cat(found), objective.plan([batch]).weights[0])
