@@ -26,7 +26,7 @@ def reasons(grades: list[Graded]) -> list[str]:
     return [each.reason for each in grades]
 
 
-def forever(seconds: float = 3) -> None:
+def forever(seconds: float = 1) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass

@@ -48,21 +48,18 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
     return done.stdout
 
 
-def new_environment(folder: Path) -> Path:
-    """A virtual environment without rlobj that sees the packages of this one; its python."""
+def installed(wheel: Path, folder: Path) -> Path:
+    """The python of an environment with the wheel, which sees the packages of this one."""
     run([sys.executable, "-m", "venv", "--without-pip", folder], folder.parent)
     python = folder / "bin" / "python"
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(run([python, "-c", code], folder).strip())
     # A plain path: .pth files over there, such as that of an editable rlobj, are not followed.
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python
-
-
-def install(python: Path, *what: str | Path) -> None:
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     options = ["--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", "--quiet"]
-    run([*pip, "install", *options, *what], python.parents[1])
+    run([*pip, "install", *options, wheel], folder)
+    return python
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +69,6 @@ def built(tmp_path_factory):
     run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], folder)
     [sdist], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return sdist, wheel
-
-
-@pytest.fixture(scope="module")
-def installed(built, tmp_path_factory):
-    """The python of an environment with the wheel."""
-    python = new_environment(tmp_path_factory.mktemp("wheel") / "venv")
-    install(python, built[1])
-    return python
 
 
 def test_the_wheel_holds_the_presets_both_packages_and_the_license(built):
@@ -101,27 +90,13 @@ def test_the_sdist_holds_all_that_a_build_and_the_tests_need(built):
     assert {"docs/conf.py", "docs/index.md"} <= names
 
 
-def test_the_installed_wheel_loads_every_preset(installed, tmp_path):
-    module, folder, names = run([installed, "-c", LOAD_ALL], tmp_path).splitlines()
-    assert Path(module).is_relative_to(installed.parents[1])
+def test_the_installed_wheel_loads_every_preset_and_its_program_answers(built, tmp_path):
+    python = installed(built[1], tmp_path / "venv")
+    module, folder, names = run([python, "-c", LOAD_ALL], tmp_path).splitlines()
+    assert Path(module).is_relative_to(python.parents[1])
     assert Path(folder) == Path(module).parent / "_presets"
     assert names.split() == PRESETS
-
-
-def test_the_installed_program_answers(installed, tmp_path):
-    program = installed.with_name("rlobj")
+    program = python.with_name("rlobj")
     assert run([program, "--version"], tmp_path) == VERSION
-    listed = run([program, "presets", "list"], tmp_path)
-    assert all(name in listed for name in PRESETS)
     assert "entropy.bottom(0.8)" in run([program, "explain", "stapo"], tmp_path)
-    assert run([installed, "-m", "rlobj_cli", "--version"], tmp_path) == VERSION
-
-
-def test_an_editable_install_reads_the_presets_of_the_checkout(tmp_path):
-    python = new_environment(tmp_path / "venv")
-    install(python, "--editable", ROOT)
-    module, folder, names = run([python, "-c", LOAD_ALL], tmp_path).splitlines()
-    assert Path(module) == ROOT / "src" / "rlobj" / "__init__.py"
-    assert Path(folder) == ROOT / "presets"
-    assert names.split() == PRESETS
-    assert run([python.with_name("rlobj"), "--version"], tmp_path) == VERSION
+    assert run([python, "-m", "rlobj_cli", "--version"], tmp_path) == VERSION

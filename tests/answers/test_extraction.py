@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlobj.answers.comparison import check_equivalence
-from rlobj.answers.extraction import bare, extract_answer
+from rlobj.answers.extraction import extract_answer
 from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
 
 
@@ -31,14 +31,6 @@ def test_extraction_takes_linear_time(piece):
     extract_answer(text)
     extract_answer(f"The answer is {text} 5")
     assert time.process_time() - started < 3
-
-
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [(" $5$. ", "5"), (r"\(x\)", "x"), (r"\[x\]", "x"), ("$1$ or $2$", "$1$ or $2$"), ("$", "$")],
-)
-def test_bare_removes_one_pair_of_delimiters(text, inside):
-    assert bare(text) == inside
 
 
 @pytest.mark.parametrize(
@@ -81,14 +73,9 @@ def test_other_forms_of_integers_are_left_to_the_parser(answer):
         "1 or " * MAX_LENGTH + "1",
         r"\binom{10000000}{5000000}",
         r"\frac{2^{10^9}}{2^{10^9}-1}",
-        "1^{999999999}",
-        "(" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1),
         "(" * (MAX_DEPTH + 1) + "5" + ")" * (MAX_DEPTH + 1),
-        "(3!)!",
-        "1+" * MAX_LENGTH + "1",
         r"\frac{1}{2",
         "1" + "{" * 20 + "}" * 19,
-        "ab ! ?" * 200,
     ],
 )
 def test_an_answer_beyond_a_limit_is_wrong_and_the_reason_says_which(bomb):
@@ -96,21 +83,6 @@ def test_an_answer_beyond_a_limit_is_wrong_and_the_reason_says_which(bomb):
     assert verdict is not None
     assert verdict[0] is False
     assert verdict[1].startswith("too large: ")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        r"\Re(12)",
-        r"52_8 + 1",
-        r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}",
-        r"1 + 2 + \cdots + 9",
-    ],
-)
-def test_mathematics_that_cannot_be_read_is_wrong(answer):
-    correct, reason = check_equivalence(answer, "5")
-    assert correct is False
-    assert reason.startswith("not readable: ")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +99,13 @@ def test_mathematics_that_cannot_be_read_is_wrong(answer):
         "__import__('os')",
         "`5`; rm",
         r"\loop\iftrue\repeat",
+        r"\Re(12)",
+        r"52_8 + 1",
+        r"\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}",
+        r"1 + 2 + \cdots + 9",
     ],
 )
-def test_prose_and_garbage_are_no_answers(answer):
+def test_prose_garbage_and_mathematics_that_cannot_be_read_are_wrong(answer):
     correct, reason = check_equivalence(answer, "5")
     assert correct is False
     assert reason.startswith(("not an answer", "not readable: "))

@@ -1,11 +1,9 @@
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,12 +31,6 @@ def hard(n):
 
 def decided(verdict):
     return verdict.correct, verdict.reason
-
-
-@pytest.fixture(scope="module")
-def hasty():
-    with MathVerifier(deadline=DEADLINE) as shared:
-        yield shared
 
 
 def alive(process_id):
@@ -76,17 +68,6 @@ def test_reason_names_what_decided(verifier):
     assert (verdict.answer, verdict.reason) == (r"3\cdot 4", "exact")
     assert verifier.verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}").reason == "numeric"
     assert decided(verifier.verify(r"\boxed{\int_0^1 2x \, dx}", "1")) == (True, "math-verify")
-
-
-@pytest.mark.slow
-def test_slow_answer_is_wrong_at_the_deadline_and_the_next_answer_is_right():
-    with MathVerifier(deadline=DEADLINE) as verifier:
-        started = time.perf_counter()
-        verdict = verifier.verify(SLOW, "5")
-        assert decided(verdict) == (False, "timeout")
-        assert time.perf_counter() - started < 2 + 20  # the start of the process comes on top
-        assert verifier.verify(*hard(1)).correct is True
-        assert not verifier.undecided
 
 
 @pytest.mark.slow
@@ -174,8 +155,7 @@ def test_an_internal_error_before_the_worker_is_not_the_end(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "slow"), [(2, 3), (1, 2)])
-def test_a_verdict_does_not_depend_on_slow_questions_in_flight(workers, slow):
+def test_a_verdict_does_not_depend_on_slow_questions_in_flight():
     pairs = [
         (r"\boxed{\sum_{k=1}^{3} k}", "6"),
         (r"\boxed{\int_0^1 2x\,dx}", "1"),
@@ -183,17 +163,14 @@ def test_a_verdict_does_not_depend_on_slow_questions_in_flight(workers, slow):
         (r"\boxed{\lim_{x \to 0} \frac{\sin x}{x}}", "1"),
         hard(1),
     ]
-    with MathVerifier(deadline=DEADLINE, workers=workers) as verifier:
+    with MathVerifier(deadline=DEADLINE, workers=2) as verifier:
         alone = [decided(verifier.verify(*pair)) for pair in pairs]
     assert [correct for correct, _ in alone] == [True, True, False, True, True]
-    with (
-        MathVerifier(deadline=DEADLINE, workers=workers) as verifier,
-        ThreadPoolExecutor(8) as threads,
-    ):
-        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS[:slow]]
+    with MathVerifier(deadline=DEADLINE, workers=2) as verifier, ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS[:3]]
         time.sleep(0.5)
         assert list(map(decided, verifier.verify_many(pairs))) == alone
-        assert [future.result().reason for future in asked] == ["timeout"] * slow
+        assert [future.result().reason for future in asked] == ["timeout"] * 3
         assert not verifier.undecided
 
 
@@ -264,33 +241,6 @@ def test_equal_slow_answers_take_one_deadline_in_a_batch_in_threads_and_later() 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "9^9^9^9",
-        "1000000000!",
-        "((9!)!)!",
-        r"\binom{4999}{2500}!",
-        r"\prod_{n=1}^{99999} n",
-        r"\frac{1}{" * 12 + "1+1" + "}" * 12,
-        r"\Gamma(100000000)",
-        "e^{e^{e^{e^{e}}}}",
-        "+".join(f"x_{{{n}}}" for n in range(60)),
-        r"\int_0^{\infty} \frac{\sin(x^x)}{x^{x^x}} dx",
-    ],
-)
-def test_expensive_answers_return_in_time_and_are_not_right(hasty, answer):
-    verdict = hasty.verify(f"\\boxed{{{answer}}}", "5")
-    assert verdict.correct is False
-    assert verdict.seconds < 2 + 20  # the start of a process comes on top
-
-
-def test_workers_are_usable_after_expensive_answers(hasty):
-    for n in range(3):
-        assert hasty.verify(f"\\boxed{{{n}+1}}", str(n + 1)).correct is True
-
-
-@pytest.mark.slow
 def test_an_answer_that_needs_too_much_memory_is_wrong():
     with MathVerifier(deadline=30.0, memory_gib=0.2) as verifier:
         assert verifier.verify(*hard(1)).correct is True
@@ -323,36 +273,19 @@ def test_worker_killed_while_idle_is_replaced_before_the_next_answer():
         assert not verifier.undecided
 
 
-def test_threads_share_the_workers():
+def test_threads_share_the_workers_also_while_they_are_replaced():
     pairs = [(hard(n)[0], hard(n + n % 2)[1]) for n in range(40)]
-    with MathVerifier(workers=2) as verifier, ThreadPoolExecutor(8) as threads:
+    with (
+        MathVerifier(workers=2, recycle_after=15) as verifier,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        before = verifier.process_ids
         verdicts = list(threads.map(lambda pair: verifier.verify(*pair), pairs))
         together = verifier.verify_many(pairs)
+        assert verifier.process_ids != before
     expected = [n % 2 == 0 for n in range(40)]
     assert [verdict.correct for verdict in verdicts] == expected
     assert [verdict.correct for verdict in together] == expected
-
-
-@pytest.mark.slow
-def test_workers_run_in_parallel():
-    with MathVerifier(deadline=DEADLINE, workers=3) as verifier, ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(verifier.verify_many, [(SLOW, str(n)) for n in range(3)])
-        wait_until(lambda: len(verifier._idle) == 1)  # two are at work, and one stays free
-        assert not asked.done()
-        assert verifier.verify(*hard(1)).correct is True
-        assert [verdict.reason for verdict in asked.result()] == ["timeout"] * 3
-
-
-def test_repeated_pair_is_taken_from_the_cache(monkeypatch):
-    asked = []
-    ask = WorkerProcess.ask
-    monkeypatch.setattr(WorkerProcess, "ask", lambda *given: asked.append(given[1:]) or ask(*given))
-    with MathVerifier() as verifier:
-        first = verifier.verify(r"One: \boxed{\sqrt{2}}", r"\sqrt{3}")
-        second = verifier.verify(r"Two: \boxed{\sqrt{2}}", r"\sqrt{3}")
-        verifier.verify(r"\boxed{\sqrt{2}}", r"\sqrt{5}")
-    assert first.correct is second.correct is False
-    assert asked == [(r"\sqrt{3}", r"\sqrt{2}"), (r"\sqrt{5}", r"\sqrt{2}")]
 
 
 @pytest.mark.slow
@@ -377,29 +310,6 @@ def test_many_slow_answers_at_once_return_and_quick_ones_do_not_wait_behind_them
         # One after the other; starting processes comes on top.
         assert max(verdict.seconds for verdict in verdicts) < (len(bombs) + len(quick)) * (1 + 4)
         assert not verifier.undecided
-
-
-def test_worker_is_replaced_after_recycle_after_answers():
-    with MathVerifier(recycle_after=2) as verifier:
-        before = verifier.process_ids
-        for n in range(3):
-            assert verifier.verify(*hard(n)).correct is True
-        assert verifier.process_ids != before
-
-
-@pytest.mark.slow
-def test_workers_decide_many_answers():
-    verifier = MathVerifier(deadline=DEADLINE, workers=2, recycle_after=50)
-    with verifier, ThreadPoolExecutor(8) as threads:
-        right = [hard(n) for n in range(150)]
-        wrong = [(hard(n)[0], hard(n + 1)[1]) for n in range(148)]
-        bombs = [(SLOW, str(n)) for n in range(2)]
-        rows = [*right, *wrong, *bombs]
-        random.Random(0).shuffle(rows)
-        verdicts = list(threads.map(lambda row: verifier.verify(*row), rows))
-        assert Counter(verdict.correct for verdict in verdicts) == {True: 150, False: 150}
-        assert len(set(verifier.process_ids)) == 2
-        assert all(map(alive, verifier.process_ids))
 
 
 def test_compare_takes_extracted_answers(verifier):
@@ -456,25 +366,16 @@ def test_a_script_without_a_main_guard_loads_sympy_in_the_worker_only(tmp_path):
         "with MathVerifier() as verifier:\n"
         "    print(verifier.verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}').correct)\n"
         "    maps = open(f'/proc/{verifier.process_ids[0]}/maps').read()\n"
-        "print('torch' in maps, 'sympy' in sys.modules, 'math_verify' in sys.modules)\n"
+        "print('/torch/' in maps, '/pydantic_core/' in maps)\n"
+        "print('sympy' in sys.modules, 'math_verify' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.stdout == "True\nFalse False False\n", done.stderr
+    assert done.stdout == "True\nFalse False\nFalse False\n", done.stderr
 
 
 def test_invalid_settings_are_refused():
     with pytest.raises(ConfigError, match="deadline=0"):
         MathVerifier(deadline=0)
-
-
-def test_alarm_of_the_caller_is_unchanged(verifier):
-    before = signal.getitimer(signal.ITIMER_REAL)
-    signal.setitimer(signal.ITIMER_REAL, 300)
-    try:
-        verifier.verify(r"\boxed{7-4}", "3")
-        assert signal.getitimer(signal.ITIMER_REAL)[0] > 200
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *before)
 
 
 def test_verify_needs_neither_setup_nor_torch():

@@ -1,7 +1,7 @@
 """The verifier against cases written without looking at it: what is right, wrong, or a bomb.
 
 The rows in `verifier_cases` were judged by hand from the documented rule alone. A row marked as
-policy is one where two fair judges may differ; it is reported and never counted.
+policy is one where two fair judges may differ; it must be decided, either way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import random
 import re
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -28,8 +27,6 @@ NAMES = [
     "hmmt25",
 ]
 FAMILIES = sorted(path.stem for path in CASES.glob("*.jsonl"))
-ALLOWED: dict[str, tuple[int, int]] = {}
-"""Family -> false positives and false negatives that are not mended yet; none in other families."""
 needs_benchmarks = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason=f"no folder {BENCHMARKS}")
 
 
@@ -63,48 +60,26 @@ def by_kind(failures: list[tuple[Case, object]]) -> str:
     return "\n".join(f"[{kind}]\n" + "\n".join(rows) for kind, rows in sorted(grouped.items()))
 
 
-def test_the_suite_is_broad_balanced_and_does_not_contradict_itself():
-    rows = [case for family in FAMILIES for case in cases(family)]
-    assert len(rows) >= 900
-    assert len({case.kind for case in rows}) >= 75
-    share = sum(case.correct for case in rows) / len(rows)
-    assert 0.3 < share < 0.7
-    labels = {(case.response, case.gold, case.correct) for case in rows}
-    assert len(labels) == len({(response, gold) for response, gold, _ in labels})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_wrong_answer_passes_and_right_ones_do(family, verifier):
-    rows = [case for case in cases(family) if not case.policy]
+    rows = cases(family)
     verdicts = verifier.verify_many([(case.response, case.gold) for case in rows])
     judged = list(zip(rows, verdicts, strict=True))
-    passed = [(case, v) for case, v in judged if v.correct is True and not case.correct]
-    missed = [(case, v) for case, v in judged if v.correct is not True and case.correct]
+    agreed = [(case, v) for case, v in judged if not case.policy]
+    passed = [(case, v) for case, v in agreed if v.correct is True and not case.correct]
+    missed = [(case, v) for case, v in agreed if v.correct is not True and case.correct]
     undecided = [(case, v) for case, v in judged if v.correct is None]
-    false_positives, false_negatives = ALLOWED.get(family, (0, 0))
-    assert len(passed) <= false_positives, f"{len(passed)} wrong answers pass\n{by_kind(passed)}"
-    assert len(missed) <= false_negatives, f"{len(missed)} right answers fail\n{by_kind(missed)}"
+    assert not passed, f"{len(passed)} wrong answers pass\n{by_kind(passed)}"
+    assert not missed, f"{len(missed)} right answers fail\n{by_kind(missed)}"
     assert not undecided, f"{len(undecided)} answers stay undecided\n{by_kind(undecided)}"
-
-
-@pytest.mark.slow
-def test_policy_rows_are_decided_and_reported(verifier, record_property):
-    rows = [case for family in FAMILIES for case in cases(family) if case.policy]
-    verdicts = verifier.verify_many([(case.response, case.gold) for case in rows])
-    judged = list(zip(rows, verdicts, strict=True))
-    differ = [(case, v) for case, v in judged if (v.correct is True) != case.correct]
-    record_property("policy rows judged otherwise", f"{len(differ)} of {len(rows)}")
-    print(f"{len(differ)} of {len(rows)} policy rows judged otherwise\n{by_kind(differ)}")
-    undecided = [(case, v) for case, v in judged if v.correct is None]
-    assert not undecided, by_kind(undecided)
 
 
 @pytest.mark.slow
 def test_each_bomb_returns_within_the_deadline():
     deadline, slack = 2.0, 2.0
     late, passed = [], []
-    with MathVerifier(deadline=deadline, workers=1) as verifier:
+    with MathVerifier(deadline=deadline) as verifier:
         for bomb in bombs():
             started = time.monotonic()
             verdict = verifier.verify(bomb.response, bomb.gold)
@@ -113,27 +88,9 @@ def test_each_bomb_returns_within_the_deadline():
                 late.append((round(seconds, 1), bomb.kind, bomb.response[:60], verdict.reason))
             if verdict.correct is True:
                 passed.append((bomb.kind, bomb.response[:60], bomb.gold[:60], verdict.reason))
+        assert verifier.verify(r"\boxed{\sqrt{12}}", r"2\sqrt{3}").correct is True
     assert not late, "\n".join(map(str, late))
     assert not passed, "\n".join(map(str, passed))
-
-
-@pytest.mark.slow
-def test_bombs_from_many_threads_leave_the_pool_as_it_was():
-    deadline, slack, threads, workers = 2.0, 2.0, 32, 2
-    hostile = bombs()
-    with MathVerifier(deadline=deadline, workers=workers) as verifier:
-        assert verifier.verify(r"\boxed{204}", "204").correct is True
-        processes = len(verifier.process_ids)
-        started = time.monotonic()
-        with ThreadPoolExecutor(threads) as pool:
-            verdicts = list(pool.map(lambda b: verifier.verify(b.response, b.gold), hostile))
-        elapsed = time.monotonic() - started
-        assert not any(verdict.correct for verdict in verdicts)
-        # Workers take turns: the whole is bounded even if every bomb costs a restart.
-        assert elapsed < len(hostile) * (2 * deadline + slack) / workers
-        assert verifier.verify(r"\boxed{\sqrt{12}}", r"2\sqrt{3}").correct is True
-        assert verifier.verify(r"\boxed{\sqrt{12}}", r"3\sqrt{2}").correct is False
-        assert len(verifier.process_ids) == processes
 
 
 @pytest.mark.slow

@@ -15,5 +15,5 @@ def test_the_version_is_that_of_the_source_files(tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(copy, changed)
     assert verifier_version(changed) != verifier_version()
-    (changed / "units.py").rename(changed / "other_units.py")
+    (changed / "words.py").rename(changed / "other_words.py")
     assert verifier_version(changed) != verifier_version(copy)  # cached before the change

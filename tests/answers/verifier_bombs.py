@@ -29,19 +29,14 @@ _GOLDS = ("5", r"\frac{\sqrt{3}}{3}", "x^3+3x-6", "(3,4]", r"\{1\pm\sqrt{5},-2\}
 def _huge_numbers() -> Iterator[str]:
     yield "9^{9^{9^{9}}}"
     yield "9^9^9^9"
-    yield "10^{10^{100}}"
-    yield "2^{2^{2^{2^{2^{2^{2}}}}}}"
     yield "e^{e^{e^{e^{e}}}}"
-    yield "2^{10^9}-1"
     yield r"\frac{2^{10^9}}{2^{10^9}-1}"
     yield r"1.5\times 10^{999999999}"
-    yield "1e999999999999"
     yield "1e" + "9" * 60
     yield r"10^{-10^{10}}"
     yield "1000000000!"
     yield "((9!)!)!"
     yield "9!!!!!!!!!!"
-    yield r"\frac{(10^8)!}{(10^8-1)!}"
     yield r"\binom{10000000}{5000000}"
     yield r"\Gamma(100000000)"
     yield r"\prod_{k=1}^{10000000} k"
@@ -56,28 +51,18 @@ def _huge_numbers() -> Iterator[str]:
     yield r"\lfloor 10^{10^9} \pi \rfloor"
     yield r"F_{10^{18}}"
     yield "9" * 100_000
-    yield "0." + "3" * 100_000
     yield r"0.\overline{" + "142857" * 3000 + "}"
-    yield "1" * 20_000 + "_{2}"
     yield "1" * 400 + "_{99999999999}"
-    yield "1/" * 20_000 + "5"
 
 
 def _algebra() -> Iterator[str]:
     yield "(x+y+z+w+1)^{200}"
     yield r"\frac{x^{5000}-1}{x-1}"
     yield r"\frac{(x+1)^{300}-(x-1)^{300}}{x}-(y+z+1)^{200}"
-    yield "+".join(f"x_{{{i}}}" for i in range(5000))
-    yield "1+" * 5000 + "x"
-    yield r"\cdot".join(f"(x+{i})" for i in range(400))
-    yield r"\sin(" * 300 + "x" + ")" * 300
-    yield "^{x".join(["x"] * 400) + "}" * 399
     yield r"\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx"
     yield r"\lim_{n\to\infty} \sum_{k=1}^{n} \frac{\sin(k^2)}{k^{1+1/k}}"
     rows = [" & ".join(f"a_{{{i}{j}}}" for j in range(12)) for i in range(12)]
     yield r"\begin{vmatrix}" + r" \\ ".join(rows) + r"\end{vmatrix}"
-    rows = [" & ".join(f"{i}^{{{j}}}" for j in range(60)) for i in range(60)]
-    yield r"\begin{pmatrix}" + r" \\ ".join(rows) + r"\end{pmatrix}^{100}"
     yield r"\sqrt{" * 300 + "2" + "+1}" * 300
     yield r"\frac{1}{1+" * 400 + "x" + "}" * 400
 
@@ -85,43 +70,23 @@ def _algebra() -> Iterator[str]:
 def _nesting() -> Iterator[str]:
     yield "(" * 2000 + "5" + ")" * 2000
     yield "{" * 20_000 + "5" + "}" * 20_000
-    yield r"\left(" * 1000 + "5" + r"\right)" * 1000
-    yield "|" * 1001 + "5" + "|" * 1001
     yield "-" * 5000 + "6"
     yield r"\text{" * 5000 + "5" + "}" * 5000
-    yield "[" * 3000 + "5" + "]" * 3000
-    yield "(1," * 5000 + "5" + ")" * 5000
-    yield r"\{" * 3000 + r"\}" * 3000
     yield r"\begin{pmatrix}" * 500 + "5" + r"\end{pmatrix}" * 500
-    yield "5" + "!" * 3000
-    yield r"\frac" * 10_000
-    yield "^" * 10_000
-    yield "5" + "_" * 10_000
-    yield r"\sqrt" * 10_000 + "5"
 
 
 def _lists() -> Iterator[str]:
     yield ",".join(str(i) for i in range(50_000))
-    yield r"\{" + ",".join(str(i * i) for i in range(3000)) + r"\}"
     yield "1" + r"\pm 1" * 60
     yield "(" + ",".join([r"\pm 1"] * 40) + ")"
-    yield ",".join([rf"\pm {i}" for i in range(200)])
-    yield ",".join(rf"\sqrt{{{i}}}+\sqrt{{{i + 1}}}" for i in range(300))
     yield r"\cup".join(f"({i},{i + 1})" for i in range(3000))
-    yield "<".join(["1", *["x"] * 3000, "2"])
-    yield "=".join(["x"] * 10_000)
     yield "=".join(["5"] * 5000 + ["6"])
-    yield "1," * 50_000
-    yield "5;" * 20_000 + "6"
     yield r" \text{ or } ".join(str(i) for i in range(5000))
-    yield ",".join(f"({i},{i})" for i in range(5000))
 
 
 def _characters() -> Iterator[str]:
     yield "a " * 50_000
     yield "$" + "a " * 50_000 + "$"
-    yield "x" * 100_000
-    yield "²" * 50_000
     yield "½" * 20_000
     yield "\u200b" * 100_000 + "6"
     yield "\n" * 100_000 + "6"
@@ -129,12 +94,8 @@ def _characters() -> Iterator[str]:
     yield r"\%" * 20_000
     yield r"\," * 30_000 + "6"
     yield "٣" * 20_000
-    yield r"\alpha" * 10_000
-    yield "not " * 20_000 + "5"
     yield "1,000" * 10_000
     yield "6" + " cm" * 20_000
-    yield "6" + r"\text{ cm}" * 10_000
-    yield "𝟗" * 30_000
     yield "$" * 50_001
     yield "\\" * 50_001
     yield r"\boxed{5" * 500 + "}" * 499

@@ -30,10 +30,15 @@ def test_links_inside_of_a_folder_stay(tmp_path: Path) -> None:
     refuse_links(tmp_path / "named")
 
 
-def test_a_lock_leaves_the_content_of_its_file(tmp_path: Path) -> None:
+def test_one_process_has_a_lock_which_leaves_the_content_of_its_file(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("kept")
+    assert not is_locked(tmp_path)
     with lock_folder(tmp_path, "training in"):
         assert (tmp_path / ".lock").read_text() == "kept"
+        assert is_locked(tmp_path)
+        with pytest.raises(ConfigError), lock_folder(tmp_path, "training in"):
+            pass
+    assert not is_locked(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder", "a large file"])

@@ -64,8 +64,3 @@ def test_the_command_of_a_finding_names_the_run_and_the_step(tmp_path: Path) -> 
     [told] = json.loads(output(str(run), "--json"))["runs"]
     [cure] = [each["cure"] for each in told["findings"] if each["name"] == "gradient-spike"]
     assert cure.startswith(f"rlobj inspect {run} --step 30 shows the tokens")
-
-
-def test_what_is_no_run_is_wrong_input(tmp_path: Path) -> None:
-    assert "no finished step yet" in output(str(write_run(tmp_path / "run", 0)), code=2)
-    assert "is not a run" in output(str(tmp_path), code=2)

@@ -75,18 +75,13 @@ def test_a_run_that_does_not_fit_shows_what_to_type(eight: Path) -> None:
     output(*words, *lora.strip().rpartition(": ")[0].split(), code=0)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_bad_input_is_one_sentence(eight: Path) -> None:
+    for words, message in (
         (("--gpus", "many"), "expected the number of GPUs"),
         ((), "this machine has no GPU: name the GPUs, such as --gpus 8x80"),
         (("--gpus", "80", "--utilization", "2"), "--utilization is a share"),
-        (("--gpus", "80", "--set", "training.stepz=3"), "Did you mean 'steps'?"),
-    ],
-)
-def test_bad_input_is_one_sentence(eight: Path, words: tuple[str, ...], message: str) -> None:
-    text = " ".join(output("--model", eight, *words, code=2).split())
-    assert message in text
+    ):
+        assert message in " ".join(output("--model", eight, *words, code=2).split())
 
 
 def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

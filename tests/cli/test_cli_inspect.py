@@ -62,25 +62,8 @@ def test_estimates_are_marked_and_have_a_standard_error(tmp_path: Path) -> None:
     assert "≈ 2 ± 1" in text
     assert "≈ estimated from a sample" in text
     assert "one standard error" not in output(str(scratchpad(tmp_path / "whole")))
-
-
-def test_a_run_in_which_nothing_was_touched_says_so(tmp_path: Path) -> None:
-    write_records(tmp_path, [{}])
-    assert "touched tokens: 0 of ≈ 1 tokens" in output(str(tmp_path))
-    assert "--where RULE" in output(str(tmp_path))
-
-
-def test_a_run_without_a_readable_record_is_refused_in_words(tmp_path: Path) -> None:
-    file = write_records(tmp_path / "run", [dropped()])
-    assert "is not a run" in output(str(tmp_path / "nowhere"), code=2)
-    assert "no record of step 9; it has steps 1 to 1" in output(
-        str(file.parents[1]), "--step", "9", code=2
-    )
-    file.write_bytes(file.read_bytes()[:-9])
-    assert "is not a whole Parquet file" in output(str(file.parents[1]), code=2)
-    file.unlink()
-    assert "records is empty" in " ".join(output(str(file.parents[1]), code=2).split())
-    assert "is not a run: it has no config.resolved.yaml" in output(str(tmp_path), code=2)
+    write_records(tmp_path / "untouched", [{}])
+    assert "touched tokens: 0 of ≈ 1 tokens" in output(str(tmp_path / "untouched"))
 
 
 def test_json_is_the_whole_result(tmp_path: Path) -> None:
@@ -108,7 +91,7 @@ def test_hostile_text_is_shown_and_never_interpreted(tmp_path: Path, terminal: b
     assert len(text.splitlines()) < 40
 
 
-@pytest.mark.parametrize("width", [1, 2, 7, 20, 60])
+@pytest.mark.parametrize("width", [1, 20, 60])
 def test_a_context_fits_its_width_also_with_wide_characters(width: int) -> None:
     rows = [
         {"before": "日本" * 30, "text": "語" * 9, "after": "😀" * 30, "effect": "dropped"},
@@ -129,14 +112,8 @@ def test_html_writes_a_page_and_says_where_it_is_and_its_size(tmp_path: Path) ->
     assert (tmp_path / "page.html").is_file()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--html", "--where", "prob < 1"], "--html takes no --where"),
-        (["--html", "--json"], "--html takes no --json"),
-        (["--out", "page.html"], "add --html"),
-    ],
-)
-def test_words_that_a_page_has_no_use_for_are_refused(tmp_path, words, message):
-    run = scratchpad(tmp_path / "run")
-    assert message in " ".join(output(str(run), *words, columns=200, code=2).split())
+def test_words_that_a_page_has_no_use_for_are_refused(tmp_path: Path) -> None:
+    run = str(scratchpad(tmp_path / "run"))
+    refused = output(run, "--html", "--where", "prob < 1", columns=200, code=2)
+    assert "--html takes no --where" in refused
+    assert "add --html" in output(run, "--out", "page.html", columns=200, code=2)

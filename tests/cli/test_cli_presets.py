@@ -34,28 +34,12 @@ def test_show_without_a_terminal_prints_a_valid_preset_file(name: str, tmp_path:
     assert "# loss = " in text
 
 
-def test_show_of_a_configuration_file_prints_the_formula_of_its_preset(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("preset: stapo\n")
-    assert "# loss = − (1/Z) Σ m · S(r, A)" in output("presets", "show", str(file))
-
-
 def test_diff_shows_only_settings_that_differ() -> None:
     text = output("presets", "diff", "dapo", "stapo")
     assert "objective.drop" in text
     assert "sampling.group_size" in text
     assert "objective.divisor" not in text
     assert "training.learning_rate" not in text
-
-
-def test_diff_shows_the_whole_name_of_a_setting_in_80_columns() -> None:
-    text = output("presets", "diff", "dppo", "prime-rl")
-    for name in ("objective.surrogate.max_log_ratio", "sampling.prompts_per_step"):
-        assert name in text
-
-
-def test_diff_says_if_settings_are_equal() -> None:
-    assert "same settings" in output("presets", "diff", "stapo", "stapo")
 
 
 def test_check_reports_all_errors_of_a_file(tmp_path: Path) -> None:
@@ -83,22 +67,15 @@ def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> 
     assert "is valid" in output("presets", "check", str(file))
 
 
-def test_check_accepts_every_preset() -> None:
-    for name in preset_names():
-        output("presets", "check", name)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         "preset: stapo\ntraining: {steps: 7}",
         "base: stapo\ntraining: {steps: 7}",
-        "preset: stapo\nmodel: {name: some/model}\ntraining: {steps: 7}",
-        "preset: stapo\ndata: {source: mine.jsonl}\ntraining: {steps: 7}",
         "preset: stapo\nmodel: {name: some/model}\ndata: {source: mine.jsonl}\n"
         "training: {steps: 7}",
     ],
-    ids=["preset", "base", "model", "data", "model-and-data"],
+    ids=["preset", "base", "model-and-data"],
 )
 def test_check_and_diff_accept_a_configuration_file(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -119,43 +96,21 @@ def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> Non
     assert "same settings" in output("presets", "diff", str(file), str(file))
 
 
-def test_check_names_settings_that_cannot_act(tmp_path: Path) -> None:
-    file = tmp_path / "good.yaml"
-    file.write_text("preset: stapo\ntraining: {updates_per_step: 1}\n")
-    assert "no effect: the bounds of {kind: clip" in output("presets", "check", str(file))
-
-
-def test_error_for_an_unknown_preset_gives_the_nearest_name() -> None:
-    for words in (("presets", "show"), ("explain",), ("train", "--preset")):
-        assert "Did you mean 'stapo'?" in output(*words, "stpo", code=2)
-
-
 def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     text = " ".join(output("explain", "stapo").split())
     assert "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)" in text
     assert "ceil(0.8·n)" in text
     assert "no effect" not in text
+    assert "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token, max_log_ratio=20.0): S =" in text
     text = " ".join(output("explain", "stapo", "--updates", "1").split())
     assert "no effect: the bounds of {kind: clip, high: 0.28, dual: 10.0}" in text
-
-
-def test_explain_shows_settings_at_their_defaults() -> None:
-    text = " ".join(output("explain", "stapo").split())
-    assert (
-        "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token, max_log_ratio=20.0): S = min(r·A,"
-        in text
-    )
-    assert "W Gate(target=0.3, on=1.1, off=1.0)" in " ".join(output("explain", "stare").split())
 
 
 @pytest.mark.parametrize(
     ("words", "counted"),
     [
         (["ar-lopti"], "4 optimizer updates per rollout: 2 phases of 2"),
-        (["ar-lopti", "--updates", "1"], "2 optimizer updates per rollout: 2 phases of 1"),
-        (["ar"], "2 optimizer updates per rollout\n"),
         (["archer"], "6 optimizer updates per rollout\n"),
-        (["archer", "--updates", "1"], "1 optimizer update per rollout\n"),
         (["stapo", "--updates", "1"], "1 optimizer update per rollout\n"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

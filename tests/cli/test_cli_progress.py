@@ -53,11 +53,6 @@ def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
             screen.stepped(step, metrics)
 
 
-def test_screen_is_live_only_on_a_terminal() -> None:
-    assert isinstance(open_screen(console(80, terminal=True), 5, 0, []), LiveScreen)
-    assert isinstance(open_screen(console(80, terminal=False), 5, 0, []), PlainScreen)
-
-
 def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> None:
     out = console(80, terminal=False)
     train(PlainScreen(out, 200, 0, []), 200)
@@ -110,12 +105,6 @@ def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: b
     shown = "turns 1.95 1.95" if terminal else "turns 1.95 with a call 0.952 entropy"
     assert shown in text.replace("▁", "")
     assert "with a call 0.952" in text
-
-
-def test_a_run_without_calls_shows_turns_alone() -> None:
-    screen = open_screen(console(80, terminal=False), 2, 0, [])
-    screen.add({"step": 1, "reward/mean": 0.25, "turns/mean": 1.953, "tools/used_share": 0.0})
-    assert [name for name, *_ in screen.measures][2:4] == ["turns", "entropy, nats"]
 
 
 def test_screen_of_a_resumed_run_starts_with_its_history() -> None:

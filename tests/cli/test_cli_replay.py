@@ -25,14 +25,8 @@ def run(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 output = functools.partial(printed, "replay")
 
 
-def test_without_objectives_the_recorded_one_is_checked(run: Path) -> None:
-    text = output(run)
-    assert "full tables of 2 steps (1 to 2)" in text
-    assert "gives all recorded weights again, to the bit" in text
-    assert "recorded" in text
-
-
 def test_objectives_rules_and_pairs_have_tables_of_80_columns(run: Path) -> None:
+    assert "gives all recorded weights again, to the bit" in output(run)
     text = output(run, "--preset", "grpo, stapo", "--rule", "prob < 0.1")
     assert max(map(len, text.splitlines()[1:])) <= 80
     for part in ("grpo", "stapo", "prob < 0.1", "tokens", "size", "overlap", "dropped"):
@@ -92,10 +86,7 @@ def test_json_has_everything(run: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--preset", "stapp"], "Did you mean 'stapo'"),
         (["--rule", "prob < TAU"], "--sweep TAU=1e-4..1e-2"),
-        (["--figure", "a.svg"], "a figure shows a sweep"),
-        (["--sweep", "TAU=1..2"], "no rule reads 'TAU'"),
         (["--step", "9"], "has no step 9; it has 1, 2"),
         (["--sweep", "A=1..2", "--sweep", "B=1..2"], "--sweep was given twice"),
     ],

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import typer
 from report_runs import HOSTILE, evaluation, write_run
 from typer.testing import CliRunner
 
-from rlobj.base.errors import ConfigError
 from rlobj_cli.report import report
 
 
@@ -54,9 +52,3 @@ def test_hostile_names_reach_no_terminal(tmp_path: Path) -> None:
     assert "[red]" in output
     assert not {each for each in output if ord(each) < 32} - {"\n"}
     assert "\u202e" not in output
-
-
-@pytest.mark.parametrize("name", ["none", "folder"])
-def test_a_folder_without_a_run_is_an_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / "folder").mkdir()
-    assert isinstance(invoke(str(tmp_path / name)).exception, ConfigError)

@@ -23,7 +23,6 @@ from tiny import save_tiny_policy
 from rlobj.config.run_config import RunConfig, compose
 from rlobj.config.run_folder import RunFolder, newest_checkpoint, read_run_config
 from rlobj.training.choosing import choose_settings, settled
-from rlobj_cli.screen.training import annotated_yaml
 
 output = functools.partial(printed, "train")
 
@@ -42,7 +41,8 @@ def test_dry_run_prints_the_configuration_and_writes_nothing(tmp_path, monkeypat
 
 
 def test_dry_run_shows_the_origin_of_each_setting() -> None:
-    lines = output("--preset", "dapo", "--seed", "7", "--dry-run").splitlines()
+    words = ("--preset", "dapo", "--set", "training.learning_rate=0.01", "--seed", "7")
+    lines = output(*words, "--dry-run").splitlines()
     found = dict(line.strip().split("  # ") for line in lines if "  # " in line)
     found = {key.strip(): origin for key, origin in found.items()}
     assert found["high: 0.28"] == "preset dapo"
@@ -51,15 +51,8 @@ def test_dry_run_shows_the_origin_of_each_setting() -> None:
     assert found["seed: 7"] == "--seed"
     assert "sampling.max_tokens: 20480 → 40" in "\n".join(lines)
     assert not any("overlong" in line and "# preset" in line for line in lines)
-
-
-def test_the_header_shows_the_settings_that_the_run_uses() -> None:
-    text = output(
-        *("--preset", "stapo", "--set", "training.learning_rate=0.01", "--seed", "7", "--dry-run")
-    )
-    header = " ".join(text.partition("# layers")[0].split())
+    header = " ".join("\n".join(lines).partition("# layers")[0].split())
     assert "training.learning_rate: 1.0e-06 →" not in header
-    assert "sampling.max_tokens: 15360 → 40" in header
     for given in ("training.learning_rate: 0.01 (--set)", "seed: 7 (--seed)"):
         assert given in header.partition(" yours ")[2]
 
@@ -77,20 +70,11 @@ def test_the_header_shows_what_the_files_and_options_of_the_user_set(tmp_path: P
     assert "training.stop_on: [collapse] (--stop-on)" in shown
     assert "seed: 3 (/" in shown
     assert "group_size" not in shown
-    own = output(*files[:2], "--model", str(tmp_path), "--data", "addition", "--dry-run", code=2)
-    assert "without config.json" in " ".join(own.split())
     save_tiny_policy(tmp_path / "policy")
     own = output(*files[:2], "--model", str(tmp_path / "policy"), "--data", "addition", "--dry-run")
     shown = " ".join(own.partition("# layers")[0].split()).partition(" yours ")[2]
     assert "training.steps: 7 (mine.yaml)" in shown
     assert "sampling.max_tokens: 9 (mine.yaml)" in shown
-
-
-def test_a_task_is_short_for_the_source_of_the_data() -> None:
-    for words in (("--task", "addition"), ("--data", "addition")):
-        lines = output("--preset", "grpo", *words, "--dry-run").splitlines()
-        [found] = [line.split("  # ") for line in lines if line.strip().startswith("source:")]
-        assert (found[0].strip(), found[1]) == ("source: addition", words[0])
 
 
 def test_dry_run_shows_who_answers_and_the_limits_of_a_conversation() -> None:
@@ -123,18 +107,6 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     refused = output(*words, code=2)
     assert "the GPU, less 8% for CUDA and NCCL" in refused.partition("Wrong input")[0]
     assert "a smaller model, or LoRA and fsdp2" in refused.partition("cannot fit the GPU")[2]
-
-
-def test_annotations_do_not_change_the_values() -> None:
-    text = "a:\n  kind: x\n  b:\n  - 1\n  - 2\nlong: word word\n  word\nempty: {}\n"
-    marked = annotated_yaml(text, {"a": "one", "a.b": "two", "long": "three", "empty": "four"})
-    assert yaml.safe_load(marked) == yaml.safe_load(text)
-    assert [line.split("#")[1] for line in marked.splitlines() if "#" in line] == [
-        " one",
-        " two",
-        " three",
-        " four",
-    ]
 
 
 def test_a_resumed_run_refuses_the_options_of_a_new_one() -> None:
@@ -189,23 +161,9 @@ def test_train_writes_a_run_and_a_log_of_plain_text(finished):
         assert expected in text
     assert "rlobj eval run -n 4" in text
     assert "rlobj diagnose run" in text  # its responses are cut: no advice to train on
-
-
-@pytest.mark.slow
-def test_rows_that_are_left_out_are_shown(tmp_path: Path) -> None:
-    write_config(tmp_path, 1)
-    rows = [{"problem": f"{i},0=", "answer": str(i)} for i in (*range(8), 3, 4)]
-    (tmp_path / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    words = ["--config", "run.yaml", "--data", "problems.jsonl", "--out", "run"]
-    done = program(["train", *words], tmp_path)
-    assert "left out 2 rows with repeated questions" in " ".join(done.stdout.split())
-
-
-@pytest.mark.slow
-def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
-    done = program(["train", "--config", "run.yaml", "--out", "run"], finished[0], code=2)
-    assert "run already contains a run" in done.stderr
-    assert "Traceback" not in done.stderr
+    again = program(["train", "--config", "run.yaml", "--out", "run"], folder, code=2)
+    assert "run already contains a run" in again.stderr
+    assert "Traceback" not in again.stderr
 
 
 @pytest.mark.slow
@@ -279,43 +237,18 @@ def test_ctrl_c_finishes_the_step_saves_and_shows_how_to_continue(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text('{"prompt": "1+2+3=", "answer": "6"}\n')
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "1+2+3=", "answer": "6"}\n' * 2)
     (tmp_path / "mine.py").write_text("def score(response, answer, **columns): return 0.25\n")
     own = ["--model", "embedded", "--data", "mine.jsonl", "--reward", "mine.py:score"]
     size = ["--set", "training.steps=1", "--set", "sampling.prompts_per_step=2"]
     done = program(["train", "--preset", "grpo", *own, *size, "--out", "run"], tmp_path)
     assert RunFolder(tmp_path / "run").lines()[-1]["reward/mean"] == 0.25
+    assert "left out 1 rows with repeated questions" in " ".join(done.stdout.split())
     assert "rlobj train --resume run --set training.steps=2 --trust" in done.stdout
     (tmp_path / "mine.jsonl").write_text('{"prompt": "What is 1+2?", "answer": "3"}\n')
     refused = program(["train", "--preset", "grpo", *own, *size, "--out", "no"], tmp_path, code=2)
     assert "'What is 1+2?' contains 'Whatis?'" in refused.stderr
     assert not (tmp_path / "no").exists()
-
-
-@pytest.mark.slow
-def test_a_run_with_an_own_surrogate_ends_like_any_other(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from rlobj.objectives.surrogates import Unclipped\n\nclass Mine(Unclipped):\n    pass\n"
-    )
-    target = "objective.surrogate={kind: custom, target: mine.py:Mine}"
-    words = ["train", "--preset", "grpo", "--task", "max-digits", "--out", "run", "--set", target]
-    done = program([*words, "--set", "training.steps=2", "--set", "evaluation.every=0"], tmp_path)
-    assert "2 steps done" in done.stdout
-    program(["diagnose", "run"], tmp_path, code=2)
-    assert "2 steps" in program(["diagnose", "run", "--trust"], tmp_path).stdout
-
-
-def test_a_refused_strategy_shows_no_header(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
-    words = ["train", "--preset", "stapo", "--strategy", "zero2", "--out", str(tmp_path / "run")]
-    text = printed(*words, code=2)
-    assert "needs deepspeed" in text
-    assert "rlobj train  stapo" not in text
-
-
-def test_config_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    for name, reason in ((".", "is a folder, not a YAML file"), ("x.yaml", "is not there")):
-        assert reason in output("--config", tmp_path / name, code=2)
 
 
 def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Path) -> None:

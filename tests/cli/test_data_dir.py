@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
 from screens import printed
 
 
-@pytest.mark.parametrize("command", [["train"], ["eval", "MODEL"], ["eval", "score", "x.jsonl"]])
-def test_a_data_dir_that_is_no_folder_is_refused(command: list[str], tmp_path: Path) -> None:
+def test_a_data_dir_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for name, reason in (("file", "is a file"), ("gone", "does not exist")):
+    for command, name, reason in (
+        (["train"], "file", "is a file"),
+        (["eval", "score", "x.jsonl"], "gone", "does not exist"),
+    ):
         text = printed(*command, "--data-dir", tmp_path / name, code=2)
         assert reason in " ".join(text.split()).replace(" │ │ ", " ")
 

@@ -61,22 +61,6 @@ def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(tmp_path, 
     assert "9      6+6+4+9=│2+6=12;12+4=16;[2]6+9=25#25" in text
 
 
-def test_precision_recall_and_the_trend_are_shown_for_a_task_with_truth(tmp_path: Path) -> None:
-    counts = {"spurious/tokens": 4.0, "spurious/caught": 1.0, "spurious/dropped": 2.0}
-    run = finished(tmp_path, **counts)
-    write_records(run, [wrong("2")])
-    text = numbers(run)
-    assert "held-out accuracy before 0.300 [0.280, 0.320] held-out accuracy after 0.800" in text
-    assert "reward, first/last 2 steps 0.500 → 0.500" in text
-    assert "precision of the rule 10 (50%) of 20" in text
-    assert "recall of the rule 10 (25%) of 40" in text
-    assert "spurious, first/last 2 steps 0.40% → 0.40%, hardly changed" in text
-    for step, (count, word) in enumerate(((0, "hardly changed"), (90, "grew")), 11):
-        line = {"step": step, "reward/mean": 0.5, "tokens/step": 1000}
-        RunFolder(run).append({**line, "spurious/tokens": float(count)})
-        assert f"%, {word}" in numbers(run)
-
-
 def test_a_rule_that_touched_nothing_says_how_often_its_parts_held(tmp_path: Path) -> None:
     run = finished(tmp_path)
     write_records(run, [{"prob": 0.02, "advantage": -1.0}, {"prob": 0.5}])
@@ -151,7 +135,6 @@ def test_conversations_with_one_verdict_are_about_two_problems(tmp_path: Path) -
     ("verdicts", "shown"),
     [
         ((None, True, None, True, False), ["right", "wrong"]),
-        ((None, None, False, False, True), ["wrong", "right"]),
         ((None, False, None), ["wrong", "not judged"]),
         ((None, None), ["not judged", "not judged"]),
     ],
@@ -183,7 +166,6 @@ def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) 
     line = {"step": 11, "reward/mean": 0.5, "tokens/step": 1000, "tools/accuracy_without": 0.25}
     RunFolder(run).append(line | counts)
     assert "accuracy without, first/last 2 steps none → 0.250" in numbers(run)
-    assert "calls per" not in numbers(finished(tmp_path))
     no_calls = {**counts, "tools/calls": 0.0, "tools/accuracy_without": 0.5}
     text = numbers(finished(tmp_path, "dapo", **no_calls))  # an environment without tools
     assert "calls per" not in text

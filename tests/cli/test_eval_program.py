@@ -122,18 +122,8 @@ def test_killed_processes_continue_in_another_number_of_processes(policy, proble
     assert [each.name for each in killed.glob("*.1.jsonl")] == []
 
 
-def test_default_folder_depends_on_the_settings(policy, problems, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for more in ([], [], ["-n", "2"]):
-        asked = ("eval", policy, "--on", problems, "--limit", "3", "--template", "{prompt}")
-        here(*asked, "--max-tokens", "4", *more)
-    folders = sorted((tmp_path / "evals").iterdir())
-    assert sorted(len(lines(folder)) for folder in folders) == [6, 12]
-
-
-@pytest.mark.parametrize("out", [["--out", "found"], []])
 def test_a_reward_that_changes_the_folder_does_not_move_an_evaluation(
-    policy, problems, tmp_path, monkeypatch, out
+    policy, problems, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(
@@ -146,8 +136,8 @@ def test_a_reward_that_changes_the_folder_does_not_move_an_evaluation(
     for name in ("one.jsonl", "two.jsonl"):
         shutil.copy(problems, name)
     words = ["eval", "policy", "--on", "one.jsonl,two.jsonl", "--reward", "mine.py:score"]
-    here(*words, "--limit", "3", "-n", "2", "--template", "{prompt}", "--max-tokens", "4", *out)
-    [folder] = [tmp_path / "found"] if out else (tmp_path / "evals").iterdir()
+    here(*words, "--limit", "3", "-n", "2", "--template", "{prompt}", "--max-tokens", "4")
+    [folder] = (tmp_path / "evals").iterdir()
     assert len(lines(folder, "grades.jsonl")) == 12
     assert (folder / "report.html").exists()
     monkeypatch.chdir(tmp_path)
@@ -159,13 +149,9 @@ def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_
     here(*words(policy, problems, one, "--limit", "20"))
     here(*words(policy, problems, two, "--limit", "20", "--seed", "1"))
     before = lines(one, "grades.jsonl")
-    text = here("eval", "regrade", one, "--reward", "math")
-    assert "160 responses graded again" in text
+    assert "160 responses graded again" in here("eval", "regrade", one, "--reward", "math")
     after = lines(one, "grades.jsonl")
     assert {row["reason"] for row in after} != {row["reason"] for row in before}
-    assert json.loads((one / "settings.json").read_text())["benchmarks"]["sums.jsonl"][
-        "reward"
-    ]["kind"] == "math"  # fmt: skip
     here("eval", "regrade", one, "--reward", "exact")
     again = lines(one, "grades.jsonl")
     assert sorted(map(str, again)) == sorted(map(str, before))  # in the order of the responses
@@ -176,40 +162,3 @@ def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_
     assert "sums.jsonl.seed: 0 in A, 1 in B" in text
     assert "sums.jsonl" in page.read_text()
     assert "another process" not in text
-
-
-def test_imported_responses_are_scored(tmp_path):
-    out = tmp_path / "scored"
-    rows = [
-        {"id": "a", "prompt": "1/2+1/2?", "answer": "1", "response": f"\\boxed{{{answer}}}"}
-        for answer in ("1", "2/2", "2", "1.0")
-    ]
-    file = tmp_path / "made.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["eval", "score", file, "--model", "another", "--out", out]
-    here(*command)
-    assert [row["correct"] for row in lines(out, "grades.jsonl")] == [True, True, False, True]
-    again = here(*command, code=2)
-    assert "rlobj eval regrade" in again
-
-
-@pytest.mark.vllm
-@pytest.mark.skipif(connection.installed_vllm() is None, reason="vLLM is not installed")
-def test_engines_agree_within_their_intervals(tmp_path):
-    """The embedded policy on its held-out task, with transformers and with vLLM."""
-    log = tmp_path / "log"
-    found = {}
-    for engine in ("transformers", "vllm"):
-        out = tmp_path / engine
-        words = ["eval", "embedded", "--sampler", engine, "-n", "4", "--limit", "200", "-o", out]
-        if engine == "vllm":
-            finish(program(words, log, **WITH_VLLM), log)
-        else:
-            here(*words)
-        [found[engine]] = numbers(out).values()
-    a, b = found["transformers"], found["vllm"]
-    assert a["problems"] == b["problems"] == 200
-    spread = (a["avg@4_stderr_sampling"] ** 2 + b["avg@4_stderr_sampling"] ** 2) ** 0.5
-    assert abs(a["avg@4"] - b["avg@4"]) < 3 * spread
-    compared = here("eval", "compare", tmp_path / "transformers", tmp_path / "vllm")
-    assert "engine.name: 'transformers' in A, 'vllm' in B" in compared

@@ -8,10 +8,8 @@ import tempfile
 import pytest
 from forked import Forked
 
-COMMANDS = ("presets list", "presets diff dapo stapo", "presets show stapo", "train --help")
 
-
-@pytest.mark.parametrize("words", [*COMMANDS, "--version"])
+@pytest.mark.parametrize("words", ["presets list", "presets show stapo", "train --help"])
 def test_a_closed_pipe_ends_the_command_without_a_message(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)

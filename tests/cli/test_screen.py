@@ -17,13 +17,6 @@ def test_working_shows_the_time_and_the_newest_line() -> None:
     assert "shard 3 of 9" in text_of(screen)
 
 
-def test_working_is_silent_without_a_terminal() -> None:
-    screen = console()
-    with working(screen, "starting"):
-        pass
-    assert text_of(screen) == ""
-
-
 def test_preparing_the_policy_is_two_lines_in_a_log() -> None:
     screen = console(width=120)
     with preparing_policy(screen) as progress:
@@ -41,11 +34,3 @@ def test_preparing_the_policy_is_a_bar_on_a_terminal() -> None:
         progress(300, 600, 1.5)
     assert "first use: preparing the embedded policy" in text_of(screen)
     assert "300/600" in text_of(screen)
-
-
-def test_a_policy_in_the_cache_is_not_announced() -> None:
-    for terminal in (True, False):
-        screen = console(terminal=terminal)
-        with preparing_policy(screen):
-            pass
-        assert "first use" not in text_of(screen)

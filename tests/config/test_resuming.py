@@ -42,11 +42,6 @@ def test_all_changes_that_would_change_results_are_named_at_once() -> None:
     assert str(caught.value).endswith("Leave out: seed, --set training.betas")
 
 
-def test_a_setting_whose_name_only_begins_like_a_resumable_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Leave out: training\.steps_more"):
-        refuse_changes("runs/a", ["training.steps_more"])
-
-
 def test_all_code_that_settings_name_is_listed() -> None:
     custom = {"kind": "custom", "target": "mine.py:Mine"}
     several = [{"name": "a", "kind": "exact"}, {"name": "b", "kind": "custom", "target": "m:f"}]

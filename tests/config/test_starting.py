@@ -50,10 +50,8 @@ def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        ({"max_turns": 3}, ["environment.max_turns"]),
         ({"max_turns": 3, "at_limit": 0.0}, ["environment.max_turns, environment.at_limit"]),
         ({"max_turns": 16}, []),
-        ({"max_turns": 3, "target": "calculator"}, []),
         ({"max_turns": 3, "tools": ["python"]}, []),
     ],
 )

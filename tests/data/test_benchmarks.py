@@ -61,24 +61,6 @@ def test_benchmark_has_unique_problems_and_keeps_its_golds(name):
     assert loaded.notes == BENCHMARKS[name].notes
 
 
-@with_files
-def test_verl_parquet_in_folders_with_another_spelling_has_the_same_problems(tmp_path):
-    for name, folder in (("math500", "MATH-500"), ("aime24", "AIME24"), ("minerva", "Minerva")):
-        lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = []
-        for index, line in enumerate(lines):
-            item = json.loads(line)
-            gold = f"\\boxed{{{item['answer']}}}" if name == "aime24" else item["answer"]
-            row = verl_row(item["problem"] + "\n", gold, f"{folder}-{index}")
-            rows.append(row | {"id": item["id"]} if name == "math500" else row)
-        write_parquet(tmp_path / folder / "test.parquet", rows)
-        loaded = load_benchmark(name, data_dir=tmp_path)
-        assert loaded.source == str(tmp_path / folder)
-        expected = load_benchmark(name, data_dir=SHARED).problems
-        same = [(item.id, item.prompt, item.answer) for item in expected]
-        assert [(item.id, item.prompt, item.answer) for item in loaded.problems] == same
-
-
 # ---- layouts -----------------------------------------------------------------------------------
 
 
@@ -100,11 +82,8 @@ def test_ids_that_are_numbers_get_the_name_of_the_benchmark(tmp_path):
         ("000", "0"),
         ("0", "0"),
         (27.0, "27"),
-        (204, "204"),
-        (["70"], "70"),
         ("\\boxed{204}", "204"),
         ("0.5", "0.5"),
-        ("52_8", "52_8"),
     ],
 )
 def test_wrapping_of_golds_is_removed(tmp_path, gold, expected):
@@ -114,10 +93,11 @@ def test_wrapping_of_golds_is_removed(tmp_path, gold, expected):
 
 def test_columns_with_capitals_and_a_boxed_solution(tmp_path):
     with (tmp_path / "aime24.csv").open("w", newline="", encoding="utf-8") as file:
-        lines = [["ID", "Problem", "Solution", "Answer"], ["2024-I-1", "Q?", "\\boxed{9}", "073"]]
-        csv.writer(file).writerows(lines)
+        header, question = ["ID", "Problem", "Solution", "Answer"], "Two,\nlines?"
+        csv.writer(file).writerows([header, ["2024-I-1", question, "\\boxed{9}", "073"]])
     loaded = load_benchmark("aime24", data_dir=tmp_path)
     assert (ids(loaded), answers(loaded)) == (["2024-I-1"], ["73"])
+    assert loaded.problems[0].prompt == question
     rows = [{"id": 60, "problem": "Q?", "solution": "So \\boxed{204}.", "url": ""}]
     write_lines(tmp_path / "aime25.json", rows)
     loaded = load_benchmark("aime25", data_dir=tmp_path)
@@ -173,15 +153,6 @@ def test_rows_repeated_for_sampling_are_left_out(tmp_path):
     loaded = load_benchmark("aime24", data_dir=tmp_path)
     assert len(loaded.problems) == 30
     assert loaded.notes == ("930 rows repeat a question and were left out",)
-
-
-def test_candidates_exclude_other_sets_with_the_same_name():
-    found = {source.id for benchmark in BENCHMARKS.values() for source in benchmark.candidates}
-    assert "AI-MO/aimo-validation-amc" not in found  # 83 problems
-    assert "BytedTsinghua-SIA/AIME-2024" not in found  # its questions carry a template
-    amc = {str(source) for source in BENCHMARKS["amc23"].candidates}
-    assert "lkevinzc/math-eval[amc]" not in amc  # 83 problems
-    assert all(benchmark.candidates for benchmark in BENCHMARKS.values())
 
 
 def test_groups():

@@ -1,9 +1,12 @@
-"""The hub, through local copies of data sets: splits, candidates in turn, and being offline."""
+"""The hub, through local copies of data sets: splits, candidates in turn, and no connection."""
 
 from __future__ import annotations
 
+import socket
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import datasets
 import pytest
@@ -23,13 +26,6 @@ def hub_copy(tmp_path):
     rows = [verl_row(f"Question {i}?", str(i), f"id-{i}") for i in range(3)]
     write_parquet(tmp_path / "copy" / "train-00000-of-00001.parquet", rows * 2)
     return tmp_path / "copy"
-
-
-def test_hub_rows_are_those_of_the_split(hub_copy):
-    rows = list(hub_rows(str(hub_copy), None, "train", fallback=True))
-    assert len(rows) == 6
-    assert rows[1][1]["reward_model"] == {"ground_truth": "1", "style": "rule"}
-    assert rows[1][0].endswith("[train], row 2")
 
 
 def test_single_split_is_used_only_with_fallback(hub_copy):
@@ -59,15 +55,6 @@ def test_error_names_the_extra_if_datasets_is_missing(monkeypatch):
 # ---- candidates --------------------------------------------------------------------------------
 
 
-def test_first_candidate_that_loads_is_used(tmp_path):
-    write_parquet(tmp_path / "second" / "train.parquet", numbered(2))
-    write_parquet(tmp_path / "third" / "train.parquet", numbered(3))
-    candidates = [HubSource(str(tmp_path / name)) for name in ("first", "second", "third")]
-    found, rows = first_available(candidates, "numbers", "Give a file.")
-    assert found == candidates[1]
-    assert [row["answer"] for row in rows] == ["0", "1"]
-
-
 def test_splits_can_be_joined(tmp_path):
     for name, count in (("train", 2), ("test", 3)):
         write_parquet(tmp_path / "set" / f"{name}.parquet", numbered(count))
@@ -81,19 +68,6 @@ def test_candidate_without_the_split_is_skipped(tmp_path):
     write_parquet(tmp_path / "b" / "test.parquet", numbered(3))
     candidates = [HubSource(str(tmp_path / name), split="test") for name in "ab"]
     assert first_available(candidates, "numbers", "")[0] == candidates[1]
-
-
-def test_error_names_every_candidate_with_its_reason(tmp_path, offline):
-    write_parquet(tmp_path / "a" / "train.parquet", numbered(2))
-    candidates = [HubSource(str(tmp_path / "a"), split="dev"), HubSource("nobody/no-such-set")]
-    with pytest.raises(DataError) as caught:
-        first_available(candidates, "numbers", "Give numbers.jsonl.")
-    first, *tried, last = str(caught.value).splitlines()
-    assert first == "Could not load numbers from the Hugging Face hub:"
-    assert [line.split(": ")[0] for line in tried] == [f"  {source}" for source in candidates]
-    assert "ValueError" in tried[0]
-    assert "ConnectionError" in tried[1]
-    assert last == "Give numbers.jsonl."
 
 
 def test_only_the_cache_is_used_after_a_connection_error(monkeypatch):
@@ -110,6 +84,59 @@ def test_only_the_cache_is_used_after_a_connection_error(monkeypatch):
         first_available([HubSource("a/a"), HubSource("b/b")], "numbers", "")
     assert asked == [("a/a", False), ("b/b", True)]
     assert datasets.config.HF_HUB_OFFLINE is False
+
+
+# ---- a hub that cannot be reached ---------------------------------------------------------------
+
+
+@pytest.fixture
+def closed_hub(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a hub that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", address)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    return address
+
+
+def test_an_unreachable_hub_is_an_error_at_once_with_what_to_type(closed_hub: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        first_available([HubSource("a/a"), HubSource("b/b")], "numbers", "Give --data-dir DIR.")
+    with pytest.raises(DataError, match=f"'c/c'.*{closed_hub} cannot be reached") as other:
+        list(hub_rows("c/c", None, "train", fallback=True))
+    assert time.monotonic() - began < 10  # one package's retries alone are 23 seconds of sleep
+    first, *tried, mirror, instead = str(caught.value).splitlines()
+    assert f"{closed_hub} cannot be reached" in first
+    assert tried == [f"  {name}[train]: not in the local cache" for name in ("a/a", "b/b")]
+    assert instead == "Give --data-dir DIR."
+    for text in (mirror, str(other.value)):
+        assert "HF_ENDPOINT=URL" in text
+        assert "HF_HUB_OFFLINE=1" in text
+
+
+def test_a_local_copy_is_read_without_the_hub(closed_hub: str, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "copy" / "train.parquet", numbered(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.utils.get_session", lambda: pytest.fail("asked"))
+        assert len(list(hub_rows(str(tmp_path / "copy"), None, "train", fallback=True))) == 1
+
+
+def test_the_cache_is_read_without_the_hub(closed_hub, monkeypatch, caplog):
+    part = datasets.Dataset.from_list([{"problem": "Q?", "answer": "1"}])
+    asked = []
+
+    def cached(identifier: str, config: str | None, split: str) -> datasets.Dataset:
+        asked.append((identifier, datasets.config.HF_HUB_OFFLINE))
+        return part
+
+    monkeypatch.setattr(datasets, "load_dataset", cached)
+    assert first_available([HubSource("a/a")], "numbers", "")[0].id == "a/a"
+    assert asked == [("a/a", True)]
+    assert "comes from the local cache" in caplog.text
 
 
 # ---- duplicates --------------------------------------------------------------------------------
@@ -144,11 +171,6 @@ def test_rows_with_another_answer_message_or_column_are_not_duplicates():
     ]
     assert list(DuplicateFilter(Columns(prompt="other")).new_rows(batch_of(rows))) == [0]
     assert list(DuplicateFilter(Columns(prompt="gone")).new_rows(batch_of(rows))) == [0, 1]
-
-
-def test_rows_with_the_same_list_of_answers_are_duplicates():
-    lists = [{"problem": "A", "answer": [answer]} for answer in "112"]
-    assert list(DuplicateFilter(Columns()).new_rows(batch_of(lists))) == [0, 2]
 
 
 def test_rows_without_known_columns_are_left_to_the_reader():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import logging
 
 import pytest
 from data_files import numbered, verl_row, write_lines, write_parquet
 
 from rlobj.base.errors import DataError
-from rlobj.data import Columns, DataConfig, load_problems
+from rlobj.data import Columns, DataConfig, Problem, load_problems
 from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text
 
@@ -44,38 +44,28 @@ def test_math500_uses_the_answer_and_not_the_solution(tmp_path):
     assert problem.extra == {"solution": row["solution"], "subject": "Precalculus", "level": 2}
 
 
-def test_gsm8k_answer_is_the_number_after_the_mark(tmp_path):
-    row = {"question": "How many?", "answer": "9 * 2 = <<9*2=18>>18\n#### 1,018"}
-    (problem,) = load(write_lines(tmp_path / "gsm8k.jsonl", [row]))
-    assert (problem.prompt, problem.answer) == ("How many?", "1018")
-
-
-def test_csv_with_capital_column_names(tmp_path):
-    path = tmp_path / "aime.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(
-            [["ID", "Problem", "Answer"], ["2024-I-1", "Two,\nlines?", "025"]]
-        )
-    (problem,) = load(path)
-    assert (problem.id, problem.prompt, problem.answer) == ("2024-I-1", "Two,\nlines?", "025")
-
-
-@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"data": rows, "version": 1}])
-def test_json_list_or_object_with_a_list(tmp_path, wrap):
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(numbered(3)),
+        json.dumps({"data": numbered(3), "version": 1}),
+        "\n".join(map(json.dumps, numbered(3))),
+    ],
+    ids=["a list", "an object with a list", "lines"],
+)
+def test_a_json_file_has_a_list_or_an_object_with_a_list_or_lines(tmp_path, text):
     path = tmp_path / "train.json"
-    path.write_text(json.dumps(wrap(numbered(3))), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     assert [problem.answer for problem in load(path)] == ["0", "1", "2"]
 
 
-def test_json_lines_with_the_json_suffix(tmp_path):
-    assert len(load(write_lines(tmp_path / "train.json", numbered(3)))) == 3
-
-
-def test_dotted_columns_select_nested_values(tmp_path):
-    rows = [{"text": "2+2?", "gold": {"value": 4, "unit": "m"}, "key": 9}]
-    columns = Columns(prompt="text", answer="gold.value", id="key")
-    (problem,) = load(write_lines(tmp_path / "a.jsonl", rows), columns=columns)
-    assert (problem.id, problem.prompt, problem.answer) == ("9", "2+2?", "4")
+def test_a_puzzle_has_its_quiz_and_the_text_of_its_solution(tmp_path):
+    """The prompt beside it has the markup of a chat, and the gold of verl is an object."""
+    said = [{"role": "user", "content": "<|im_start|>user\nWho is a knight?<think>"}]
+    row = {"quiz": "Who is a knight?", "solution": [True], "prompt": said}
+    row |= {"solution_text_format": "(1) Zoey", "reward_model": {"ground_truth": {"x": "()"}}}
+    (problem,) = load(write_parquet(tmp_path / "train.parquet", [row]))
+    assert (problem.prompt, problem.answer) == ("Who is a knight?", "(1) Zoey")
 
 
 @pytest.mark.parametrize(
@@ -135,11 +125,6 @@ def test_rows_without_a_question_or_an_answer_are_left_out_with_a_warning(tmp_pa
     assert "left out 4 rows without a question" in caplog.text
 
 
-def test_limit_uses_the_first_problems(tmp_path):
-    problems = load(write_lines(tmp_path / "a.jsonl", numbered(5)), limit=2)
-    assert [problem.answer for problem in problems] == ["0", "1"]
-
-
 # ---- splits ----------------------------------------------------------------------------------
 
 
@@ -186,15 +171,6 @@ def test_single_file_has_no_test_split(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", numbered(3))
     with pytest.raises(DataError, match=r"data\.test_fraction=0\.1"):
         load(path, "test")
-
-
-def test_built_in_tasks_have_both_splits():
-    from rlobj.data.tasks import TASKS
-
-    for name in ("scratchpad", "addition", "max-digits"):
-        task = TASKS[name]
-        assert load(name, limit=3) == list(task.problems("train"))[:3]
-        assert load(name, "test", limit=3) == list(task.problems("test"))[:3]
 
 
 # ---- errors ----------------------------------------------------------------------------------
@@ -266,9 +242,51 @@ def test_error_says_that_a_folder_is_not_a_file(tmp_path) -> None:
         list(read_file(tmp_path))
 
 
-def test_whole_surrogate_pairs_are_characters(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"problem": "A", "answer": "\\ud83d\\ude00", "x": "\\u00e9"}'
-    )
-    [problem] = load(tmp_path / "a.jsonl")
-    assert (problem.answer, problem.extra) == ("\U0001f600", {"x": "\u00e9"})
+# ---- rows that a Python program gives ------------------------------------------------------------
+
+
+def problems_of_rows(rows, columns=None, **settings):
+    config = DataConfig(source="given", columns=columns or Columns(), **settings)
+    return load_problems(config, "train", rows)
+
+
+ROWS = [
+    {"problem": "1+1?", "answer": 2, "level": 3},
+    {"problem": "2+2?", "answer": "4"},
+    {"problem": "1+1?", "answer": "3"},
+    {"problem": "3+3?", "answer": None},
+]
+
+
+def test_rows_become_problems_and_each_question_occurs_once(caplog) -> None:
+    caplog.set_level(logging.INFO, "rlobj")
+    first, second = problems_of_rows(iter(ROWS))
+    assert (first.prompt, first.answer, first.extra) == ("1+1?", "2", {"level": 3})
+    assert second.answer == "4"
+    assert "left out 1 rows with repeated" in caplog.text
+    assert "1 repeated questions have different answers" in caplog.text
+    assert "left out 1 rows without an answer" in caplog.text
+
+
+def test_a_limit_uses_the_first_problems() -> None:
+    assert [problem.answer for problem in problems_of_rows(ROWS, limit=1)] == ["2"]
+
+
+def test_columns_can_be_named_also_nested_ones() -> None:
+    rows = [{"q": "1+1?", "gold": {"value": 2, "unit": "m"}, "key": 7}]
+    [problem] = problems_of_rows(rows, Columns(prompt="q", answer="gold.value", id="key"))
+    assert problem == Problem("7", "1+1?", "2", {"gold": {"value": 2, "unit": "m"}})
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "no problem with a question and an answer"),
+        (["1+1?"], "row 1: expected a mapping.*got str"),
+        ([{"text": "1+1?"}], "row 1: found no column for the prompt"),
+        ([ROWS[0], {"problem": ["?"], "answer": "4"}], "row 2, column 'problem'"),
+    ],
+)
+def test_error_names_the_row_that_cannot_be_read(rows, message) -> None:
+    with pytest.raises(DataError, match=message):
+        problems_of_rows(rows)

@@ -89,15 +89,15 @@ def test_the_tokens_that_depart_are_marked_and_no_other(response):
 
 
 def test_every_valid_derivation_has_no_spurious_token():
-    for numbers in [*itertools.product(range(10), repeat=2), *some_sums(3, 60), *some_sums(4, 25)]:
+    for numbers in [*itertools.product(range(10), repeat=2), *some_sums(3, 20), *some_sums(4, 6)]:
         for response in derivations(list(numbers)):
             assert marked(numbers, response) == response
 
 
-@pytest.mark.parametrize("numbers", [[3, 8], *some_sums(3, 4), *some_sums(4, 2)])
+@pytest.mark.parametrize("numbers", [[3, 8], *some_sums(3, 2), *some_sums(4, 1)])
 def test_only_valid_derivations_have_no_spurious_token(numbers):
     valid = derivations(numbers)
-    for response in random.Random(0).sample(sorted(valid), min(len(valid), 4)):
+    for response in random.Random(0).sample(sorted(valid), min(len(valid), 2)):
         for i, new in itertools.product(range(len(response)), "0159+=;#a"):
             for changed in (
                 response[:i] + new + response[i + 1 :],
@@ -109,7 +109,7 @@ def test_only_valid_derivations_have_no_spurious_token(numbers):
                 assert any(marks) == (changed not in valid), (numbers, changed)
 
 
-@pytest.mark.parametrize("numbers", some_sums(4, 12, seed=1))
+@pytest.mark.parametrize("numbers", some_sums(4, 4, seed=1))
 def test_one_wrong_digit_is_the_only_spurious_token(numbers):
     right = derivation(numbers)
     for i, digit in itertools.product(range(right.index("#")), DIGITS):
@@ -118,34 +118,10 @@ def test_one_wrong_digit_is_the_only_spurious_token(numbers):
             assert marked(numbers, right[:i] + digit + right[i + 1 :]) == expected
 
 
-@pytest.mark.parametrize("numbers", some_sums(4, 4, seed=2))
-def test_letters_are_the_only_spurious_tokens_in_any_order_of_addition(numbers):
-    draw = random.Random(0)
-    for right in sorted(derivations(numbers)):
-        places = sorted(draw.sample(range(len(right)), 2), reverse=True)
-        response, expected = right, right
-        for i in places:
-            letter = draw.choice(LETTERS)
-            response = response[:i] + letter + response[i:]
-            expected = f"{expected[:i]}[{letter}]{expected[i:]}"
-        assert marked(numbers, response) == expected
-
-
 @given(st.text("12+;", max_size=6), st.text("12+;", max_size=6))
 def test_the_alignment_is_one_of_those_with_the_fewest_edits(expected, written):
     marks = _departures(expected + ".", written + ".")
     assert tuple(marks) in alignments(expected + ".", written + ".")[1]
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=4), st.randoms(use_true_random=False))
-def test_no_more_tokens_are_spurious_than_were_changed(numbers, draw):
-    response = list(derivation(numbers))
-    changes = draw.randrange(5)
-    for _ in range(changes):
-        i = draw.randrange(len(response))
-        new = draw.choice(DIGITS + LETTERS + "+=;#")
-        response[i : i + draw.randrange(2)] = [new] * draw.randrange(2)
-    assert sum(judge("+".join(map(str, numbers)), [*response, ""])) <= changes
 
 
 def test_a_token_of_several_characters_is_spurious_if_one_of_them_is():
@@ -180,7 +156,7 @@ def test_the_time_is_proportional_to_the_length():
             times.append(time.process_time() - start)
         return min(times)
 
-    assert seconds(4_000) < 8 * seconds(1_000)  # a quadratic one takes 16 times as long
+    assert seconds(2_000) < 8 * seconds(500)  # a quadratic one takes 16 times as long
 
 
 @pytest.mark.parametrize("name", ["scratchpad", "scratchpad-3", "scratchpad-5"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ import pytest
 from data_files import write_lines, write_parquet
 
 from rlobj.base.errors import DataError
-from rlobj.data import MATH_TEMPLATE, Columns, DataConfig, format_prompt, load_problems
+from rlobj.data import Columns, DataConfig, format_prompt, load_problems
 from rlobj.data.files import HubSource
 from rlobj.data.sources import NAMED_SOURCES
 
@@ -43,44 +42,6 @@ def dapo_row(index, answer=None, copy=0):
     }
 
 
-QUIZ = (
-    "A very special island is inhabited only by knights and knaves. Knights always tell the truth, "
-    "and knaves always lie. You meet 2 inhabitants: Ella, and Zoey. Ella said that Zoey is a "
-    "knave. Zoey said that Ella is a knave and Zoey is a knave. So who is a knight and who is a "
-    "knave?"
-)
-
-
-def puzzle(quiz=QUIZ, index=0):
-    return {
-        "quiz": quiz,
-        "names": ["Ella", "Zoey"],
-        "knight_knave": {"knight": "knight", "knave": "knave", "a_knight": "a knight"},
-        "solution": [True, False],
-        "solution_text": "Ella is a knight, and Zoey is a knave.",
-        "solution_text_format": "(1) Ella is a knight\n(2) Zoey is a knave",
-        "cot_head": "Let's think step by step.",
-        "cot_repeat_steps": ["Assume Ella is a knight."],
-        "cot_foot": "This leads to a feasible solution.",
-        "statements": "(('lying', 1), ('and', ('lying', 0), ('lying', 1)))",
-        "index": index,
-    }
-
-
-def templated(row, index):
-    """As in AR-Lopti: chat markup inside the user's message, which opens the thought."""
-    text = f"<|im_start|>user\n{row['quiz']}\n<|im_end|>\n<|im_start|>assistant\n<think>"
-    gold = {key: row[key] for key in ("solution_text_format", "statements")}
-    return {
-        **row,
-        "data_source": "kk_logic",
-        "prompt": [{"content": text, "role": "user"}],
-        "ability": "logic",
-        "reward_model": {"ground_truth": gold, "style": "rule"},
-        "extra_info": {"index": index, "split": "train"},
-    }
-
-
 # ---- each set ----------------------------------------------------------------------------------
 
 
@@ -105,19 +66,6 @@ def test_processed_dapo_uses_the_questions_with_instructions(folder):
     assert (problem.prompt, problem.answer) == (row["prompt"][0]["content"], "1")
 
 
-def test_deepscaler_leaves_out_rows_without_an_answer(folder, caplog):
-    rows = [
-        {"problem": "A?", "answer": "\\frac{1}{2}", "solution": "long"},
-        {"problem": "B?", "answer": "", "solution": "long \\boxed{3}"},
-        {"problem": "C?", "answer": None, "solution": ""},
-    ]
-    (folder / "deepscaler.json").write_text(json.dumps(rows), encoding="utf-8")
-    (problem,) = load("deepscaler")
-    assert (problem.prompt, problem.answer) == ("A?", "\\frac{1}{2}")
-    assert "left out 2 rows without an answer" in caplog.text
-    assert DataConfig(source="deepscaler").template == MATH_TEMPLATE
-
-
 @pytest.mark.parametrize("write", [write_lines, write_parquet])
 def test_gsm8k_has_both_splits_and_answers_without_commas(folder, write):
     suffix = "jsonl" if write is write_lines else "parquet"
@@ -131,20 +79,7 @@ def test_gsm8k_has_both_splits_and_answers_without_commas(folder, write):
     assert [problem.answer for problem in load("gsm8k", "test")] == ["-18"]
 
 
-def test_puzzle_file_by_path_uses_the_quiz(tmp_path):
-    path = write_parquet(tmp_path / "3ppl" / "train.parquet", [templated(puzzle(), 0)])
-    (problem,) = load(path)
-    assert (problem.prompt, problem.answer) == (QUIZ, puzzle()["solution_text_format"])
-
-
 # ---- names -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("source", NAMED_SOURCES.values(), ids=lambda source: source.name)
-def test_named_source_has_a_template(source):
-    assert DataConfig(source=source.name).template == source.template
-    assert DataConfig(source=source.name, template="Q: {prompt}").template == "Q: {prompt}"
-    assert "train" in source.hub
 
 
 def test_hub_is_used_for_a_split_without_a_file(folder, monkeypatch):
@@ -164,12 +99,6 @@ def test_hub_is_used_for_a_split_without_a_file(folder, monkeypatch):
     assert len(load("gsm8k")) == 3
 
 
-def test_hub_sources_of_the_published_splits():
-    hub = {name: source.hub for name, source in NAMED_SOURCES.items()}
-    assert [str(source) for source in hub["gsm8k"]["test"]] == ["openai/gsm8k/main[test]"]
-    assert set(hub["dapo-math-17k"]) == set(hub["deepscaler"]) == {"train"}
-
-
 def test_columns_of_the_user_have_priority_and_must_exist(folder):
     write_lines(folder / "deepscaler.jsonl", [{"problem": "A?", "answer": "1", "mine": "B?"}])
     assert load("deepscaler", columns=Columns(prompt="mine"))[0].prompt == "B?"
@@ -186,10 +115,3 @@ def test_error_without_the_hub_names_the_file_to_give(folder):
         load("deepscaler", "test")
     with pytest.raises(DataError, match=r"mean 'gsm8k'\?"):
         load("gsm8")
-
-
-def test_test_fraction_of_a_named_source(folder):
-    write_parquet(folder / "dapo-math-17k.parquet", [dapo_row(index) for index in range(200)] * 3)
-    train, test = (load("dapo-math-17k", split, test_fraction=0.2) for split in ("train", "test"))
-    assert len(train) + len(test) == 200
-    assert 20 < len(test) < 60

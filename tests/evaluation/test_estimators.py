@@ -1,4 +1,4 @@
-"""pass@k, standard errors, intervals and p-values, against enumeration and simulation."""
+"""pass@k, maj@k, standard errors, intervals and p-values, against enumeration and simulation."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from statistics import mean, stdev
 
 import pytest
 import torch
+from graded import graded
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlobj.data import Problem
 from rlobj.evaluation import estimators
 from rlobj.evaluation.estimators import (
     FLIPS,
     Estimate,
+    Votes,
     bootstrap_interval,
+    count_votes,
     pass_at_k,
     share_interval,
     sign_flip_test,
     standard_errors,
     wilson_interval,
 )
+from rlobj.evaluation.samples import GradedProblem
 
 # pass@k
 
@@ -168,11 +173,6 @@ def test_with_one_sample_per_problem_it_is_mcnemars_exact_test(monkeypatch):
     assert sampled.p_value == pytest.approx(expected, abs=4 * noise)
 
 
-def test_problems_without_a_difference_need_no_sampled_signs() -> None:
-    assert sign_flip_test([1, 1, 1] + [0] * 27).p_value == 0.25
-    assert sign_flip_test([1] * 6 + [0] * 24).p_value == 2 / 2**6
-
-
 def test_sampled_sign_flips_of_many_problems_are_repeatable() -> None:
     differences = [each / 32 for each in range(-12, 18)]
     assert sign_flip_test(differences) == sign_flip_test(differences)
@@ -210,8 +210,11 @@ def test_five_problems_show_no_difference_and_six_do() -> None:
     assert 0 < six.interval.low < 0.75 < six.interval.high <= 1
 
 
-@pytest.mark.parametrize("worse", [0.0, 0.3], ids=["equal models", "30% fewer right responses"])
-@pytest.mark.parametrize(("a", "b"), [(0.5, 0.4), (1.0, 1.0)], ids=["bimodal", "uniform"])
+@pytest.mark.parametrize(
+    ("worse", "a", "b"),
+    [(0.0, 0.5, 0.4), (0.3, 1.0, 1.0)],
+    ids=["equal models, bimodal", "30% fewer right responses, uniform"],
+)
 def test_intervals_of_differences_contain_the_true_difference(a, b, worse, monkeypatch):
     """200 comparisons on 30 problems of Beta(a, b) difficulty with 4 samples each."""
     monkeypatch.setattr(estimators, "MOST_EXACT", 2**12)
@@ -234,8 +237,69 @@ def test_skewed_differences_are_covered_as_often_as_the_page_says() -> None:
     assert (covered, rejected) == (pytest.approx(0.80, abs=0.02), pytest.approx(0.19, abs=0.02))
 
 
-def test_p_values_of_equal_models_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimators, "MOST_EXACT", 2**12)
-    one, other = evaluations(1.0, 1.0, 300, 4, 1.0, 1.0)
-    small = sum(sign_flip_test(d, flips=999).p_value <= 0.1 for d in (one - other).tolist())
-    assert 0.04 <= small / 300 <= 0.13
+# maj@k
+
+
+def answered(*answers: tuple[str | None, bool | None]) -> GradedProblem:
+    """A problem with responses of these (answer, verdict)."""
+    samples = [{"answer": answer, "correct": correct} for answer, correct in answers]
+    return graded(Problem("p", "?", "1"), *samples)
+
+
+def by_enumeration(votes: Votes, k: int) -> float:
+    ballots: list[int | None] = [None] * votes.without_answer
+    for place, size in enumerate((votes.right, *votes.wrong)):
+        ballots += [place] * size
+    right = total = 0.0
+    for subset in itertools.combinations(ballots, k):
+        total += 1
+        counts = [subset.count(place) for place in range(1 + len(votes.wrong))]
+        if most := max(counts):
+            winners = [place for place, count in enumerate(counts) if count == most]
+            right += (0 in winners) / len(winners)
+    return right / total
+
+
+@given(st.integers(0, 4), st.lists(st.integers(1, 3), max_size=4), st.integers(0, 2))
+def test_majority_is_the_expected_value_over_all_subsets(right, wrong, without_answer):
+    votes = Votes(right, tuple(wrong), without_answer)
+    for k in range(1, votes.responses + 1):
+        assert votes.majority_at(k) == pytest.approx(by_enumeration(votes, k))
+
+
+def test_majority_of_hundreds_of_samples_converges_to_the_larger_answer() -> None:
+    votes = Votes(300, (212,), 0)
+    assert votes.majority_at(512) == pytest.approx(1.0, abs=1e-12)
+    assert 0.58 < votes.majority_at(1) < votes.majority_at(64) < votes.majority_at(256) <= 1.0
+    with pytest.raises(ValueError, match="maj@513"):
+        votes.majority_at(513)
+
+
+def test_answers_are_grouped_by_text_then_by_equality() -> None:
+    asked = []
+
+    def equal(one: str, other: str) -> bool | None:
+        asked.append((one, other))
+        return {one, other} == {"0.5", r"\dfrac{1}{2}"}
+
+    problem = answered(
+        ("7", True),
+        ("7.0", True),
+        (r"\dfrac{1}{2}", False),
+        (r" \frac{1} {2} ", False),
+        ("0.5", False),
+        ("9", False),
+        (None, False),
+        (None, None),
+    )
+    assert count_votes(problem) == Votes(right=2, wrong=(2, 1, 1), without_answer=2)
+    assert count_votes(problem, equal) == Votes(right=2, wrong=(3, 1), without_answer=2)
+    assert not {"7", "7.0"} & {text for pair in asked for text in pair}
+
+
+def test_undecided_responses_vote_with_their_answer_and_are_not_right() -> None:
+    same_text = answered(("7", True), ("7", None), ("8", False), ("8", None), ("9", None))
+    assert count_votes(same_text) == Votes(2, (2, 1), 0)
+    votes = answered(("8", False), ("eight", None))
+    assert count_votes(votes, lambda a, b: True) == Votes(0, (2,), 0)
+    assert count_votes(votes, lambda a, b: None) == Votes(0, (1, 1), 0)

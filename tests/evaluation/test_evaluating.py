@@ -17,7 +17,7 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import read_run_config
 from rlobj.data import Problem
-from rlobj.evaluation import Samples, compare, summarise_folder
+from rlobj.evaluation import compare, summarise_folder
 from rlobj.models.policy import load_policy
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
@@ -45,6 +45,12 @@ def loaded(policy: Path) -> dict[str, Any]:
     return {"model": model, "tokenizer": AutoTokenizer.from_pretrained(policy)}
 
 
+@pytest.fixture(scope="module")
+def stored(policy, tmp_path_factory) -> rlobj.EvaluationResult:
+    """An evaluation in a folder, which no test changes."""
+    return rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path_factory.mktemp("stored") / "out")
+
+
 def texts(result: rlobj.EvaluationResult) -> list[list[str]]:
     return [row["responses"] for row in result.rows]
 
@@ -63,9 +69,9 @@ def test_evaluation_in_memory_writes_no_file(policy, tmp_path, monkeypatch) -> N
     assert result.to_dict()["results"]["problems"]["avg@3"] == summary.accuracy
 
 
-def test_a_model_object_gives_the_responses_of_its_folder(policy) -> None:
+def test_a_model_object_gives_the_responses_of_its_folder(policy, stored) -> None:
     in_memory = rlobj.evaluate(on=ROWS, **loaded(policy), **QUICK)
-    assert texts(in_memory) == texts(rlobj.evaluate(policy, ROWS, **QUICK))
+    assert texts(in_memory) == texts(stored)
     assert texts(in_memory) != texts(rlobj.evaluate(policy, ROWS, **QUICK, seed=1))
 
 
@@ -74,15 +80,16 @@ def test_error_if_a_model_object_is_to_be_sampled_with_vllm(policy) -> None:
         rlobj.evaluate(on=ROWS, **loaded(policy), **QUICK, sampler="vllm")
 
 
-def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(policy, tmp_path) -> None:
-    out = tmp_path / "out"
-    whole = rlobj.evaluate(policy, ROWS, **QUICK, out=out)
+def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(
+    policy, stored, tmp_path
+) -> None:
+    out = shutil.copytree(stored.path, tmp_path / "out")
     lines = (out / "samples.jsonl").read_text().splitlines(keepends=True)
     assert len(lines) == 12
     (out / "samples.jsonl").write_text("".join(lines[:5]))
     events = Events()
     again = rlobj.evaluate(policy, ROWS, **QUICK, out=out, callback=events)
-    assert texts(again) == texts(whole)
+    assert texts(again) == texts(stored)
     assert (out / "samples.jsonl").read_text() == "".join(lines)
     assert "problems: 5 of 12 responses are there already" in events.notes
     files = {path.name for path in out.iterdir()} - {".lock"}
@@ -90,7 +97,7 @@ def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(policy,
         *("settings.json", "problems.jsonl", "samples.jsonl", "grades.jsonl"),
         *("results.json", "results.md", "report.html"),
     }
-    assert texts(summarise_folder(out)) == texts(whole)
+    assert texts(summarise_folder(out)) == texts(stored)
 
 
 def evaluated_in_a_process(rank: int, size: int, folder: str) -> None:
@@ -133,10 +140,9 @@ def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypa
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", processes=3)
 
 
-def test_other_settings_than_those_in_the_folder_are_refused(policy, tmp_path) -> None:
-    rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
+def test_other_settings_than_those_in_the_folder_are_refused(policy, stored) -> None:
     with pytest.raises(ConfigError, match=r"problems\.temperature: 1\.0 there, 0\.5 now"):
-        rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", temperature=0.5)
+        rlobj.evaluate(policy, ROWS, **QUICK, out=stored.path, temperature=0.5)
     with pytest.raises(ConfigError, match="has files, but is not an evaluation"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=policy)
 
@@ -174,26 +180,12 @@ def test_a_model_object_with_other_weights_is_refused(policy, tmp_path) -> None:
         rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")
 
 
-def test_the_automatic_folder_belongs_to_the_settings(policy, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    paths = [
-        rlobj.evaluate(policy, ROWS, **QUICK, out="auto", seed=seed).path for seed in (0, 0, 1)
-    ]
-    assert paths[0] == paths[1] != paths[2]
-    assert sorted((tmp_path / "evals").iterdir()) == sorted(map(Path.absolute, set(paths)))
-
-
 def test_a_callback_receives_the_events_in_order(policy, tmp_path) -> None:
     events = Events()
     rlobj.evaluate(policy, ROWS, **QUICK, callback=events)
     assert list(dict.fromkeys(events.names)) == [
         *("started", "ready", "graded", "sampled", "finished")
     ]
-
-
-def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
-    rlobj.evaluate(policy, ROWS, **QUICK, temperature=0)
-    assert "at temperature 0 the 3 responses of a problem are one" in caplog.text
 
 
 def test_a_function_grades_the_rows(policy) -> None:
@@ -228,8 +220,9 @@ def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, 
     assert "2 of 2 prompts leave no room" in str(caught.value)
 
 
-def test_characters_unknown_to_the_tokenizer_are_noted(policy, caplog) -> None:
-    rlobj.evaluate(policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK)
+def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
+    rlobj.evaluate(policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK, temperature=0)
+    assert "at temperature 0 the 3 responses of a problem are one" in caplog.text
     assert "1 of 5 prompts have characters unknown to the tokenizer" in caplog.text
 
 
@@ -240,12 +233,10 @@ def test_the_embedded_policy_is_asked_ones_own_sums_as_it_learned_them() -> None
     assert result.accuracy > 0
 
 
-def test_results_and_folders_are_compared_alike(policy, tmp_path) -> None:
-    one = rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "one")
-    two = rlobj.evaluate(policy, ROWS, **QUICK, seed=1)
-    rlobj.evaluate(policy, ROWS, **QUICK, seed=1, out=tmp_path / "two")
+def test_results_and_folders_are_compared_alike(policy, stored, tmp_path) -> None:
+    one, two = stored, rlobj.evaluate(policy, ROWS, **QUICK, seed=1, out=tmp_path / "two")
     comparison = compare(one, two)
-    assert comparison.benchmarks == compare(tmp_path / "one", tmp_path / "two").benchmarks
+    assert comparison.benchmarks == compare(one.path, tmp_path / "two").benchmarks
     assert comparison.settings == (("problems.seed", 0, 1),)
     [benchmark] = comparison.benchmarks
     assert benchmark.difference == one.accuracy - two.accuracy
@@ -255,10 +246,3 @@ def test_results_and_folders_are_compared_alike(policy, tmp_path) -> None:
     )
     with pytest.raises(ConfigError, match=message):
         compare(one, rlobj.evaluate(policy, "addition", limit=1, n=1, max_tokens=4))
-
-
-def test_a_folder_is_opened_with_its_problems_and_settings(policy, tmp_path) -> None:
-    rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
-    found = Samples.open(tmp_path / "out")
-    assert [problem.id for problem in found.problems()["problems"]] == ["p0", "p1", "p2", "p3"]
-    assert found.settings()["model"]["weights"] is not None

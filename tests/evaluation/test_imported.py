@@ -36,26 +36,6 @@ def lm_eval(doc_id, texts, filter_name="none"):
     }
 
 
-def test_lm_eval_documents_are_read_once_and_not_for_each_filter(tmp_path):
-    file = lines(
-        tmp_path / "samples_x.jsonl",
-        lm_eval(0, ["It is 1.", "\\boxed{1}"]),
-        lm_eval(1, ["\\boxed{3}", "\\boxed{2}"]),
-        lm_eval(0, ["It is 1.", "\\boxed{1}"], "strict"),
-    )
-    problems, responses = read_responses([file], "x", columns=LM_EVAL)
-    assert [(p.id, p.prompt, p.answer) for p in problems] == [
-        ("0", "What is 0+1?", "1"),
-        ("1", "What is 1+1?", "2"),
-    ]
-    assert {key: r.text for key, r in responses.items()} == {
-        ("x", "0", 0): "It is 1.",
-        ("x", "0", 1): "\\boxed{1}",
-        ("x", "1", 0): "\\boxed{3}",
-        ("x", "1", 1): "\\boxed{2}",
-    }
-
-
 def parquet_file(path, *rows):
     parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
     return path
@@ -119,13 +99,6 @@ def test_gold_answers_of_a_benchmark_are_found_by_id_or_question(tmp_path):
     }
 
 
-def test_columns_can_be_named(tmp_path):
-    row = {"key": "a", "q": "2+2?", "truth": "4", "said": "4"}
-    names = {"id": "key", "prompt": "q", "answer": "truth", "response": "said"}
-    [problem], _ = read_responses([lines(tmp_path / "r.jsonl", row)], "x", columns=names)
-    assert problem == Problem("a", "2+2?", "4")
-
-
 # What the model wrote.
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "four"}]
@@ -160,7 +133,11 @@ def test_lm_eval_rows_of_the_first_filter_are_samples(tmp_path):
         lm_eval(1, ["d"], "flexible"),
         lm_eval(1, ["e"], "strict"),
     )
-    _, responses = read_responses([file], "x", columns=LM_EVAL)
+    problems, responses = read_responses([file], "x", columns=LM_EVAL)
+    assert [(p.id, p.prompt, p.answer) for p in problems] == [
+        ("0", "What is 0+1?", "1"),
+        ("1", "What is 1+1?", "2"),
+    ]
     assert {key[1:]: response.text for key, response in responses.items()} == {
         ("0", 0): "a",
         ("0", 1): "b",
@@ -212,13 +189,6 @@ def test_listed_golds_are_alternatives(tmp_path):
     row = {"id": "a", "answer": ["1/2", "0.5"], "response": "x"}
     [problem], _ = read_responses([lines(tmp_path / "r.jsonl", row)], "x")
     assert (problem.answer, problem.extra) == ("1/2", {"alternatives": ["1/2", "0.5"]})
-
-
-def test_a_gold_answer_may_be_in_a_nested_column(tmp_path):
-    nested = {"id": "a", "meta": {"Truth": "4"}, "response": "x"}
-    file = lines(tmp_path / "t.jsonl", nested)
-    [problem], _ = read_responses([file], "x", columns={"answer": "meta.Truth"})
-    assert problem.answer == "4"
 
 
 # Errors.

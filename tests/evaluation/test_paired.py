@@ -37,13 +37,6 @@ def test_differences_are_paired_by_id() -> None:
     assert comparison.problems == 4
 
 
-def test_swapping_the_sides_changes_the_sign() -> None:
-    one, other = compare_benchmark(A, B), compare_benchmark(B, A)
-    assert other.difference == -one.difference
-    assert other.p_value == one.p_value
-    assert other.interval.low == pytest.approx(-one.interval.high)
-
-
 def test_changes_are_problems_with_different_shares_and_flips_those_that_one_side_solves() -> None:
     left = evaluation({"a": "++++", "b": "+++-", "c": "++--", "d": "----"})
     right = evaluation({"a": "++++", "b": "++--", "c": "+---", "d": "++++"})
@@ -90,14 +83,6 @@ def test_equal_evaluations_have_difference_zero_and_p_value_one() -> None:
     comparison = compare_benchmark(A, A)
     assert (comparison.difference, comparison.p_value, comparison.flips) == (0.0, 1.0, ())
     assert math.isnan(comparison.interval.low)
-
-
-def test_a_clear_difference_of_thirty_problems_has_a_tiny_p_value() -> None:
-    left = evaluation({str(i): "+" * 32 for i in range(30)})
-    right = evaluation({str(i): "+" * (16 + i % 2) + "-" * (16 - i % 2) for i in range(30)})
-    comparison = compare_benchmark(left, right)
-    assert comparison.p_value == 2 / 2**30
-    assert 0.47 < comparison.interval.low < comparison.difference < comparison.interval.high < 0.5
 
 
 @pytest.mark.parametrize(

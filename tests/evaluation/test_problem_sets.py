@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,13 @@ from rlobj.evaluation.problem_sets import (
     Problems,
     ProblemSet,
     Protocol,
+    differences,
     find_protocol,
+    fingerprint,
+    model_identity,
     named_problems,
     problem_sets,
+    require_same,
 )
 from rlobj.models.location import write_manifest
 from rlobj.rewards.kinds import Exact
@@ -60,15 +66,19 @@ def problems(tmp_path: Path) -> Path:
 def run(tmp_path: Path, problems: Path) -> Path:
     """A run's folder with checkpoints that hold no model."""
     own: dict[str, Any] = {
-        "model": {"name": "some/model"},
         "data": {"source": str(problems), "template": "Q: {prompt}", "test": str(problems)},
         "rewards": {"kind": "exact"},
         "sampling": {"max_tokens": 7},
         "evaluation": {"temperature": 0.5, "samples": 9},
     }
-    made = RunFolder(tmp_path / "run")
-    made.create(compose("stapo", [("test", own)]))
-    for step in (2, 10):
+    return saved_run(tmp_path / "run", "stapo", own, 2, 10)
+
+
+def saved_run(folder: Path, preset: str, own: dict[str, Any], *steps: int) -> Path:
+    """The folder of a run with checkpoints that hold no model."""
+    made = RunFolder(folder)
+    made.create(compose(preset, [("test", {"model": {"name": "some/model"}, **own})]))
+    for step in steps:
         write_checkpoint(made, step)
     return made.path
 
@@ -112,28 +122,14 @@ def test_a_run_on_several_sources_has_held_out_problems_of_all(tmp_path: Path) -
         file.write_text("".join(f'{{"problem": "{i}?", "answer": "{i}"}}\n' for i in range(60)))
     sources = [str(files[0]), {"source": str(files[1]), "template": "B {prompt}"}]
     data = {"source": sources, "test_fraction": 0.3}
-    made = RunFolder(tmp_path / "run")
-    made.create(compose("grpo", [("test", {"model": {"name": "some/model"}, "data": data})]))
-    write_checkpoint(made, 2)
-    [own] = asked(str(made.path))
+    made = saved_run(tmp_path / "run", "grpo", {"data": data}, 2)
+    [own] = asked(str(made))
     assert (own.name, own.source) == ("aa+bb (held out)", ", ".join(map(str, files)))
     templates = {each.source: each.template for each in own.problems}
     assert templates == {"aa": MATH_TEMPLATE, "bb": "B {prompt}"}
-    [typed] = asked(str(made.path), None, {"--template": ("data.template", MATH_TEMPLATE)})
+    [typed] = asked(str(made), None, {"--template": ("data.template", MATH_TEMPLATE)})
     assert {each.template for each in typed.problems} == {MATH_TEMPLATE}
     assert typed.data_digest != own.data_digest
-
-
-def test_a_typed_template_wins_over_that_of_a_run_without_test_problems(
-    tmp_path: Path, problems: Path
-) -> None:
-    data = {"source": str(problems), "template": "Q: {prompt}", "test_fraction": 0.9}
-    made = RunFolder(tmp_path / "run")
-    made.create(compose("grpo", [("test", {"model": {"name": "some/model"}, "data": data})]))
-    write_checkpoint(made, 2)
-    [found] = asked(str(made.path), None, {"--template": ("data.template", "T: {prompt}")})
-    assert found.config.data.template == "T: {prompt}"
-    assert found.name == "problems.jsonl (held out)"
 
 
 def test_a_task_is_graded_exactly_on_its_test_split(run: Path) -> None:
@@ -248,19 +244,16 @@ def test_sources_of_one_name_are_refused(tmp_path: Path, problems: Path) -> None
 
 
 def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(tmp_path, data_dir):
-    own: dict[str, Any] = {
-        "model": {"name": "some/model"},
+    own = {
         "data": {"source": "dapo-math-17k", "test": "aime24"},
         "sampling": {"max_tokens": 7},
     }
-    made = RunFolder(tmp_path / "run")
-    made.create(compose("stapo", [("test", own)]))
-    write_checkpoint(made, 2)
-    [aime] = asked(str(made.path), data_dir=data_dir)
+    made = saved_run(tmp_path / "run", "stapo", own, 2)
+    [aime] = asked(str(made), data_dir=data_dir)
     assert (aime.name, aime.config.data.template) == ("aime24", MATH_TEMPLATE)
     assert aime.settings.max_tokens == 7
     settings = {"--template": ("data.template", "Q: {prompt}")}
-    [aime] = asked(str(made.path), None, settings, data_dir=data_dir)
+    [aime] = asked(str(made), None, settings, data_dir=data_dir)
     assert aime.config.data.template == "Q: {prompt}"
 
 
@@ -284,3 +277,84 @@ def test_a_changed_protocol_names_the_changes(data_dir: Path) -> None:
 def test_error_if_nothing_is_named(on: Any) -> None:
     with pytest.raises(ConfigError, match="expected aime24"):
         asked("some/model", on)
+
+
+# What an evaluation was begun with, and is continued with.
+
+STORED = {
+    "model": {"name": "m", "weights": "abc"},
+    "engine": {"name": "vllm"},
+    "benchmarks": {"my.jsonl": {"samples": 4, "temperature": 0.7, "template": "{prompt}\n"}},
+    "sessions": [1],
+}
+
+
+def with_setting(path, value):
+    changed = json.loads(json.dumps(STORED))
+    *folders, last = re.split(r"/", path) if "/" in path else path.split(".")
+    inner = changed
+    for name in folders:
+        inner = inner[name]
+    inner[last] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "name"),
+    [
+        ("model.weights", "abd", "model.weights"),
+        ("engine.name", "transformers", "engine.name"),
+        ("benchmarks/my.jsonl/temperature", 0.6, "my.jsonl.temperature"),
+        ("benchmarks/my.jsonl/template", "{prompt} ", "my.jsonl.template"),
+        ("benchmarks/my.jsonl/samples", 2, "my.jsonl.samples"),
+    ],
+)
+def test_error_lists_the_settings_that_differ(path, value, name):
+    with pytest.raises(ConfigError, match=re.escape(name) + ": .* there, .* now") as error:
+        require_same("evals/x", STORED, with_setting(path, value))
+    assert repr(value) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        STORED,
+        with_setting("sessions", []),
+        with_setting("benchmarks/my.jsonl/samples", 32),
+        with_setting("benchmarks/math500", {"samples": 1}),
+        with_setting("benchmarks", {"math500": {"samples": 1}}),
+    ],
+)
+def test_more_samples_and_other_benchmarks_may_continue(now):
+    assert differences(STORED, now) == []
+    require_same("evals/x", STORED, now)
+    require_same("evals/x", {}, now)
+
+
+def test_identity_of_a_model_depends_on_every_byte(tmp_path):
+    file = tmp_path / "model.safetensors"
+    content = bytearray(range(256)) * 4096
+    file.write_bytes(content)
+    first = model_identity(str(tmp_path))
+    assert first == model_identity(str(tmp_path))
+    for place in (0, len(content) // 2, len(content) - 1):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        assert model_identity(str(tmp_path)) != first
+    (tmp_path / "config.json").write_text("{}")
+    with_settings = model_identity(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"rope_theta": 5}')
+    assert model_identity(str(tmp_path)) != with_settings
+    nowhere = {"weights": None, "settings": None, "revision": None}
+    assert model_identity("nobody/no-such-model") == nowhere
+
+
+def test_path_and_name_of_the_model_are_not_compared():
+    moved = with_setting("benchmarks/my.jsonl/source", "/elsewhere/my.jsonl")
+    moved["model"] |= {"name": "./m", "source": "./m"}
+    assert differences(STORED, moved) == []
+    assert fingerprint(STORED) == fingerprint(moved)
+    assert fingerprint(STORED) != fingerprint(with_setting("benchmarks/my.jsonl/temperature", 0.6))
+    hub = with_setting("model.weights", None)
+    assert differences(hub, {**hub, "model": {**hub["model"], "source": "a/b"}})

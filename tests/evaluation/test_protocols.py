@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 import pytest
 
 from rlobj.base.errors import ConfigError
@@ -13,40 +10,24 @@ from rlobj.data.sources import BENCHMARKS
 from rlobj.evaluation.problem_sets import PROTOCOLS, find_protocol
 
 SMALL = ("aime24", "aime25", "amc23", "brumo25", "cmimc25", "hmmt25")
-LARGE = ("math500", "minerva", "olympiadbench")
+EXPECTED = {
+    "stapo": ((32, 0.7, 0.9, 20_480), (4, 0.7, 0.9, 20_480)),
+    "stapo-sampled": ((32, 1.0, 1.0, 20_480), (4, 1.0, 1.0, 20_480)),
+    "justrl": ((32, 0.7, 0.9, 31_744), (4, 0.7, 0.9, 31_744)),
+    "stare": ((32, 1.0, 0.7, 3_072), (4, 1.0, 0.7, 3_072)),
+    "dapo": ((32, 1.0, 0.7, 16_384 + 4_096),) * 2,
+    "lp-reg": ((32, 0.6, 1.0, 8_192), (1, 0.0, 1.0, 8_192)),
+}
+"""Samples, temperature, top-p and tokens: on the small sets, and on the others."""
 
 
-@pytest.mark.parametrize(
-    ("name", "temperature", "top_p", "max_tokens"),
-    [
-        ("stapo", 0.7, 0.9, 20_480),
-        ("stapo-sampled", 1.0, 1.0, 20_480),
-        ("justrl", 0.7, 0.9, 31_744),
-        ("stare", 1.0, 0.7, 3_072),
-    ],
-)
-@pytest.mark.parametrize("benchmark", [*SMALL, *LARGE])
-def test_small_sets_are_sampled_32_times_and_large_ones_4_times(
-    name, temperature, top_p, max_tokens, benchmark
-):
-    settings = find_protocol(name).for_benchmark(benchmark)
-    assert settings.samples == (32 if benchmark in SMALL else 4)
-    assert (settings.temperature, settings.top_p) == (temperature, top_p)
-    assert settings.max_tokens == max_tokens
-
-
-def test_dapo_is_32_samples_at_top_p_07():
-    settings = find_protocol("dapo").for_benchmark("aime24")
-    assert (settings.samples, settings.temperature, settings.top_p) == (32, 1.0, 0.7)
-    assert settings.max_tokens == 16_384 + 4_096
-
-
-@pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_lp_reg_samples_aime_and_amc_and_is_greedy_elsewhere(benchmark):
-    settings = find_protocol("lp-reg").for_benchmark(benchmark)
-    sampled = benchmark in ("aime24", "aime25", "amc23")
-    assert (settings.samples, settings.temperature) == ((32, 0.6) if sampled else (1, 0.0))
-    assert (settings.top_p, settings.max_tokens) == (1.0, 8_192)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_settings_are_those_of_the_paper(name):
+    small = ("aime24", "aime25", "amc23") if name == "lp-reg" else SMALL
+    for benchmark in BENCHMARKS:
+        found = find_protocol(name).for_benchmark(benchmark)
+        numbers = (found.samples, found.temperature, found.top_p, found.max_tokens)
+        assert numbers == EXPECTED[name][benchmark not in small]
 
 
 def test_templates_are_those_of_the_papers():
@@ -65,18 +46,6 @@ def test_templates_are_those_of_the_papers():
         '\n\nWhat is 2+2?\n\nRemember to put your answer on its own line after "Answer:".'
     )
     assert PROTOCOLS["justrl"].settings.template == MATH_TEMPLATE
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=lambda protocol: protocol.name)
-def test_a_protocol_has_a_source_and_notes_and_names_existing_benchmarks(protocol):
-    assert "arXiv:" in protocol.source
-    assert protocol.exceptions.keys() <= BENCHMARKS.keys()
-    assert protocol.notes
-    assert find_protocol(protocol.name) is protocol
-    dumped = json.loads(json.dumps(dataclasses.asdict(protocol)))
-    assert dumped["settings"]["max_tokens"] == protocol.settings.max_tokens
-    templates = {each.template for each in [protocol.settings, *protocol.exceptions.values()]}
-    assert len(templates) == 1
 
 
 def test_an_unknown_protocol_names_the_nearest():

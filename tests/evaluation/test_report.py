@@ -13,15 +13,12 @@ from typing import Literal
 import pytest
 from graded import VERDICTS, graded
 
-from rlobj.base.errors import RunError
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
-from rlobj.evaluation.report import results_json, results_markdown, write_page
-from rlobj.evaluation.report.page import kept_texts, percent_signed, verdict
-from rlobj.evaluation.samples import GradedBenchmark, ResponseRecord
+from rlobj.evaluation.report import kept_texts, results_json, results_markdown, write_page
+from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.reporting.figures import script_safe
-from rlobj.rewards import Graded
 
 ABOUT = {
     "model": "some/model",
@@ -152,21 +149,6 @@ def test_equal_shares_show_their_interval_and_no_error_of_zero() -> None:
     assert errors == [["–"] * len(by_name["avg@n"])] * 2
 
 
-@pytest.mark.parametrize(
-    ("correct", "finish", "reason", "letter"),
-    [
-        (True, "length", "integers", "r"),
-        (False, "stop", "integers", "w"),
-        (False, None, "no answer", "n"),
-        (False, "length", "no answer", "t"),
-        (None, "length", "timeout", "u"),
-    ],
-)
-def test_every_response_has_one_verdict(correct, finish, reason, letter) -> None:
-    grade = Graded(math.nan if correct is None else 0.0, correct, reason, None)
-    assert verdict(ResponseRecord(0, 0, "", None, finish), grade) == letter
-
-
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
 
 
@@ -228,11 +210,6 @@ def test_a_page_over_budget_keeps_the_first_responses_of_every_problem(tmp_path:
     assert "texts of 8 of 15 responses" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_error_if_the_page_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"cannot write .*missing/report\.html"):
-        write_page(tmp_path / "missing" / "report.html", ENTRIES, ABOUT)
-
-
 def wrong_without_an_answer(*finishes: Literal["stop", "length"]) -> BenchmarkResult:
     """One problem, wrong every time and without an answer."""
     wrong = {"correct": False, "answer": None, "text": "?", "tokens": 3}
@@ -249,9 +226,3 @@ def test_the_page_says_which_responses_a_verdict_counts(tmp_path: Path) -> None:
     assert "with an answer or without" in cut
     write_page(tmp_path / "whole.html", [wrong_without_an_answer("stop")], {})
     assert "with an answer or without" not in (tmp_path / "whole.html").read_text(encoding="utf-8")
-
-
-def test_differences_are_signed_percent_points() -> None:
-    assert percent_signed(-0.362) == "−36.2"
-    assert percent_signed(0.0) == "+0.0"
-    assert percent_signed(float("nan")) == "–"

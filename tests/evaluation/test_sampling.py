@@ -1,4 +1,4 @@
-"""Responses are sampled once, stored, and graded."""
+"""Responses are sampled once, stored in a folder, and graded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rlobj.base.errors import DataError, RunError
+from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
 from rlobj.evaluation.evaluating import blocks_of
@@ -196,3 +196,26 @@ def test_responses_sampled_before_ctrl_c_are_stored(tmp_path):
     rest = Echo()
     assert run(rest, directory) == run(Echo())
     assert len(rest.drawn) == 18
+
+
+def test_error_if_another_process_writes_to_the_folder(tmp_path):
+    with (
+        Samples(tmp_path / "new").locked(),
+        pytest.raises(ConfigError, match="another process"),
+        Samples(tmp_path / "new").locked(),
+    ):
+        pass
+
+
+def test_problems_and_settings_are_read_back(tmp_path):
+    directory = Samples(tmp_path)
+    directory.write_problems({"a": PROBLEMS, "b": [Problem("x", "?", "1", {"level": 3})]})
+    assert directory.problems() == {"a": PROBLEMS, "b": [Problem("x", "?", "1", {"level": 3})]}
+    directory.write_settings({"model": {"name": "m"}, "benchmarks": {}})
+    settings = Samples.open(tmp_path).settings()
+    assert settings == {"model": {"name": "m"}, "benchmarks": {}}
+    directory.write_settings({"another": "program's"})
+    with pytest.raises(ConfigError, match="has no benchmarks"):
+        Samples.open(tmp_path)
+    with pytest.raises(ConfigError, match="not an evaluation"):
+        Samples.open(tmp_path / "elsewhere")

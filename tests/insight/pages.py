@@ -14,8 +14,14 @@ from browser import Browser
 
 from rlobj.base.files import packaged
 from rlobj.insight.filtering import FUNCTIONS_OF_PAGES, OWN_COLUMNS
-from rlobj.insight.page.store import PageRows, described, recorded_rows, store_data, whole_rows
-from rlobj.insight.page.writing import STORE
+from rlobj.insight.page.writing import (
+    STORE,
+    PageRows,
+    described,
+    recorded_rows,
+    store_data,
+    whole_rows,
+)
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.statistics import SingleProcess

@@ -15,8 +15,7 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.base.interleaved import own, whole
 from rlobj.insight.page.writing import write_inspection_page
-from rlobj.insight.run_report.plots import figures
-from rlobj.insight.run_report.runs import read_runs
+from rlobj.insight.run_report.runs import figures, read_runs
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
 from rlobj.records import read_records, read_tables
 

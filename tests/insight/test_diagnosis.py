@@ -22,7 +22,6 @@ from rlobj.config.run_config import FindingName, compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.diagnosing import PAGE
-from rlobj.training.rollouts.sample_checks import LIMITS
 
 Line = dict[str, Any]
 Change = Line | Callable[[int], Line]
@@ -159,6 +158,9 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("length-growth", lambda step: {"response/length_mean": 10.0 + step, "reward/mean": 0.4}, {}),
     ("verifier-trouble", {"groups/agreed_wrong": 1.0}, {}),
     ("verifier-trouble", {"reward/undecided": 20.0}, {}),
+    ("verifier-trouble", {"reward/unreadable_share": 0.06, **STUCK}, {}),
+    ("verifier-trouble", {"reward/no_answer_share": 0.6, **STUCK}, {}),
+    ("verifier-trouble", lambda step: {"reward/no_answer_share": min(step / 100, 0.3)}, {}),
     ("wrong-group-size", {"groups/without_signal_share": 0.55}, {"sampling": {"group_size": 2}}),
     ("teacher-trouble", {**TEACHER, "score/teacher/end_gap": -9.0}, TAUGHT),
     ("teacher-trouble", {**TEACHER, "score/teacher/one_sided": 0.99}, TAUGHT),
@@ -175,10 +177,6 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
 ]
 
 
-def test_a_teacher_that_only_guides_is_no_finding():
-    assert names(watched(TEACHER, **TAUGHT)) == set()
-
-
 @pytest.mark.parametrize(
     ("change", "evidence", "cure"),
     [
@@ -193,14 +191,6 @@ def test_findings_about_conversations_name_their_numbers_and_settings(change, ev
     [found] = watched({**CONVERSES, **change}, **settings).findings.values()
     assert evidence in found.evidence
     assert cure in found.cure
-
-
-def test_rules_are_not_blamed_for_an_update_without_tokens():
-    """TRL's mask of truncated responses may leave none."""
-    empty = {"objective/kept_fraction": 0.0, "tokens/step": 0.0}
-    assert names(watched(lambda step: empty)) == set()
-    full = watched(lambda step: empty if step % 2 else {**empty, "tokens/step": 100.0})
-    assert "rule-fires-on-everything" in names(full)
 
 
 @pytest.mark.parametrize(("name", "change", "settings"), SICK)
@@ -234,6 +224,11 @@ def test_every_name_has_a_sick_run() -> None:
         ({"response/most_common": 0.6, "response/most_common_gold": 0.5}, {}),
         (lambda step: IDLE if step % 5 < 3 else {}, {}),  # dynamic sampling found no group
         (lambda s: {"reward/no_answer_share": 0.9 - s / 50, "reward/mean": 0.2 + s / 50}, {}),
+        (lambda s: {"reward/unreadable_share": 0.06, "reward/mean": 0.2 + s / 50}, {}),
+        ({"reward/undecided": 8.0}, {}),
+        # the mask of truncated responses of another trainer may leave no token
+        ({"objective/kept_fraction": 0.0, "tokens/step": 0.0}, {}),
+        (TEACHER, TAUGHT),  # it only guides
         (CONVERSES, CALCULATOR),
         (NO_CALLS, {"environment": {"target": "mine.py:Game"}}),  # it answers without tools
         ({**NO_CALLS, "turns/mean": 1.0}, {"environment": {"target": "mine.py:Game"}}),
@@ -271,21 +266,6 @@ def test_only_findings_that_begin_are_reported() -> None:
     assert begun == [[], ["truncation"], [], []]
 
 
-def test_the_limit_of_the_gap_is_ten_times_that_of_bfloat16() -> None:
-    assert max(each["gap"] for each in LIMITS.values()) == pytest.approx(10 * 0.01)
-
-
-def test_entropy_may_fall_when_the_reward_rises() -> None:
-    rising = watched(
-        lambda step: (
-            {"policy/entropy": 1 / step, "reward/mean": 0.3 + 0.017 * step}
-            | {"reward/accuracy": 0.3 + 0.017 * step}
-        )
-    )
-    found = rising.findings.get("entropy-falling")
-    assert found is None or not found.holds
-
-
 def test_a_run_without_accuracy_is_not_told_one() -> None:
     """The checks that compare shares of right responses are silent, and texts name the reward."""
     number = {"reward/accuracy": None, "response/truncated_right": None}
@@ -312,14 +292,6 @@ def test_a_setting_that_the_preset_leaves_without_effect_is_no_finding() -> None
     assert compose("grpo").resolved_objective().explain(1).inert
 
 
-def test_a_rising_share_without_a_verdict_is_verifier_trouble() -> None:
-    rising = watched(lambda step: {"reward/undecided": 0.0 if step < 20 else 8.0})  # 3%
-    evidence = rising.findings["verifier-trouble"].evidence
-    assert "3.1% of the responses were not compared" in evidence
-    assert evidence.endswith("(0.0% in the first steps): undecided 3.1%")
-    assert names(watched({"reward/undecided": 8.0})) == set()
-
-
 def test_answers_that_are_wrong_without_a_comparison_are_named_by_cause() -> None:
     shares = {"reward/unreadable_share": 0.02, "reward/timeout_share": 0.041}
     rising = watched(lambda step: shares if step >= 20 else dict.fromkeys(shares, 0.0))
@@ -328,25 +300,6 @@ def test_answers_that_are_wrong_without_a_comparison_are_named_by_cause() -> Non
     assert found.endswith("(0.0% in the first steps): timeout 4.1%, unreadable 2.0%")
     assert "reason" in rising.findings["verifier-trouble"].cure
     assert names(watched({"reward/too_large_share": 0.01})) == set()
-
-
-def test_answers_that_cannot_be_read_are_trouble_unless_the_policy_learns() -> None:
-    stuck = {"reward/unreadable_share": 0.06, **STUCK}
-    found = watched(stuck).findings["verifier-trouble"]
-    assert found.since == 20
-    assert found.evidence.endswith("unreadable 6.0%")
-    learns = watched(lambda step: {**stuck, "reward/mean": 0.2 + step / 50})
-    assert "verifier-trouble" not in names(learns)
-
-
-def test_responses_without_an_answer_that_can_be_read_are_verifier_trouble() -> None:
-    stuck = {"reward/no_answer_share": 0.6, **STUCK}
-    high = watched(stuck)
-    assert names(high) == {"verifier-trouble"}
-    assert "60% of the responses are graded wrong" in high.findings["verifier-trouble"].evidence
-    rising = watched(lambda step: {"reward/no_answer_share": min(step / 100, 0.3)})
-    assert names(rising) == {"verifier-trouble"}
-    assert rising.findings["verifier-trouble"].since > 15
 
 
 @pytest.mark.parametrize(("every", "advice"), [(10, "samples/"), (0, "your reward function")])

@@ -14,7 +14,7 @@ import yaml
 from browser import CHROMIUM, Browser
 from record_rows import write_records
 
-from rlobj import ConfigError, write_inspection_page
+from rlobj import write_inspection_page
 from rlobj.config.presets import load_preset
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import ObservedUpdate
@@ -139,8 +139,9 @@ def quiet(browser: Browser, page: Path) -> None:
     assert not [e for e in browser.events if e.get("method") == "Page.javascriptDialogOpening"]
 
 
-@pytest.mark.parametrize("view", ["responses", "planes", "tokens"])
-@pytest.mark.parametrize("step", ["1", "2"])
+@pytest.mark.parametrize(
+    ("view", "step"), [("responses", "1"), ("responses", "2"), ("planes", "2"), ("tokens", "1")]
+)
 def test_hostile_texts_are_shown_as_text_and_run_nothing(browser, page, view, step):
     for text in HOSTILE if view == "tokens" else HOSTILE[:1]:
         show(browser, page, view=view, step=step, word=text, text=text, plane="surprisal")
@@ -153,13 +154,6 @@ def test_hostile_texts_are_shown_as_text_and_run_nothing(browser, page, view, st
             browser.wait("document.querySelector('#word-tokens .piece')")
         quiet(browser, page)
     assert "<img src=x onerror" in text_of(browser, "h1")
-
-
-def test_a_token_of_many_characters_is_cut_in_the_text_and_whole_in_the_panel(browser, page):
-    show(browser, page, step="2", at=f"2_1_0_{TEXTS.index(HOSTILE[4])}")
-    browser.wait("byId('details-context').textContent.includes('xx')")
-    assert browser.run("document.querySelector('.here').textContent.length") < 100
-    assert text_of(browser, "#details-context mark") == HOSTILE[4]
 
 
 def test_the_filter_counts_tokens_and_judges_them(browser: Browser, page: Path) -> None:
@@ -194,11 +188,9 @@ def test_a_mistake_in_the_filter_is_shown_with_its_place(browser: Browser, page:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("probability < 0.1", "Did you mean 'prob'?"),
         ("prob < 0.01 && advantage > 0", "write & or | once"),
         ("kept = 0", "compare with < or >, such as kept < 1"),
         ("not kept", "kept are 1 or 0. Write spurious > 0, or kept < 1"),
-        ("(prob < 0.01) and spurious", "spurious and kept are 1 or 0. Write spurious > 0"),
         ("token == '7'", "The fields to the right find a text"),
         ("!(kept > 0)", "write ~ before a rule"),
         ("prob < 0,01", "write a point in a number"),
@@ -224,16 +216,6 @@ def test_the_panel_has_every_column_and_every_part_of_the_rule(browser, page):
     show(browser, page, step="1", at="1_1_0_0")
     browser.wait("byId('details-body').textContent.includes('?')")
     assert browser.run(parts)[3] == "entropy.bottom(0.8)?"  # the record is a sample
-
-
-def test_a_part_with_a_computed_column_is_known_too(browser: Browser, page: Path) -> None:
-    show(browser, page, step="2")
-    browser.run("void loadMask('covariance.top(0.1)')")
-    browser.wait("masks.get('covariance.top(0.1)')")
-    part = "{text: 'covariance.top(0.1)', population: true}"
-    row = browser.run("document.querySelector('#group-responses .piece').dataset.row")
-    assert browser.run(f"holds({part}, {row})[0]") in ("✓", "✗")
-    quiet(browser, page)
 
 
 def test_keys_move_from_token_to_token_and_from_match_to_match(browser, page):
@@ -318,8 +300,7 @@ def test_token_texts_are_sorted_and_lead_to_their_steps_and_responses(browser, p
     quiet(browser, page)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_nothing_jumps_and_nothing_is_wider_than_the_window(browser, page, width, scheme):
     browser.resize(width, 844, scheme)
     for view in ("responses", "planes", "tokens"):
@@ -345,15 +326,6 @@ def test_nothing_jumps_and_nothing_is_wider_than_the_window(browser, page, width
         assert browser.run(JUMPED) < 0.005 or view == "tokens"  # its table has other lines
         assert browser.run(box) == before
         quiet(browser, page)
-
-
-def test_charts_take_the_colours_of_the_window(browser: Browser, page: Path) -> None:
-    ink = "echarts.getInstanceByDom(byId('plane-chart')).getOption().textStyle.color"
-    show(browser, page, view="planes")
-    light = browser.run(ink)
-    browser.resize(1280, 900, "dark")
-    browser.wait(f"{ink} !== '{light}'")
-    assert browser.run(f"{ink} === css('--ink')")
 
 
 def test_a_long_response_is_drawn_only_near_the_window(browser: Browser, tmp_path: Path) -> None:
@@ -408,14 +380,6 @@ def test_a_record_without_probabilities_is_coloured_by_advantage(browser, tmp_pa
     enter(browser, "where", "ref_gap > 0")
     assert "no column 'ref_gap'. It has advantage, " in text_of(browser, "#problem")
     quiet(browser, path)
-
-
-def test_a_run_without_a_record_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.resolved.yaml").touch()
-    with pytest.raises(ConfigError, match="has no folder records"):
-        write_inspection_page(tmp_path)
-    with pytest.raises(ConfigError, match="there is no folder"):
-        write_inspection_page(tmp_path, tmp_path / "nowhere" / "page.html")
 
 
 def test_a_filter_without_tokens_says_so(browser: Browser, page: Path) -> None:

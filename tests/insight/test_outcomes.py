@@ -45,16 +45,15 @@ def test_the_first_and_the_last_steps_are_compared(tmp_path: Path, steps: int, w
     name = f"spurious, first/last {window} steps" if window > 1 else "spurious, first/last step"
     end = "0.10%, shrank" if steps > 10 else "1.0%, hardly changed"
     assert found.measures()[name] == f"1.0% → {end}"
+    backwards = Outcome(found.lines[::-1]).measures()[name]
+    assert backwards.endswith(", grew") == (steps > 10)
 
 
-def test_a_rule_that_dropped_nothing_has_no_precision(tmp_path: Path) -> None:
-    found = measures(run(tmp_path, **{"spurious/dropped": 0, "spurious/caught": 0}))
+def test_a_rule_that_dropped_nothing_has_no_precision_and_no_truth_no_spurious_tokens(tmp_path):
+    found = measures(run(tmp_path / "a", **{"spurious/dropped": 0, "spurious/caught": 0}))
     assert not {name for name in found if "rule" in name}
     assert found["spurious tokens"] == "110 (0.55%)"
-
-
-def test_a_task_without_truth_has_no_spurious_tokens(tmp_path: Path) -> None:
-    found = measures(run(tmp_path, **{"spurious/tokens": math.nan}))
+    found = measures(run(tmp_path / "b", **{"spurious/tokens": math.nan}))
     assert not {name for name in found if "spurious" in name}
 
 
@@ -73,10 +72,8 @@ def test_a_run_without_a_finished_step_is_refused(tmp_path: Path) -> None:
         (358, 389_544, "358 (0.092%)"),
         (0, 5, "0"),
         (5, 5, "5 (100%)"),
-        (1, 3, "1 (33%)"),
         (394, 395, "394 (99.7%)"),
         (1, 10**9, "1 (0.0000%)"),
-        (311_000, 389_544, "311,000 (80%)"),
     ],
 )
 def test_shares_have_two_digits(part: float, whole: float, text: str) -> None:
@@ -88,7 +85,7 @@ def test_an_accuracy_that_was_not_measured_after_training_is_said_so(tmp_path: P
     path = run(tmp_path)
     lines = RunFolder(path).lines()
     stopped = Outcome(lines[:-1]).measures()
-    assert stopped["held-out accuracy before"].startswith("0.250")
+    assert stopped["held-out accuracy before"] == "0.250  [0.230, 0.270]"
     assert stopped["held-out accuracy after"] == "not measured after step 0"
     late = Outcome([*lines[:6], {"step": 5, "eval/accuracy": 0.75}, *lines[6:-1]]).measures()
     assert late["held-out accuracy after"].startswith("0.750")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,8 @@ from tiny import tiny_config
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.insight.filtering import matching, read_filter
-from rlobj.insight.page.store import PageRows, read_rows
+from rlobj.insight.page.writing import PageRows, read_rows
 from rlobj.objectives.explanation import rule_columns
-from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import CustomRule, Rule, nodes, parse
 from rlobj.objectives.rules.columns import declared
 from rlobj.objectives.statistics import SingleProcess
@@ -102,17 +100,6 @@ def test_random_rules_over_populations_select_the_tokens_that_an_objective_selec
         assert rows == expected, text
         selected += 0 < len(expected) < len(torch.cat(masks))
     assert selected > len(texts) / 3
-
-
-def test_the_rule_of_a_run_selects_in_the_page_what_it_dropped(browser, tmp_path):
-    rule = "(advantage > 0) & (prob < 0.4) & entropy.bottom(0.8)"
-    made_up = [random_update((2, i), 40, i) for i in (1, 2)]
-    updates = [replace(each, objective=Objective(drop=rule)) for each in made_up]
-    page = whole(updates)
-    [found] = evaluate(browser, tmp_path / "page.html", page, [rule])
-    tokens = [row["effect"] for row in page.rows.to_pylist() if row["position"] >= 0]
-    assert found == [i for i, effect in enumerate(tokens) if effect == "dropped"]
-    assert found
 
 
 def test_rules_over_populations_select_in_a_real_run_what_an_objective_selects_or_say_where_not(

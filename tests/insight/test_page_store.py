@@ -10,11 +10,11 @@ import pyarrow
 import pytest
 import torch
 from browser import CHROMIUM, Browser
-from pages import TEXTS, awaited, random_record, random_update, recorded, whole, write_page
+from pages import TEXTS, awaited, random_record, random_update, recorded, write_page
 from record_rows import dropped, write_records
 
 from rlobj.base.errors import ConfigError
-from rlobj.insight.page.store import PageRows, encoded, read_rows, store_data, whole_rows
+from rlobj.insight.page.writing import PageRows, read_rows, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.reading import SCHEMA
@@ -219,25 +219,6 @@ def test_a_browser_without_base64_of_its_own_reads_the_same(browser, tmp_path):
 
 
 @needs_browser
-def test_updates_and_responses_are_ranges_of_rows_with_empty_responses(browser, tmp_path):
-    update = random_update((2, 1), 24, 0)
-    page = whole([update])
-    browser.open(write_page(tmp_path / "page.html", page))
-    found = awaited(browser, "store.load([]).then(() => [store.updates, store.responses])")
-    table = update.table
-    decided = table.decided_responses
-    lengths = table.lengths[decided].tolist()
-    assert [each["end"] - each["start"] for each in found[1]] == lengths
-    assert 0 in lengths
-    assert [each["response"] for each in found[1]] == table.ids[decided].tolist()
-    assert all(each["whole"] for each in found[1])
-    tokens = int(table.decided.sum())
-    assert found[0] == [
-        {"step": 2, "update": 1, "start": 0, "end": tokens, "whole": True, "state": {"W": 0.3}}
-    ]
-
-
-@needs_browser
 def test_deep_and_long_texts_are_refused_at_once(browser: Browser, tmp_path: Path) -> None:
     browser.open(write_page(tmp_path / "page.html", recorded(random_record(5, 0))))
     long = 50_000
@@ -259,36 +240,3 @@ def test_deep_and_long_texts_are_refused_at_once(browser: Browser, tmp_path: Pat
         assert time < 3000, text[:50]
     fine = " & ".join(["(prob < 1)"] * 98) + " & " + "(" * 150 + "prob < 1" + ")" * 150
     assert browser.run(f"rules.parse({fine!r}).isRule")
-
-
-@needs_browser
-def test_a_refusal_says_where_and_what_to_type(browser: Browser, tmp_path: Path) -> None:
-    browser.open(write_page(tmp_path / "page.html", recorded(random_record(5, 0))))
-    expected = {
-        "(prob < 1) & (entropie > 1)": (
-            14,
-            "the page has no column 'entropie'. Did you mean 'entropy'?",
-        ),
-        "prob < 1 & prob > 2": (7, "'&' joins rules, got the number '1'"),
-        "0 < prob < 1": (9, "comparisons do not chain; write (0 < prob) & (prob < 1)"),
-        "(prob < 1).sample(5)": (11, "'.sample' is random"),
-        'custom("os:system")': (0, "custom(...) is Python code"),
-        "text > 1": (0, "'text' is a text, and a rule compares numbers"),
-        "prob.botom(0.2)": (5, "unknown method '.botom'. Did you mean 'bottom'?"),
-        " \n prob\t==  1": (8, "use <, <=, > or >="),
-        "W > 1": (0, "the page has no column 'W'"),
-        "prob.top(0.2, by='position')": (5, "expected one of update, group, response"),
-    }
-    for text, (at, message) in expected.items():
-        script = "(() => { try { rules.parse(%s) } catch (e) { return [e.at, e.message] } })()"
-        found = browser.run(script % json.dumps(text))
-        assert found[0] == at, (text, found)
-        assert message in found[1], (text, found)
-
-
-def test_equal_columns_take_no_space() -> None:
-    table = random_record(5000, 0)
-    same = table.set_column(table.schema.get_field_index("old_prob"), "old_prob", table["prob"])
-    packed = [store_data(PageRows(encoded(each), [], []))[1].values() for each in (table, same)]
-    sizes = [sum(map(len, each)) for each in packed]
-    assert sizes[0] - sizes[1] > 5000

@@ -44,21 +44,15 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
         ("(prob < TAU) & (entropy > RHO)", "TAU=0.1..0.2", "'RHO' has no value.*one name"),
         ("entropy.bottom(Q)", None, r"plain value(.|\n)*To sweep Q: sweep=Q="),
         ("prob < TAU", "TAU=0.2..0.1", "rise from one number"),
-        ("prob < TAU", "TAU=0.1..0.1", "rise from one number"),
         ("prob < TAU", "TAU=0..inf", "rise from one number"),
         ("prob < TAU", "TAU=a..b", "cannot read the sweep"),
         ("prob < TAU", "TAU=0.1", "Expected NAME=FROM..TO"),
-        ("prob < TAU", "tau=0.1..0.2", "Expected NAME=FROM..TO"),
-        ("prob < TAU", "TAU=0.1..0.2:1", "must have 2 to 1000 values"),
         ("prob < TAU", "TAU=0.1..0.2:9999999", "must have 2 to 1000 values"),
         ("prob < TAU", {"A": [1.0], "B": [1.0]}, "one number is swept at a time"),
         ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
-        ("prob <", None, "cannot be read"),
         ("prob", None, "expected a rule such as"),
-        ("probability < 0.1", None, "Did you mean 'prob'"),
         ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
         ("prob < TAU", "tau=0.1..0.2", "a name in capitals and two numbers"),
-        ("prob + 1", None, "expected a rule"),
     ],
 )
 def test_wrong_rules_and_sweeps_are_refused_in_words(rule: str, sweep: Any, message: str) -> None:
@@ -74,6 +68,7 @@ def test_what_python_passes_wrongly_is_answered_in_words() -> None:
     ]
     wrong = [
         (["runs/first"], "grpo", None, "one run is replayed at a time"),
+        ([update], {"recorded": "prob < 0.1"}, None, "'recorded' is the run's own objective"),
         ([update], 42, None, "objectives is 42; expected names"),
         ([update], "prob < TAU", {"TAU": 0.1}, r"sweep needs values.*'TAU': \[0.01, 0.1\]"),
         ([update], "prob < TAU", {"TAU": []}, "sweep needs values"),
@@ -81,11 +76,6 @@ def test_what_python_passes_wrongly_is_answered_in_words() -> None:
     for tables, objectives, sweep, message in wrong:
         with pytest.raises(ConfigError, match=message):
             rlobj.replay(tables, objectives, sweep=sweep)
-
-
-def test_the_name_of_the_recorded_objective_is_taken() -> None:
-    with pytest.raises(ConfigError, match="'recorded' is the run's own objective"):
-        rlobj.replay([update_of(STAPO, batch())], {"recorded": "prob < 0.1"})
 
 
 def test_a_rule_may_read_a_controller_of_the_recorded_objective() -> None:

@@ -18,10 +18,9 @@ from report_runs import HOSTILE, evaluation, step_line, write_run
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import lock_folder
-from rlobj.insight.run_report import PLOTS, read_runs, times
+from rlobj.insight.run_report import PLOTS, read_runs
 from rlobj.insight.run_report.page import different_settings, summary
-from rlobj.insight.run_report.plots import figures
-from rlobj.insight.run_report.runs import rule_of
+from rlobj.insight.run_report.runs import figures
 from rlobj.reporting import Figure, Target
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -62,6 +61,9 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert held_out.low == pytest.approx([0.25 - 1.959964 * 0.01, 0.75 - 1.959964 * 0.01])
     [entropy] = found["entropy"].lines
     assert (entropy.x, entropy.y) == ((1, 2, 3), [1 / (1 + 1 / 50), None, 1 / (1 + 3 / 50)])
+    [sampled] = found["training-accuracy"].lines
+    assert sampled.high is not None
+    assert sampled.high[0] == pytest.approx(0.5 + 1.959964 * math.sqrt(0.5 * 0.5 / 16))
     [undecided] = found["undecided"].lines
     assert (undecided.x, undecided.y) == ((1,), [0.25])
     median, low, high = found["entropy-quantiles"].lines
@@ -70,12 +72,6 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     update = found["phases"].lines
     assert [line.name for line in update] == ["sampling"], "a sum without all of its parts"
     assert "spurious-share" not in found
-
-
-def test_the_interval_of_the_accuracy_counts_groups(tmp_path: Path) -> None:
-    [line] = drawn(write_run(tmp_path / "run"))["training-accuracy"].lines
-    assert line.high is not None
-    assert line.high[0] == pytest.approx(0.5 + 1.959964 * math.sqrt(0.5 * 0.5 / 16))
 
 
 def test_a_star_draws_what_the_run_has(tmp_path: Path) -> None:
@@ -170,11 +166,11 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     reward = drawn(a, b, c)["reward"]
     assert reward.caption == [f"a: drop {rule}", f"x/run: {clip}", f"y/run: {clip}"]
     assert [line.name for line in reward.lines] == ["a", "x/run", "y/run"]
+    assert [line.run for line in reward.lines] == [0, 1, 2]
     assert drawn(a, b)["entropy-quantiles"].lines[0].name == "median: a"
     assert summary(runs)["rule"] == [f"drop {rule}", clip, clip]
-    assert [line.run for line in drawn(a, b, c)["reward"].lines] == [0, 1, 2]
-    assert [line.name for line in drawn(a)["reward"].lines] == ["mean"]
-    assert drawn(a)["reward"].caption == [f"drop {rule}"]
+    alone = drawn(a)["reward"]
+    assert (alone.lines[0].name, alone.caption) == ("mean", [f"drop {rule}"])
     assert "<h1>Comparison of 2 runs</h1>" in rlobj.report([a, b]).read_text("utf-8")
     text = rlobj.report(a).read_text("utf-8")
     assert (
@@ -182,19 +178,6 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
         in text
     )
     assert "<title>grpo" not in text
-
-
-def test_an_objective_without_rules_is_named_after_its_parts() -> None:
-    parts = {
-        "advantage": {"kind": "leave_one_out"},
-        "surrogate": {"kind": "switch", "rule": "ratio > 1", "then": {"kind": "clip", "low": 0.1}},
-        "divisor": {"kind": "token_mean"},
-        "penalties": [{"kind": "kl", "coefficient": 0.1, "where": None}],
-    }
-    named = "switch(rule=ratio > 1, then=clip(low=0.1)), leave_one_out, token_mean"
-    assert rule_of({"objective": parts}) == f"{named}, kl(coefficient=0.1)"
-    assert rule_of({"objective": parts | {"drop": "a < 1"}}) == "drop a < 1, kl(coefficient=0.1)"
-    assert rule_of({"objective": {"surrogate": 5, "advantage": [1], "penalties": "x"}}) == "5, x"
 
 
 def test_only_settings_that_differ_are_compared(tmp_path: Path) -> None:
@@ -224,18 +207,6 @@ def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
     assert rows["held-out accuracy, last"][0].startswith("0.500 ± ")
     assert rows["held-out accuracy, best"][0] == "0.750 ± 0.010, step 1"
     assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run drops nothing"
-
-
-def test_times_come_longest_first_with_what_was_parallel_last(tmp_path: Path) -> None:
-    rows = times(
-        read_runs([write_run(tmp_path / "a"), write_run(tmp_path / "b", [evaluation(0, 1)])])
-    )
-    assert list(rows) == [
-        *("sampling", "forward", "backward", "other", "step", "grading, beside sampling"),
-        *("tokens/s without evaluating and writing", "tokens that are no padding"),
-    ]
-    assert rows["sampling"] == ["2.000 s (50.0%)", "–"]
-    assert rows["tokens/s without evaluating and writing"] == ["50", "–"]
 
 
 def test_where_files_are_written(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 
@@ -85,15 +84,6 @@ def test_the_cursor_shows_the_values_of_all_figures_at_its_step(browser, page):
     assert browser.run(shown) == [False, "6"]  # the evaluation is at step 0 alone
 
 
-def test_a_huge_value_leaves_no_trace_outside_its_window(browser: Browser, page: Path) -> None:
-    opened(browser, page)
-    browser.run(change("#smooth", "e.value = '5'"))
-    browser.run("document.getElementById('figure-gradient-norm').scrollIntoView()")
-    browser.wait("document.querySelector('#figure-gradient-norm canvas')")
-    assert browser.run(VALUES.replace("reward", "gradient-norm")) == ["1"]
-    browser.run(change("#smooth", "e.value = '0'"))
-
-
 def test_smoothing_zoom_and_hiding_change_all_figures(browser: Browser, page: Path) -> None:
     opened(browser, page)
     browser.run(change("#smooth", "e.value = '5'"))
@@ -149,15 +139,6 @@ def test_the_curve_between_two_evaluations_stays_when_zoomed(browser, tmp_path):
     assert browser.run(curve) == [[1, 0.5], [9, 0.9]]
 
 
-def test_a_logarithmic_axis_begins_and_ends_with_its_curves(browser, tmp_path):
-    lines = [step_line(i, **{"reward/mean": 0.4 + i / 10}) for i in range(1, 6)]
-    opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
-    browser.run(change("#log", "e.checked = true"))
-    axis = "echarts.getInstanceByDom(document.querySelector('#figure-reward .plot')).getModel()"
-    extent = f"{axis}.getComponent('yAxis').axis.scale.getExtent()"
-    assert browser.run(extent) == pytest.approx([0.5, 0.9])
-
-
 def test_only_figures_without_negative_values_have_a_logarithmic_axis(browser, tmp_path):
     lines = [step_line(i, **{"loss/policy": (-1.0) ** i}) for i in range(1, 4)]
     opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
@@ -192,43 +173,3 @@ def test_the_page_fits_a_phone_and_nothing_jumps(browser: Browser, page: Path) -
     browser.wait(f"document.querySelectorAll('figure canvas').length === {count}")
     assert browser.run("document.documentElement.scrollHeight") == height
     assert browser.run("document.documentElement.scrollWidth") <= 390
-
-
-def test_dark_follows_the_system(browser: Browser, page: Path) -> None:
-    opened(browser, page)
-    ink = "echarts.getInstanceByDom(document.querySelector('#figure-reward .plot'))"
-    ink += ".getOption().yAxis[0].axisLabel.color"
-    light = browser.run(ink)
-    browser.resize(1280, 900, "dark")
-    browser.wait(f"{ink} !== {json.dumps(light)}")
-
-
-@pytest.mark.slow
-def test_three_runs_of_five_thousand_steps_open_and_zoom_quickly(browser, tmp_path):
-    folders = []
-    for run in range(3):
-        lines = [step_line(i, **{"reward/mean": math.sin(i * (run + 1))}) for i in range(1, 5001)]
-        folders.append(write_run(tmp_path / str(run), lines))
-    page = rlobj.report(folders)
-    start = time.monotonic()
-    opened(browser, page)
-    assert time.monotonic() - start < 15, "it takes 1 s where nothing else runs"
-    begun = "const t = performance.now();"
-    ended = "return performance.now() - t;"
-    browser.run("document.getElementById('figure-reward').focus()")
-    zoom = "document.getElementById('smooth').dispatchEvent(new Event('input'))"
-    spent = browser.run(f"(() => {{ {begun} {zoom}; {ended} }})()")
-    assert spent < 5000, "all visible figures are drawn anew in 0.1 s where nothing else runs"
-
-
-def test_titles_of_a_printed_report_are_blocks_that_stay_with_their_figures(browser, page):
-    """Chromium keeps a title with what follows only if it is a block."""
-    opened(browser, page)
-    browser.send("Emulation.setEmulatedMedia", media="print")
-    try:
-        script = "[...document.querySelectorAll('section > h2')].map(getComputedStyle)"
-        found = browser.run(f"{script}.map(style => [style.display, style.breakAfter])")
-    finally:
-        browser.send("Emulation.setEmulatedMedia", media="")
-    assert found
-    assert {tuple(each) for each in found} == {("block", "avoid")}

@@ -23,16 +23,11 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_context_becomes_the_whole_response_with_its_prompt(run: Path) -> None:
     cut = {"step": 3, "response": 7, "before": "4=16;", "text": "2", "after": "6+9"}
-    [found] = in_responses(run, [cut])
-    assert found["before"] == "6+6+4+9=│2+6=12;12+4=16;"
-    assert found["text"] + found["after"] == "26+9=25#25"
-
-
-def test_a_context_with_the_end_of_the_prompt_is_found_as_well(run: Path) -> None:
-    [found] = in_responses(
-        run, [{"step": 3, "response": 7, "before": "+4+9=2+6=1", "text": "2", "after": ";12"}]
-    )
-    assert (found["before"], found["after"]) == ("6+6+4+9=│2+6=1", ";12+4=16;26+9=25#25")
+    with_prompt = {"step": 3, "response": 7, "before": "+4+9=2+6=1", "text": "2", "after": ";12"}
+    first, second = in_responses(run, [cut, with_prompt])
+    assert first["before"] == "6+6+4+9=│2+6=12;12+4=16;"
+    assert first["text"] + first["after"] == "26+9=25#25"
+    assert (second["before"], second["after"]) == ("6+6+4+9=│2+6=1", ";12+4=16;26+9=25#25")
 
 
 def test_special_tokens_behind_the_response_do_not_matter(run: Path) -> None:

@@ -17,7 +17,6 @@ from strategies import awkward_batch, fitting
 import rlobj
 from rlobj import Objective, load_preset, read_records, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import is_locked
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.models.embedded import build_tokenizer
@@ -70,11 +69,10 @@ def run(folder: Path, preset: str, comm: Comm | None = None, steps: int = 4, **h
 
 
 @pytest.mark.parametrize("preset", ["stapo", "20-entropy", "ar-lopti", "stare", "tis", "kl-cov"])
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_the_recorded_objective_gives_the_recorded_weights_to_the_bit(
-    tmp_path: Path, preset: str, ranks: int
+    tmp_path: Path, preset: str
 ) -> None:
-    on_ranks(ranks, lambda comm: run(tmp_path / "run", preset, comm, steps=2, updates=2))
+    on_ranks(2, lambda comm: run(tmp_path / "run", preset, comm, steps=2, updates=2))
     updates = list(read_tables(tmp_path / "run"))
     count = 2 * len(load_preset(preset).objective.phases)
     assert [(u.step, u.update) for u in updates] == [
@@ -102,7 +100,6 @@ def test_a_line_counts_each_response_of_a_step_once(tmp_path: Path) -> None:
     whole = awkward_batch(1, 8, torch.float32)
     on_ranks(2, lambda comm: run(tmp_path / "run", "grpo", comm, steps=1, updates=3))
     [line] = metrics(tmp_path / "run")
-    assert whole.rewards is not None
     decided = whole.rewards[~whole.rewards.isnan()].double()
     groups = [whole.rewards[whole.groups == g] for g in whole.groups.unique()]
     known = [(len(each), each[~each.isnan()].unique()) for each in groups]
@@ -138,6 +135,8 @@ def test_the_page_is_named_after_the_folder_of_the_trainer(tmp_path: Path) -> No
     run(tmp_path / "mine" / "_rlobj", "grpo", steps=1)
     page = rlobj.write_inspection_page(tmp_path / "mine" / "_rlobj").read_text()
     assert "<title>mine: tokens</title>" in page
+    [note] = rlobj.replay(tmp_path / "mine" / "_rlobj").notes  # no rule reads the policy
+    assert "its trainer does not compute Σ π²" in note
 
 
 def test_phases_count_each_token_once(tmp_path: Path) -> None:
@@ -155,29 +154,8 @@ def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Pat
     assert "entropy/predicted_change" not in line
     assert {"entropy/q50", "prob/decade_0", "tokens/dropped"} <= line.keys()
     assert read_records(tmp_path / "run")["gradient_norm"].null_count > 50
-
-
-@pytest.mark.parametrize("preset", ["stapo", "grpo"])  # rules that read the policy, and none
-def test_a_replay_says_why_gradients_are_unknown(tmp_path: Path, preset: str) -> None:
-    run(tmp_path / "run", preset, steps=1)
     [note] = rlobj.replay(tmp_path / "run").notes
     assert "its trainer does not compute Σ π²" in note
-
-
-def test_a_run_is_inspected_replayed_diagnosed_and_reported(tmp_path: Path) -> None:
-    run(tmp_path / "run", "20-entropy")
-    lines = metrics(tmp_path / "run")
-    found = rlobj.inspect(tmp_path / "run", dropped=True)
-    assert found.count == sum(line["tokens/dropped"] for line in lines) > 0
-    replayed = rlobj.replay(tmp_path / "run", ["stapo", "prob < 0.01"])
-    assert "gives all recorded weights again, to the bit" in repr(replayed)
-    assert replayed.objectives["touched"].to_pylist()[0] == found.count
-    assert "does not compute" in replayed.notes[0]
-    [diagnosis] = rlobj.diagnose(tmp_path / "run").runs
-    assert diagnosis.steps == 4
-    assert {"collapse", "rule-never-fires", "groups-without-signal"} <= set(diagnosis.checked)
-    page = rlobj.report(tmp_path / "run", tmp_path / "report.html").read_text()
-    assert "keep entropy.top(0.2)" in page
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -246,13 +224,6 @@ def test_a_checkpoint_that_was_copied_without_the_record_begins_a_new_one(tmp_pa
     Trainer(config.resolved_objective(), comm).step(record, 4)
     record.close()
     assert [line["step"] for line in metrics(tmp_path / "run")] == [4]
-
-
-def test_the_folder_is_locked_while_the_run_goes_on(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path / "run", config_of("stapo"), build_tokenizer(), SingleProcess())
-    assert is_locked(tmp_path / "run")
-    record.close()
-    assert not is_locked(tmp_path / "run")
 
 
 def test_a_finding_is_logged_when_it_begins(

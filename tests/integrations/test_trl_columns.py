@@ -40,19 +40,18 @@ def own(folder: Path, objective: Any = OBJECTIVE, args: Any = None, **named: Any
     )
 
 
-@pytest.mark.parametrize("way", ["argument", "config", "preset"])
-def test_rules_read_the_data_set_and_the_reward(tmp_path: Path, way: str) -> None:
-    args, objective, named = config(tmp_path, max_steps=2), OBJECTIVE, {}
-    if way == "argument":
-        named = {"columns": OWN}
-    elif way == "config":
-        args = ObjectiveConfig(**{**args.to_dict(), "columns": OWN, "generation_batch_size": None})
-    else:
-        objective = tmp_path / "own.yaml"
-        objective.write_text(
-            f"base: grpo\ncolumns: {{hard: data, digits: reward}}\nobjective:\n  reweight: {RULE}"
-        )
-    own(tmp_path, objective, args, **named).train()
+def test_columns_are_named_in_the_configuration_or_in_a_preset(tmp_path: Path) -> None:
+    args = {**config(tmp_path).to_dict(), "columns": OWN, "generation_batch_size": None}
+    preset = tmp_path / "own.yaml"
+    preset.write_text(
+        f"base: grpo\ncolumns: {{hard: data, digits: reward}}\nobjective:\n  reweight: {RULE}"
+    )
+    for one in (own(tmp_path, OBJECTIVE, ObjectiveConfig(**args)), own(tmp_path, preset)):
+        assert one._own == OWN
+
+
+def test_rules_read_the_data_set_and_the_reward(tmp_path: Path) -> None:
+    own(tmp_path, columns=OWN).train()
     run = tmp_path / "_rlobj"
     hard = dict(zip(PROMPTS, DATA["hard"], strict=True))
     tokenizer = own(tmp_path, columns=OWN, record=False).processing_class
@@ -67,19 +66,6 @@ def test_rules_read_the_data_set_and_the_reward(tmp_path: Path, way: str) -> Non
         weight = torch.where(table.columns["hard"] > 0.5, 2.0, 1.0) + table.columns["digits"]
         assert torch.allclose(update.weights, plain * weight)
     assert "to the bit" in repr(rlobj.replay(run, "digits > 0.5"))
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (None, "TRL does not provide the column 'digits'.*columns={'digits': 'data'}"),
-        ({**OWN, "hard": "mine.py:zone"}, "columns.hard=mine.py:zone: TRL has no functions"),
-        ({**OWN, "step": "data"}, "columns.step: the record has this column"),
-    ],
-)
-def test_what_it_lacks_is_refused_by_name(tmp_path: Path, columns: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        own(tmp_path, columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -108,24 +94,3 @@ def test_a_frozen_model_scores_the_rollouts(tmp_path: Path) -> None:
             expected = score_samples(PolicyScorer(model), update.sequences).logprobs
         torch.testing.assert_close(update.table.columns["teacher_logprob"], expected)
         assert update.table.columns["teacher_logprob"].abs().sum() > 0
-
-
-@pytest.mark.parametrize(
-    ("objective", "scores", "message"),
-    [
-        (SCORED, None, "scores={'teacher': {'model': NAME}}"),
-        ("opd", None, "nothing says where its model is"),
-        (SCORED, {"teacher": {"model": "policy", "ema": 0.9}}, "rlobj train also has prompt, ema"),
-        (SCORED, {"teacher": {"modle": "x"}}, "Did you mean 'model'"),
-        (
-            SCORED.replace(reweight="teacher_entropy"),
-            {"teacher": {"model": "x"}},
-            "teacher_entropy",
-        ),
-    ],
-)
-def test_scores_that_it_cannot_provide_are_refused(
-    tmp_path: Path, objective: Any, scores: Any, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        own(tmp_path, objective, columns={}, scores=scores)

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from integrations.trl_runs import completions, config, reward, trainer, weights
+from integrations.trl_runs import config, reward, trainer, weights
 from runs import metrics
 from screens import console, text_of
 
@@ -22,7 +22,6 @@ import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked
-from rlobj.base.interleaved import Interleaved
 from rlobj.integrations.trl import ObjectiveTrainer, recording
 from rlobj_cli.screen import following
 
@@ -50,8 +49,10 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("objective", [ENTROPY, OLD], ids=["current", "old"])
+@pytest.mark.parametrize(
+    ("objective", "windows"),
+    [*((ENTROPY, each) for each in WINDOWS), (OLD, "one micro-batch"), (OLD, "two iterations")],
+)
 def test_the_recorded_objective_gives_the_recorded_weights_to_the_bit(
     tmp_path: Path, objective: Any, windows: str
 ) -> None:
@@ -73,28 +74,6 @@ def test_phases_are_replayed(tmp_path: Path) -> None:
     assert len({str(u.objective.phase) for u in updates}) == 2
     replayed = rlobj.replay(tmp_path / "_rlobj")
     assert "gives all recorded weights again, to the bit" in repr(replayed)
-
-
-def test_tool_output_is_context_and_no_row(tmp_path: Path) -> None:
-    """Every third token of a completion is a tool's."""
-    given: list[list[int]] = []
-
-    def with_tools(prompts: Any, one: Any) -> dict[str, Any]:
-        found = completions(prompts, one)
-        given.extend(
-            [t for i, t in enumerate(ids) if i % 3 != 2] for ids in found["completion_ids"]
-        )
-        masks = [[int(i % 3 != 2) for i in range(len(ids))] for ids in found["completion_ids"]]
-        return {**found, "env_mask": masks}
-
-    named = {"objective": "dapo-loss", "rollout_func": with_tools, **RECORDED}
-    trainer(ObjectiveTrainer, config(tmp_path, max_steps=1), **named).train()
-    [update] = read_tables(tmp_path / "_rlobj")
-    assert update.table.ids is not None
-    for identity, (_, response) in zip(update.table.ids.tolist(), update.sequences, strict=True):
-        assert [*response] == given[identity]
-    assert any(isinstance(response, Interleaved) for _, response in update.sequences)
-    assert rlobj.replay(tmp_path / "_rlobj").reproduced == len(update.table)
 
 
 @pytest.fixture(scope="module")
@@ -130,22 +109,23 @@ def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None
 def test_the_verifier_alone_says_what_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stands in for `accuracy_reward`, and every other completion is undecided."""
+    """It stands in for `accuracy_reward`; every other completion is undecided, and then all."""
 
-    def verdicts(completions: Any, **_: Any) -> list[float | None]:
-        found = reward(completions)
-        return [None if i % 2 else each for i, each in enumerate(found)]
+    def verdicts(completions: Any, trainer_state: Any, **_: Any) -> list[float | None]:
+        found, last = reward(completions), trainer_state.global_step == 2
+        return [None if last or i % 2 else each for i, each in enumerate(found)]
 
     monkeypatch.setattr(recording, "accuracy_reward", verdicts)
     functions = [lambda completions, **_: [0.5] * len(completions), verdicts]
     named = {"objective": "grpo", "reward_funcs": functions, **RECORDED}
     one = trainer(ObjectiveTrainer, config(tmp_path), **named)
     one.train()
-    lines = metrics(tmp_path / "_rlobj")
+    *lines, last = metrics(tmp_path / "_rlobj")
     logged = [each for each in one.state.log_history if "rewards/verdicts/mean" in each]
     assert [line["reward/accuracy"] for line in lines] == pytest.approx(
-        [each["rewards/verdicts/mean"] for each in logged]
+        [each["rewards/verdicts/mean"] for each in logged[:2]]
     )
+    assert "reward/accuracy" not in last
     assert any(0 < line["reward/accuracy"] < line["reward/mean"] for line in lines)
 
 
@@ -179,36 +159,19 @@ def test_the_accuracy_of_a_step_is_that_of_all_its_responses(
     assert {line["reward/accuracy"] for line in lines} == {3 / 8}
 
 
-def test_a_step_without_a_verdict_has_no_accuracy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def undecided(completions: Any, **_: Any) -> list[None]:
-        return [None] * len(completions)
-
-    monkeypatch.setattr(recording, "accuracy_reward", undecided)
-    named = {"objective": "grpo", "reward_funcs": [undecided, reward], **RECORDED}
-    trainer(ObjectiveTrainer, config(tmp_path), **named).train()
-    assert not any("reward/accuracy" in line for line in metrics(tmp_path / "_rlobj"))
-
-
 def test_a_mask_that_leaves_no_token_is_no_finding_about_rules(tmp_path: Path) -> None:
-    """Here all completions are truncated."""
-    train(tmp_path, ENTROPY, max_steps=4, mask_truncated_completions=True)
+    """Here all completions are truncated, and nothing is left to train on."""
+    one = train(tmp_path, ENTROPY, max_steps=4, mask_truncated_completions=True)
+    assert (one.state.log_history[0]["loss"], one.state.log_history[0]["grad_norm"]) == (0, 0)
     assert {line["objective/kept_fraction"] for line in metrics(tmp_path / "_rlobj")} == {0}
     [diagnosis] = rlobj.diagnose(tmp_path / "_rlobj").runs
     assert "rule-fires-on-everything" not in {each.name for each in diagnosis.findings}
 
 
-def test_the_learning_rate_of_a_step_is_that_of_its_update(tmp_path: Path) -> None:
-    """TRL's schedule falls from update to update: 3/3, 2/3, 1/3 of the first."""
-    one = train(tmp_path, "dapo-loss", max_steps=3, learning_rate=0.003)
-    recorded = [line["train/learning_rate"] for line in metrics(tmp_path / "_rlobj")]
-    assert recorded == pytest.approx([0.003, 0.002, 0.001])
-    logged = [each["learning_rate"] for each in one.state.log_history if "loss" in each]
-    assert recorded == logged
-
-
 def test_the_configuration_says_only_what_trl_said(whole: Path) -> None:
+    """The learning rate of a step is that of its update, which TRL's schedule lowers."""
+    rates = [line["train/learning_rate"] for line in metrics(whole / "_rlobj")]
+    assert rates == pytest.approx([1e-3 * (12 - step) / 12 for step in range(12)])
     told = yaml.safe_load((whole / "_rlobj" / "config.resolved.yaml").read_text())
     assert not {"rewards", "checkpoint"} & set(told)
     assert set(told["data"]) == {"source"}
@@ -279,9 +242,6 @@ def test_a_second_run_in_the_same_output_folder_gets_a_record_of_its_own(tmp_pat
     for _ in range(2):
         train(tmp_path, "dapo-loss", max_steps=1)
     assert metrics(tmp_path / "_rlobj") == metrics(tmp_path / "_rlobj-2")
-    named = {"objective": "dapo-loss", "record": tmp_path / "_rlobj"}
-    with pytest.raises(ConfigError, match="already holds the record of a run"):
-        trainer(ObjectiveTrainer, config(tmp_path, max_steps=1), **named).train()
 
 
 def test_the_record_changes_nothing_about_the_training(tmp_path: Path) -> None:

@@ -10,68 +10,68 @@ import pytest
 import yaml
 from integrations.trl_runs import GRPOTrainer, config, trainer
 
-from rlobj import KL, AdaptiveGate, ConfigError, Objective, column, load_preset
+from rlobj import KL, AdaptiveGate, ConfigError, Objective, column, load_preset, reward
 from rlobj.base.yaml import Loader
-from rlobj.config.presets import read_yaml
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
 from rlobj.integrations.trl.settings import fitted, report, scaled_as
 
 VLLM = {"use_vllm": True}
+STAGED = Objective(columns=["stage"], drop=column("stage") > 1)
+SCORED = Objective(scores=["teacher"], shape="advantage + teacher_gap")
+SURE = SCORED.replace(reweight="teacher_entropy")
+LOPTI = {"objective": "lopti"}
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "named", "message"),
     [
-        ({"use_liger_kernel": True}, "use_liger_kernel=True.*Liger's loss"),
-        ({"delta": 2.0}, r"delta=2.0.*surrogate: {dual: 2.0}"),
-        ({"top_entropy_quantile": 0.2}, r"top_entropy_quantile=0.2.*keep: entropy.top\(0.2\)"),
-        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5.*opsm"),
-        ({"entropy_coef": 0.1}, "entropy_coef=0.1.*coefficient: 0.1"),
-        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*adaptive_gate, target: 0.2, "),
+        # Terms of TRL's loss.
+        ({"use_liger_kernel": True}, {}, "use_liger_kernel=True.*Liger's loss"),
+        ({"delta": 2.0}, {}, r"delta=2.0.*surrogate: {dual: 2.0}"),
+        ({"top_entropy_quantile": 0.2}, {}, r"top_entropy_quantile=0.2.*keep: entropy.top\(0.2\)"),
+        ({"off_policy_mask_threshold": 0.5}, {}, "off_policy_mask_threshold=0.5.*opsm"),
+        ({"entropy_coef": 0.1}, {}, "entropy_coef=0.1.*coefficient: 0.1"),
+        ({"use_adaptive_entropy": True}, {}, "use_adaptive_entropy=True.*adaptive_gate, target: 0"),
+        # Objectives.
+        ({}, {"objective": "stapoo"}, "stapo"),
+        ({}, {"objective": None}, "objective=None; expected a preset's name, such as objective='s"),
+        ({}, {"objective": "missing.yaml"}, "missing.yaml"),
+        ({}, {"objective": "lp-reg"}, "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj"),
+        ({}, {"objective": "otb"}, "'old_collision', which shape"),
+        ({}, {"objective": "archer"}, r"KL of the preset archer reads. Set GRPOConfig\(beta=...\)"),
+        ({}, {"objective": "tis", "rollout_func": None}, r"Set GRPOConfig\(use_vllm=True\)"),
+        ({}, {"objective": Objective(drop=reward("format") > 0)}, "'format'.*Known: reward"),
+        # Phases.
+        ({"beta": 0.01}, LOPTI, r"GRPOConfig\(num_iterations=2\), or a multiple of it; it is 1"),
+        ({"beta": 0.01, "num_iterations": 3}, LOPTI, "it is 3"),
+        ({"beta": 0.01, "num_iterations": 2, "steps_per_generation": 2}, LOPTI, "cover two phases"),
+        # Columns and scores.
+        ({}, {"objective": STAGED}, "column 'stage', which drop.*columns={'stage': 'data'}"),
+        ({}, {"columns": {"hard": "mine.py:zone"}}, "columns.hard=mine.py:zone: TRL has no functi"),
+        ({}, {"columns": {"step": "data"}}, "columns.step: the record has this column"),
+        ({}, {"objective": SCORED}, "scores={'teacher': {'model': NAME}}"),
+        ({}, {"objective": "opd"}, "nothing says where its model is"),
+        ({}, {"scores": {"teacher": {"modle": "x"}}}, "Did you mean 'model'"),
+        (
+            {},
+            {"objective": SCORED, "scores": {"teacher": {"model": "policy", "ema": 0.9}}},
+            "rlobj train also has prompt, ema",
+        ),
+        ({}, {"objective": SURE, "scores": {"teacher": {"model": "x"}}}, "'teacher_entropy'"),
+        # Options.
+        ({}, {"advantages": "none"}, "advantages='none'; expected 'auto', 'trl' or"),
+        ({}, {"selection": "new"}, "selection='new'; expected 'current' or 'old'"),
+        ({}, {"output": {"table_every": 1}}, "table_every"),
+        ({}, {"record": 3}, "record=3; expected True, False, or the path"),
+        ({}, {"record": Path(__file__)}, "record=.*; expected True, False, or the path"),
     ],
 )
-def test_a_term_of_trls_loss_is_refused(
-    tmp_path: Path, setting: dict[str, Any], message: str
+def test_what_cannot_be_right_is_refused_when_the_trainer_is_made(
+    tmp_path: Path, setting: dict[str, Any], named: dict[str, Any], message: str
 ) -> None:
+    args = config(tmp_path, **setting)
     with pytest.raises(ConfigError, match=message):
-        trainer(ObjectiveTrainer, config(tmp_path, **setting), objective="stapo")
-
-
-def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> None:
-    given = config(tmp_path, max_steps=1)
-    ours = trainer(ObjectiveTrainer, given, objective=load_preset("dr-grpo"))
-    assert ours.objective == fitted("dr-grpo", vars(given), False)
-    ours.train()
-    recorded = read_yaml(tmp_path / "_rlobj" / "config.resolved.yaml")
-    assert recorded["preset"] == str(load_preset("dr-grpo").path)
-
-
-@pytest.mark.parametrize(
-    ("objective", "message"),
-    [
-        ("stapoo", "stapo"),
-        (None, "objective=None; expected a preset's name, such as objective='stapo'"),
-        ("missing.yaml", "missing.yaml"),
-        (3, "objective=3; expected a preset's name"),
-        ("lp-reg", "'proxy_logprobs', .* of the preset lp-reg reads. .* `rlobj train` computes it"),
-        ("otb", "'old_collision', which shape"),
-        ("archer", r"KL of the preset archer reads. Set GRPOConfig\(beta=...\)"),
-        (Objective(columns=["stage"], drop=column("stage") > 1), "'stage', which drop"),
-    ],
-)
-def test_an_objective_that_cannot_be_used_is_refused(
-    tmp_path: Path, objective: Any, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        trainer(ObjectiveTrainer, config(tmp_path), objective=objective)
-
-
-def test_log_probs_of_a_sampler_need_a_sampler(tmp_path: Path) -> None:
-    named = {"rollout_func": None, "objective": "tis"}
-    with pytest.raises(
-        ConfigError, match=r"'sampler_logprobs', .* Set GRPOConfig\(use_vllm=True\)"
-    ):
-        trainer(ObjectiveTrainer, config(tmp_path), **named)
+        trainer(ObjectiveTrainer, args, **{"objective": "stapo", **named})
 
 
 def test_two_corrections_are_refused(tmp_path: Path) -> None:
@@ -93,10 +93,6 @@ def test_beta_is_a_kl_unless_the_objective_reads_a_reference(tmp_path: Path) -> 
     [kl] = fitted("dapo-loss", given, False).penalties
     assert kl == KL(coefficient=0.04, max_gap=None, unbiased=True)
     assert fitted("archer", given, False).penalties == load_preset("archer").objective.penalties
-
-
-def test_lengths_are_those_of_trl(tmp_path: Path) -> None:
-    assert fitted("dr-grpo", vars(config(tmp_path)), False).divisor.length == 8
 
 
 @pytest.mark.parametrize(
@@ -129,9 +125,12 @@ def test_a_kl_in_the_reward_needs_the_objectives_advantages(tmp_path: Path) -> N
     assert not scaled_as(Objective(reward_kl=0.1), vars(config(tmp_path)))
 
 
-def test_an_unknown_source_of_advantages_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="advantages='none'; expected 'auto', 'trl' or"):
-        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", advantages="none")
+def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> None:
+    preset, given = load_preset("dr-grpo"), config(tmp_path)
+    ours = trainer(ObjectiveTrainer, given, objective=preset)
+    assert ours.objective == fitted("dr-grpo", vars(given), False)
+    assert ours.objective.divisor.length == given.max_completion_length
+    assert ours._recorder._preset == str(preset.path)
 
 
 def test_settings_without_effect_are_named(
@@ -143,11 +142,6 @@ def test_settings_without_effect_are_named(
         fitted("dapo", args, False)
     assert "loss_type='grpo', epsilon=0.3, scale_rewards='batch'" in caplog.text
     assert "not by sampling.dynamic and rewards of the preset" in caplog.text
-
-
-def test_settings_of_the_record_are_checked_when_the_trainer_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="table_every"):
-        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", output={"table_every": 1})
 
 
 def test_the_mixin_goes_first() -> None:
@@ -166,16 +160,6 @@ def test_the_advice_of_an_adaptive_entropy_is_an_objective(tmp_path: Path) -> No
     objective = Objective(**written[0], **written[1])
     gate = AdaptiveGate(target=0.2, start=0.01, step=0.005, low=0.0, high=1.0, off=0.0)
     assert objective.controllers == {"C": gate}
-
-
-@pytest.mark.parametrize("record", [3, "file"])
-def test_a_record_that_is_no_folder_is_refused_when_the_trainer_is_made(
-    tmp_path: Path, record: Any
-) -> None:
-    (tmp_path / "file").touch()
-    place = tmp_path / record if record == "file" else record
-    with pytest.raises(ConfigError, match=r"record=.*; expected True, False, or the path"):
-        trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", record=place)
 
 
 def test_a_loss_behind_the_mixin_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -197,8 +197,6 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
     run, tokenizer = tmp_path / "_rlobj", chat_tokenizer("qwen3_instruct_2507")
     [update] = read_tables(run)
     table = update.table
-    assert table.turn is not None
-    assert table.turn_reward is not None
     for row, place in enumerate((table.ids % 4).tolist()):
         rows, texts = table.responses == row, written(CALLS[place])
         sizes = [len(tokenizer(text)["input_ids"]) for text in texts]
@@ -259,7 +257,6 @@ def test_a_rollout_without_a_mask_has_one_turn_beside_one_with_a_mask(tmp_path: 
     plain_trainer(ObjectiveTrainer, args, **named).train()
     [update] = read_tables(tmp_path / "_rlobj")
     table = update.table
-    assert table.ids is not None
     first = table.spread(table.ids < 16)
     assert not table.turn_numbers[first].any()
     assert torch.equal(table.turn_numbers[~first], table.positions[~first] // 2)

@@ -14,23 +14,20 @@ from hypothesis import strategies as st
 from runs import finish
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import RunError
 from rlobj.config.layers import PROFILES
 from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import build_config
 from rlobj.conversations.calculator_task import Calculator
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
-from rlobj.models import embedded as cache_module
 from rlobj.models.embedded import (
     CALCULATOR_ALPHABET,
     RECIPES,
     SCRATCHPAD_ALPHABET,
     WarmStart,
-    _drawn,
     _noisy,
     _table,
-    alphabet_of,
     build_policy,
     build_tokenizer,
     embedded_policy,
@@ -91,12 +88,6 @@ def test_no_test_problem_is_a_reordered_training_problem(name, total, test):
     assert len(families["test"]) == test
 
 
-def test_every_problem_of_a_task_occurs_once():
-    task = TASKS["addition"]
-    problems = task.problems("train") + task.problems("test")
-    assert len({problem.id for problem in problems}) == len({p.prompt for p in problems}) == 1000
-
-
 def test_the_split_is_the_same_on_every_machine():
     first = [problem.prompt for problem in TASKS["addition"].problems("test")[:4]]
     assert first == ["2+5+0=", "1+6+2=", "2+2+5=", "0+7+0="]
@@ -107,27 +98,12 @@ def test_an_unknown_split_is_refused():
         load_problems(DataConfig(source="addition", split="validation"), "train")
 
 
-def test_a_task_is_a_data_source():
-    assert load_problems(DataConfig(source="addition"), "test") == TASKS["addition"].problems(
-        "test"
-    )
-
-
 @given(st.text(alphabet=SCRATCHPAD_ALPHABET, min_size=1))
 def test_decoding_restores_text_over_the_alphabet(text):
     tokenizer = build_tokenizer(SCRATCHPAD_ALPHABET)
     ids = tokenizer(text).input_ids
     assert len(ids) == len(text)
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-def test_other_characters_become_unknown(tokenizer):
-    assert tokenizer("3x\n").input_ids[1:] == [tokenizer.unk_token_id] * 2
-
-
-def test_batches_are_padded_on_the_left(tokenizer):
-    ids = tokenizer(["1+2=", "3"], padding=True).input_ids
-    assert ids[1] == [tokenizer.pad_token_id] * 3 + tokenizer("3").input_ids
 
 
 def test_a_saved_folder_loads_as_a_transformers_model(tokenizer, short, tmp_path):
@@ -207,28 +183,10 @@ def test_an_interrupted_warm_start_leaves_no_files(short, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_second_process_to_finish_keeps_the_folder_of_the_first(short, tmp_path):
-    first = embedded_policy("addition", cache_dir=tmp_path / "a")
-    before = (first / "model.safetensors").stat().st_ino
-    late = embedded_policy("addition", cache_dir=tmp_path / "b")
-    cache_module._publish(late, first)
-    assert (first / "model.safetensors").stat().st_ino == before
-
-
 def test_a_folder_that_cannot_be_written_is_a_run_error(short, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="XDG_CACHE_HOME"):
         embedded_policy("addition", cache_dir=tmp_path / "file")
-
-
-def test_error_for_an_unknown_task_names_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean 'addition'"):
-        embedded_policy("additon")
-
-
-def test_a_recipe_without_steps_gives_random_weights(tmp_path):
-    folder = embedded_policy("max-digits", cache_dir=tmp_path, seed=5)
-    assert same_weights(AutoModelForCausalLM.from_pretrained(folder), build_policy(5))
 
 
 @pytest.mark.parametrize("task", list(PROFILES))
@@ -240,9 +198,9 @@ def test_profiles_are_valid_settings_of_a_task_with_a_recipe(task):
     assert config.rewards.kind == ("environment" if TASKS[task].environment else "exact")
 
 
-@pytest.mark.parametrize("task", list(PROFILES))
 @pytest.mark.parametrize("name", preset_names())
-def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(name, task):
+def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(name):
+    task = "scratchpad"
     preset = (name, load_preset(name).config)
     config = build_config([preset, ("the profile", PROFILES[task])])
     assert config.objective == build_config([preset]).objective
@@ -272,17 +230,6 @@ def test_the_calculator_gives_a_demonstration_the_answers_that_it_has(task):
     assert not environment.step([{"role": "assistant", "content": "#0"}]).correct
 
 
-def test_guesses_replace_first_turns_only_and_copies_are_always_trained():
-    recipe, draw = RECIPES["calculator"], random.Random(0)
-    whole = ["37*46=", "?37*46;", "1702;", "#1702"]
-    drawn = [_drawn("37*46=", "?37*46;1702;#1702", recipe, draw) for _ in range(2000)]
-    guessed = [rows for rows in drawn if rows != [whole]]
-    assert len(guessed) / 2000 == pytest.approx(0.7, abs=0.04)
-    guesses = {guess for (_, guess), copy in guessed if copy == ("37*46=?37*46;1702;", "#1702")}
-    assert len(guesses) > 1000
-    assert all(re.fullmatch("#[0-9]{4}", guess) for guess in guesses)
-
-
 def test_what_the_environment_says_is_read_and_not_learned():
     tokenizer = build_tokenizer(CALCULATOR_ALPHABET)
     [tokens], [target] = _table(tokenizer, [["1*2=", "?1*2;", "2;", "#2"]])
@@ -304,33 +251,6 @@ def test_the_noise_of_a_scratchpad_has_the_documented_rates_and_keeps_the_rest()
     for i, character in enumerate(right):
         found = {text[i] for text in plain}
         assert found == (set("0123456789") if i in digits else {character})
-
-
-def test_a_policy_knows_its_own_alphabet(tokenizer):
-    assert alphabet_of(tokenizer) == "0123456789+-*,= "
-    assert alphabet_of(build_tokenizer(SCRATCHPAD_ALPHABET)) == SCRATCHPAD_ALPHABET
-
-
-def expected_accuracy(model, tokenizer, problems):
-    """Mean probability of the right answer: what samples at temperature 1 score on average."""
-    total = 0.0
-    for problem in problems:
-        prompt = tokenizer(problem.prompt).input_ids
-        answer = [*tokenizer(problem.answer).input_ids, tokenizer.eos_token_id]
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([prompt + answer])).logits[
-                0, len(prompt) - 1 : -1
-            ]
-        logprobs = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])
-        total += logprobs.sum().exp().item()
-    return total / len(problems)
-
-
-@pytest.mark.slow
-def test_the_warm_started_policy_is_often_but_not_always_wrong(tokenizer):
-    model = AutoModelForCausalLM.from_pretrained(embedded_policy("addition"))
-    accuracy = expected_accuracy(model, tokenizer, TASKS["addition"].problems("test"))
-    assert 0.25 < accuracy < 0.55
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from rlobj.training.loop.step import run_step
 @pytest.mark.slow
 def test_lora_trains_adapters_alone_and_resumes_to_the_same_weights(policy, tmp_path):
     lora = {"lora": {"rank": 4, "alpha": 8.0}}
-    config = eight_steps(policy, "lopti", model=lora)
+    config = eight_steps(policy, "lopti", model=lora, training={"steps": 5})
     run_training(config, tmp_path / "whole")
     with open_trainer(config, tmp_path / "cut") as trainer:
         assert trainer.learner.scores.all["reference"].bare

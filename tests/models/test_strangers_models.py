@@ -73,11 +73,10 @@ def test_pickled_weights_run_no_code_and_have_a_clear_error(model, kind, monkeyp
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
-@pytest.mark.parametrize("damage", ["cut", "empty", "another type"])
+@pytest.mark.parametrize("damage", ["cut", "another type"])
 def test_a_damaged_file_of_a_model_has_a_clear_error(model, file, damage):
     content = (model / file).read_bytes()
-    new = {"cut": content[: len(content) // 2], "empty": b"", "another type": b"[1]"}[damage]
-    (model / file).write_bytes(new)
+    (model / file).write_bytes(content[: len(content) // 2] if damage == "cut" else b"[1]")
     with pytest.raises(ConfigError, match="cannot load the model"):
         asked(model)
 

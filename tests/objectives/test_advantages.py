@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import NAN, tokens
 
-from rlobj import BatchError, ConfigError, Objective, load_preset
+from rlobj import BatchError, Objective, load_preset
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     Advantage,
@@ -68,25 +68,12 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
     [
         # rewards 1, 0, 2 of one group with 1, 2, 3 tokens: mean 1, standard deviation 1
         (GroupNormalized(epsilon=0), [0, -1, 1]),
-        (GroupNormalized(epsilon=1), [0, -0.5, 0.5]),
         (GroupNormalized(scale="none"), [0, -1, 1]),
-        (GroupCentered(), [0, -1, 1]),
-        (LeaveOneOut(), [0, -1.5, 1.5]),
-        (AccurateGroupCentered(), [0, -1, 1]),  # no group of equal rewards
-        (MaximumLikelihood(epsilon=0.25), [0, -0.8, 0.8]),
-        (LengthWeighted(), [1 - 7 / 6, -7 / 6, 2 - 7 / 6]),
         (QuantileBaseline(epsilon=0), [0, -1, 1]),  # F(0) = 1/3 < 0.4 <= F(1)
         (QuantileBaseline(epsilon=0, K=1 / 3), [1, 0, 2]),
         (QuantileBaseline(epsilon=0, K=1.0), [-1, -2, 0]),
         (PassAtK(epsilon=0), [0, 0, 1]),
         (ExpectedPassAtK(k=2), [0, 0, 0]),  # each pair has a correct response
-        # by token: 1, 0, 0, 2, 2, 2 with mean 7/6 and unbiased variance 29/30
-        (BatchWhitened(), [(x - 7 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (1, 0, 2)]),
-        # centred first: 0, -1, -1, 1, 1, 1 with mean 1/6 and the same variance
-        (
-            GroupCenteredBatchWhitened(),
-            [(x - 1 / 6) / math.sqrt(29 / 30 + 1e-8) for x in (0, -1, 1)],
-        ),
     ],
     ids=str,
 )
@@ -94,13 +81,6 @@ def test_advantages_of_three_responses_equal_values_by_hand(
     estimate: Advantage, expected: list[float]
 ) -> None:
     assert run(estimate, [1, 0, 2], lengths=[1, 2, 3]) == pytest.approx(expected, rel=1e-14)
-
-
-def test_scale_batch_divides_by_the_standard_deviation_of_all_rewards() -> None:
-    rewards = [1, 0, 5, 1]
-    scale = statistics.stdev(rewards)
-    actual = run(GroupNormalized(scale="batch", epsilon=0), rewards, groups=[0, 0, 1, 1])
-    assert actual == pytest.approx([0.5 / scale, -0.5 / scale, 2 / scale, -2 / scale])
 
 
 @pytest.mark.parametrize("estimate", RELATIVE, ids=str)
@@ -169,14 +149,6 @@ def test_an_advantage_compares_a_group_unless_equal_groups_have_one() -> None:
     ]
 
 
-def test_gpg_multiplies_by_the_share_of_responses_in_groups_that_differ() -> None:
-    """B/(B - M) of the release; verl's B/#{R != 0} would be 8/5 here."""
-    rewards, groups = [1, 0, 0, 1, 1, 1, 1, NAN, 0], [0, 0, 0, 1, 1, 2, 2, 2, 3]
-    expected = [8 / 4 * x for x in (2 / 3, -1 / 3, -1 / 3)] + [0] * 6
-    assert run(AccurateGroupCentered(), rewards, groups) == pytest.approx(expected, rel=1e-14)
-    assert run(AccurateGroupCentered(), [1, 1, 0, 0], [0, 0, 1, 1]) == [0] * 4
-
-
 @pytest.mark.parametrize("rewards", [[1, -1, -1, -1], [0.0, NAN, -0.25, 1.0]])
 def test_a_reward_below_0_is_refused_where_it_would_turn_the_sign(rewards: list[float]) -> None:
     batch = tokens([1] * 4, [-1.0] * 4, rewards=rewards, groups=[7] * 4)
@@ -215,6 +187,10 @@ def test_a_sum_of_rewards_below_0_by_rounding_alone_is_0() -> None:
 def test_advantages_of_no_responses_and_of_undecided_responses(estimate: Advantage) -> None:
     assert run(estimate, []) == []
     assert run(estimate, [NAN, NAN]) == [0.0, 0.0]
+    none = torch.tensor([NAN, NAN], requires_grad=True)
+    actual = estimate(none, torch.tensor([0, 0]), torch.tensor([1, 1]))
+    assert actual.dtype == torch.float64
+    assert not actual.requires_grad
 
 
 rewards_of = st.sampled_from([0.0, 1.0, -0.5, 0.1, 1 / 3, NAN])
@@ -222,7 +198,6 @@ rows = st.lists(st.tuples(rewards_of, st.integers(0, 3), st.integers(0, 99)), ma
 
 
 @by_name
-@settings(max_examples=60)
 @given(rows=rows, random=st.randoms())
 def test_advantages_do_not_depend_on_the_order_of_responses(
     estimate: Advantage, rows: Any, random: Any
@@ -245,14 +220,6 @@ def test_undecided_responses_do_not_change_other_advantages(estimate: Advantage,
     gone = [a for a, row in zip(with_them, rows, strict=True) if math.isnan(row[0])]
     assert kept == without
     assert gone == [0.0] * len(gone)
-
-
-@by_name
-def test_advantages_are_float64_without_gradient(estimate: Advantage) -> None:
-    rewards = torch.tensor([1.0, 0.0], requires_grad=True)
-    actual = estimate(rewards, torch.tensor([0, 0]), torch.tensor([1, 1]))
-    assert actual.dtype == torch.float64
-    assert not actual.requires_grad
 
 
 def decoupled(
@@ -279,23 +246,6 @@ def test_each_reward_is_normalized_before_the_weighted_sum() -> None:
     assert weighted == pytest.approx([-1.5 * root, 1.5 * root])
 
 
-def test_the_sum_of_advantages_is_whitened_over_tokens_or_responses() -> None:
-    rewards, lengths = [[0, 0], [1, 0], [0, 0], [1, 1]], [1, 2, 3, 4]
-    groups = [0, 0, 1, 1]
-    root = math.sqrt(0.5)
-    totals = [-root, root, -2 * root, 2 * root]
-    each = GroupNormalized(epsilon=0)
-    by_token = [x for x, length in zip(totals, lengths, strict=True) for _ in range(length)]
-    spread, mean = statistics.variance(by_token), statistics.mean(by_token)
-    assert decoupled(rewards, groups, lengths, each=each) == pytest.approx(
-        [(x - mean) / math.sqrt(spread + 1e-8) for x in totals], rel=1e-14
-    )
-    scale = statistics.stdev(totals) + 0.25
-    over_responses = GroupNormalized(scale="batch", epsilon=0.25)
-    actual = decoupled(rewards, groups, lengths, each=each, then=over_responses)
-    assert actual == pytest.approx([x / scale for x in totals], rel=1e-14)
-
-
 def test_decoupled_advantages_of_one_reward_without_a_sum_are_those_of_each() -> None:
     rewards = [1.0, NAN, 0.0, 0.3]
     assert decoupled(rewards, then=None) == run(GroupNormalized(), rewards)
@@ -319,28 +269,6 @@ def test_rounding_gives_no_decoupled_advantage(then: Advantage | None) -> None:
     actual = decoupled(more, [*groups, 2, 2, 2], then=then)
     assert actual[:6] == [0.0] * 6
     assert all(actual[6:])
-
-
-pairs = st.tuples(rewards_of, st.sampled_from([0.0, 0.1, 1 / 3, NAN]))
-wide = st.lists(st.tuples(pairs, st.integers(0, 3), st.integers(0, 99)), min_size=1, max_size=24)
-
-
-@pytest.mark.parametrize("then", [None, BatchWhitened(), GroupNormalized(scale="batch")], ids=str)
-@settings(max_examples=60)
-@given(rows=wide, random=st.randoms())
-def test_decoupled_advantages_do_not_depend_on_the_order_of_responses(
-    then: Advantage | None, rows: Any, random: Any
-) -> None:
-    order = random.sample(range(len(rows)), len(rows))
-    straight = decoupled(*zip(*rows, strict=True), weights=[1.0, 0.3], then=then)
-    mixed = [rows[i] for i in order]
-    shuffled = decoupled(*zip(*mixed, strict=True), weights=[1.0, 0.3], then=then)
-    assert shuffled == [straight[i] for i in order]
-
-
-def test_reward_kl_needs_one_reward() -> None:
-    with pytest.raises(ConfigError, match="reward_kl needs one reward"):
-        Objective(advantage=Decoupled(), reward_kl=0.1)
 
 
 @by_name
@@ -386,24 +314,23 @@ def test_rewards_that_differ_by_more_than_rounding_are_not_equal() -> None:
     assert not differ(torch.tensor([]))
 
 
-@pytest.mark.parametrize("pair", [[(0.6, 0.1), (0.7, 0.0)], [(0.1, 0.2), (0.3, 0.0)]])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_of_rewards_that_differ_by_rounding_are_equal(
-    pair: list[tuple[float, float]], dtype: torch.dtype
+UNIT = float(torch.tensor(0.3).nextafter(torch.tensor(1.0)))
+"""The float32 after 0.3."""
+
+
+@pytest.mark.parametrize(
+    ("rewards", "dtype", "advantage"),
+    [
+        ([(0.6, 0.1), (0.7, 0.0)], torch.float32, "group_normalized"),
+        ([(0.1, 0.2), (0.3, 0.0)], torch.float64, "group_normalized"),
+        ([0.3, UNIT], torch.float32, "group_normalized"),
+        ([0.3, UNIT], torch.float32, "decoupled"),
+    ],
+)
+def test_rewards_and_sums_that_differ_by_rounding_are_equal(
+    rewards: Any, dtype: torch.dtype, advantage: Any
 ) -> None:
     logprobs: Any = torch.tensor([-1.0, -2.0], dtype=dtype)
-    batch = tokens([1, 1], logprobs, rewards=torch.tensor(pair, dtype=dtype))
-    [table] = Objective().with_advantages([batch])
-    assert table.advantages is not None
-    assert table.advantages.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("advantage", ["group_normalized", "decoupled"])
-def test_float32_rewards_one_unit_in_the_last_place_apart_are_equal(advantage: str) -> None:
-    reward = torch.tensor(0.3)
-    rewards = torch.stack([reward, reward.nextafter(torch.tensor(1.0))])
-    logprobs: Any = torch.tensor([-1.0, -2.0])
-    batch = tokens([1, 1], logprobs, rewards=rewards)
-    [table] = Objective(advantage=advantage).with_advantages([batch])  # type: ignore[arg-type]
-    assert table.advantages is not None
+    batch = tokens([1, 1], logprobs, rewards=torch.tensor(rewards, dtype=dtype))
+    [table] = Objective(advantage=advantage).with_advantages([batch])
     assert table.advantages.tolist() == [0, 0]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import pytest
 import torch
-from strategies import NAN, awkward_batch, tokens
+from strategies import NAN, tokens
 
 from rlobj import BatchError, ConfigError, Objective, TokenBatch, parse
 from rlobj.objectives.statistics import SingleProcess, mean_cut_by, order_keys
@@ -36,12 +33,9 @@ def selected(rule: str, batch: TokenBatch = BATCH) -> list[bool]:
         ("reward.top(0.25, by='group', of='response')", [0, 5]),
         ("reward.top(0.5, within=length > 1, of='response')", [2, 5]),
         ("reward.top(0.3, within=prob < 0.1, of='response')", [5]),  # responses with a rare token
-        ("(reward / maximum(length, 1)).top(0.1, by='group', of='response')", [0, 5]),
         ("logprob.mean(by='response').bottom(0.2, of='response')", [1, 5]),  # n = 5: one is empty
         ("reward <= reward.quantile(0.5, of='response')", [1, 4]),  # the third smallest of six
         ("length.bottom(0.5, by='group', of='response').count(by='group') >= 2", [0, 1, 2, 4, 5]),
-        ("~length.top(0.5, of='response')", [0]),
-        ("length.top(0.2, of='response', at_least=3, none_below=3)", [1, 2, 4, 5]),
         ("length.top(0.2, of='response', none_below=3)", []),
         ("(prob < 0.1).sample(9, of='response')", [1, 2, 5]),  # all responses with a rare token
         ("(length > 2).sample(0.5, of='response')", [1]),  # one of 1 and 2, by their hash
@@ -54,46 +48,6 @@ def test_a_cut_of_responses_selects_all_tokens_of_the_responses_by_hand(
     assert selected(rule) == BATCH.spread(torch.tensor(held)).tolist()
 
 
-def pods(rewards: list[float], advantages: list[float]) -> list[bool]:
-    """Max-variance down-sampling to half: the largest rewards and the smallest, a quarter each."""
-    order, k = sorted(rewards), math.ceil(len(rewards) / 4)
-    return [x <= order[k - 1] or x >= order[-k] for x in rewards]
-
-
-def cppo(rewards: list[float], advantages: list[float]) -> list[bool]:
-    """Completions with the largest |A|, half of the group."""
-    sizes = [abs(x) for x in advantages]
-    return [x >= sorted(sizes, reverse=True)[math.ceil(len(sizes) / 2) - 1] for x in sizes]
-
-
-TOP = "reward.top(0.25, by='group', of='response')"
-
-
-@pytest.mark.parametrize(
-    ("rule", "source"),
-    [
-        (f"{TOP} | {TOP.replace('top', 'bottom')}", pods),
-        ("abs(advantage).max(by='response').top(0.5, by='group', of='response')", cppo),
-    ],
-)
-@pytest.mark.parametrize("seed", range(3))
-def test_published_selections_of_responses_equal_plain_loops(
-    rule: str, source: Callable[[list[float], list[float]], list[bool]], seed: int
-) -> None:
-    batch = awkward_batch(seed)
-    batch = batch.select((batch.lengths > 0).nonzero()[:, 0])
-    [batch] = Objective().with_advantages([batch])
-    expected = torch.zeros(len(batch.lengths), dtype=torch.bool)
-    for group in batch.groups.unique():
-        own = (batch.decided_responses & (batch.groups == group)).nonzero()[:, 0]
-        rewards, advantages = batch.reward()[own], batch.column("advantages", "")[batch.starts[own]]
-        expected[own] = torch.tensor(
-            source(rewards.tolist(), advantages.tolist()), dtype=torch.bool
-        )
-    assert selected(rule, batch) == batch.spread(expected).tolist()
-    assert 0 < int(expected.sum()) < len(expected)
-
-
 @pytest.mark.parametrize(
     ("surprisals", "limit", "kept"),
     [
@@ -102,7 +56,6 @@ def test_published_selections_of_responses_equal_plain_loops(
         ([3.0, 1.0, 2.0, 0.0], 0.99, [1, 3]),
         ([1.0, 4.0, 4.0, 0.0], 2.0, [0, 3]),  # with one 4 the mean is 5/3, with both it is 9/4
         ([2.0, 2.0, 3.0], 1.9, []),
-        ([0.1, 0.1, 0.1], 0.1, [0, 1, 2]),
         ([1.0, 1.0, 1 + 3e-8], 1 + 1.5e-8, [0, 1, 2]),  # in float32, all of these are 1
     ],
 )
@@ -121,7 +74,6 @@ def test_a_cut_at_a_mean_selects_as_many_of_the_smallest_as_the_mean_allows(
         ("surprisal.bottom_to_mean(1.2, by='group')", [0, 1, 2, 4, 5, 7, 8, 10]),
         ("surprisal.bottom_to_mean(1.5, by='response')", [0, 1, 2, 4, 5, 6, 7, 8, 10]),
         ("surprisal.bottom_to_mean(2.25, within=prob < 0.3)", [2, 6]),
-        ("surprisal.bottom_to_mean(9)", list(range(11))),
     ],
 )
 def test_each_population_has_a_mean_of_its_own(rule: str, rows: list[int]) -> None:
@@ -148,10 +100,7 @@ def test_a_cut_at_a_mean_is_the_same_for_large_updates_in_float32() -> None:
         ("reward.top(0.5, of='responses')", "of='responses': expected one of token, response"),
         ("prob.bottom_to_mean(W)", "'limit' must be written as a plain value"),
         ("prob.bottom_to_mean('1')", "the limit must be a number, got '1'"),
-        ("prob.bottom_to_mean()", "'.bottom_to_mean' needs limit"),
         ("prob.bottom_to_mean(1, by='position')", "expected one of update, group, response"),
-        ("W.bottom_to_mean(1)", "needs a column to rank by, got 'W'"),
-        ("prob.bottom_to_mean(1e999)", "must be finite"),
     ],
 )
 def test_a_wrong_cut_is_refused(rule: str, message: str) -> None:

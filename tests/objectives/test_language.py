@@ -30,8 +30,7 @@ from rlobj import (
     prob,
     when,
 )
-from rlobj.objectives.controllers import Gate
-from rlobj.objectives.surrogates import DppoTv, GeometricMean, Switch
+from rlobj.objectives.surrogates import DppoTv, GeometricMean
 
 BATCH = awkward_batch(seed=5)
 SETTINGS = {
@@ -49,7 +48,6 @@ def result(objective: Objective, batch: TokenBatch = BATCH) -> tuple[Tensor, Ten
     logprobs = batch.logprobs.detach().clone().requires_grad_()
     loss = objective(batch.replace(logprobs=logprobs)).loss
     loss.backward()
-    assert logprobs.grad is not None
     return loss.detach(), logprobs.grad
 
 
@@ -72,28 +70,9 @@ def test_a_bound_differs_by_token() -> None:
     torch.testing.assert_close(objective.loss(BATCH, plan).loss, expected)
 
 
-def test_a_setting_inside_a_switch_reads_a_controller() -> None:
-    surrogate = Switch(prob < 0.1, Clip(high="W"), Clip(high=0.3))
-    gate = {"W": Gate(target=100.0, on=0.3, off=0.1)}
-    objective = Objective(surrogate=surrogate, controllers=gate)
-    torch.testing.assert_close(result(objective), result(Objective(surrogate=Clip(high=0.3))))
-
-
 def test_a_mismatch_cap_can_be_an_expression() -> None:
     wide = Objective(mismatch=Truncate(cap=when(prob < 2, 1.1, 9)))
     torch.testing.assert_close(result(wide), result(Objective(mismatch=Truncate(cap=1.1))))
-
-
-def test_the_plan_freezes_settings() -> None:
-    objective = Objective(surrogate=Clip(high="0.1 + prob"))
-    plan = objective.plan([BATCH])
-    later = BATCH.replace(logprobs=BATCH.logprobs - 0.5)
-    fixed = {text: value for text, value in plan.values[0].items() if "prob" in text}
-    assert list(fixed) == ["0.1 + prob"]
-    objective.loss(later, plan)
-    torch.testing.assert_close(
-        plan.values[0]["0.1 + prob"][BATCH.decided], (0.1 + BATCH.logprobs.exp())[BATCH.decided]
-    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +81,6 @@ def test_the_plan_freezes_settings() -> None:
         ({"high": "entropyy"}, "unknown name 'entropyy'. Did you mean 'entropy'"),
         ({"high": "entropy > 1"}, "expected a number"),
         ({"high": True}, "expected a number >= 0 or an expression"),
-        ({"low": None}, "expected a number >= 0 or an expression"),
         ({"dual": 1}, "expected a number > 1 or an expression"),
     ],
 )
@@ -144,8 +122,10 @@ def test_own_columns_follow_their_responses() -> None:
     assert TokenBatch.concat(parts).columns["level"].tolist() == [1, 1, 1, 3]
     assert batch.select([2, 0]).columns["stage"].tolist() == [8, 5, 6, 7]
     mask = torch.tensor([[1, 1], [1, 0]])
-    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"stage": mask * 2.0, "x": [3, 4]})
-    assert padded.columns["stage"].tolist() == [2, 2, 2]
+    own = {"reward_turn": mask * 2.0, "x": [3, 4]}  # a name that begins as those of rewards
+    padded = TokenBatch.from_padded(mask, mask * -1.0, columns=own)
+    assert padded.columns["reward_turn"].tolist() == [2, 2, 2]
+
     assert padded.columns["x"].tolist() == [3, 3, 4]
 
 
@@ -166,12 +146,6 @@ def test_an_own_column_cannot_stand_in_for_a_column_of_the_table() -> None:
         BatchError, match=r"Pass TokenBatch\(old_logprobs=...\), or take another name"
     ):
         tokens([1], [-1.0], columns={"old_logprobs": [-2.0]})
-
-
-def test_an_own_column_whose_name_begins_with_reward_can_be_padded() -> None:
-    mask = torch.tensor([[1, 1], [1, 0]])
-    padded = TokenBatch.from_padded(mask, mask * -1.0, columns={"reward_turn": mask * 2.0})
-    assert padded.columns["reward_turn"].tolist() == [2, 2, 2]
 
 
 def test_all_unknown_names_are_reported_together() -> None:
@@ -323,8 +297,10 @@ def test_phases_of_several_splits_partition_the_tokens() -> None:
     assert torch.equal(rest, whole & ~rare & ~uncertain)
 
 
-def test_tokens_on_which_a_split_is_undefined_are_in_the_last_phase() -> None:
-    objective = Objective(surrogate="unclipped").split("entropy > entropy.mean(within=prob > 2)")
+@pytest.mark.parametrize("rule", ["entropy > entropy.mean({})", "entropy.rank({}) > 0.5"])
+def test_tokens_on_which_a_split_is_undefined_are_in_the_last_phase(rule: str) -> None:
+    objective = Objective(surrogate="unclipped").split(rule.format("within=prob > 2"))
+
     first, rest = (phase.plan([BATCH]).weights[0] for phase in objective.phases)
     assert not first.any()
     assert torch.equal(rest, Objective(surrogate="unclipped").plan([BATCH]).weights[0])
@@ -336,27 +312,6 @@ def test_a_list_of_splits_is_written_as_a_list() -> None:
     assert Objective(**objective.model_dump(by_alias=True)) == objective
     assert Objective(split="prob < 0.1") == Objective().split(prob < 0.1)
     assert Objective(split=None) == Objective()
-
-
-def test_a_position_holds_the_responses_of_the_group_that_reach_it() -> None:
-    batch = tokens(
-        [2, 1, 3],
-        [-1.0] * 6,
-        groups=[0, 0, 1],
-        entropy=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
-        rewards=[1.0, 0.0, 1.0],
-        advantages=[1.0, 1.0, 1.0],
-    )
-
-    def weights(text: str) -> list[float]:
-        plan = Objective(reweight=f"({text}) + 1").plan([batch])
-        return (plan.weights[0] * 6 - 1).tolist()
-
-    assert weights("entropy.mean(by='position')") == pytest.approx([2, 2, 2, 4, 5, 6])
-    assert weights("reward.sum(by='position')") == pytest.approx([1, 1, 1, 1, 1, 1])
-    assert weights("(entropy > 1).share(by='position')") == pytest.approx([0.5, 1, 0.5, 1, 1, 1])
-    with pytest.raises(ConfigError, match="expected one of update, group, response"):
-        parse("entropy.top(0.5, by='position')")
 
 
 RANKED = tokens(
@@ -375,11 +330,9 @@ RANKED = tokens(
     [
         ("entropy.rank()", [2 / 3, 0, 2 / 3, 2 / 3]),
         ("entropy.rank(by='response')", [0.75, 0, 0.75, 0.5]),
-        ("entropy.rank(by='group')", [2 / 3, 0, 2 / 3, 2 / 3]),
         ("entropy.rank(by='position')", [0.5, 0.5, 0.5, 0.5]),
         ("(-entropy).rank()", [1 / 3, 1, 1 / 3, 1 / 3]),
         ("length.rank(by='group')", [1, 1, 1, 0.5]),  # lengths 3, 1 and 0: of responses
-        ("reward.rank(by='group')", [1, 1, 1, 0.25]),
         ("length.rank(by='response')", [0.5] * 4),
         ("entropy.mean(by='response').rank()", [0, 0, 0, 1]),
         ("when(advantage > 0, entropy.rank(within=advantage > 0), 9)", [0.75, 0, 0.75, 9]),
@@ -409,9 +362,3 @@ def test_explain_says_what_a_rank_is_among() -> None:
     [[_, _, words]] = Objective(shape=rank).explain().rules
     assert "length.rank(by='group'): over each group's n responses" in words
     assert "over the update's n tokens with entropy > 1" in words
-
-
-def test_tokens_on_which_a_rank_is_undefined_are_in_the_last_phase() -> None:
-    first, last = Objective(split="entropy.rank(within=advantage > 0) > 0.5").phases
-    chosen = [phase.plan([RANKED]).weights[0].nonzero()[:, 0].tolist() for phase in (first, last)]
-    assert chosen == [[0, 2], [1, 3]]

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from strategies import awkward_batch, fitting, gradients, leaf, objectives, tokens
 from torch import Tensor
 
@@ -23,23 +21,12 @@ from rlobj import (
     prob,
 )
 from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, SequenceSum, TokenMean
-from rlobj.objectives.penalties import KL, EntropyBonus
+from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Reinforce
 from rlobj.objectives.tokens import COLUMN_NAMES
 
 OBJECTIVES = objectives()
 DAPO = load_preset("dapo").objective
-
-
-def test_an_error_is_raised_for_a_table_that_does_not_fit_the_plan() -> None:
-    tables = tokens([2, 1], [-1.0] * 3, advantages=[1.0, -1.0]).split(2)
-    plan = DAPO.plan(tables)
-    with pytest.raises(BatchError, match=r"table 0 has 1 tokens; the plan was made for .*\[2, 1\]"):
-        DAPO.loss(tables[1], plan, index=0)
-    for index in (2, -1):
-        with pytest.raises(BatchError, match=r"\(ids=...\) .* or loss\(table, plan, index"):
-            DAPO.loss(tables[1], plan, index)
-    assert torch.equal(DAPO.loss(tables[1], plan).weights, plan.weights[1])
 
 
 def rebuilt(batch: TokenBatch, responses: Any) -> TokenBatch:
@@ -67,14 +54,6 @@ def test_rebuilt_micro_batches_in_another_order_have_the_same_loss_and_gradient(
     torch.testing.assert_close(gradients(split), gradients(whole), rtol=1e-12, atol=1e-15)
 
 
-def test_tables_that_were_selected_in_another_order_get_their_own_rows() -> None:
-    batch = tokens([1] * 4, [-1.0, -2.0, -3.0, -4.0], advantages=[1.0, -1.0, 2.0, -2.0])
-    plan = DAPO.plan(batch.split(2))
-    shuffled = batch.select([3, 2, 1, 0]).split(2)
-    total = sum(DAPO.loss(table, plan).loss for table in shuffled)
-    torch.testing.assert_close(total, DAPO(batch).loss)
-
-
 def test_a_loss_without_the_old_log_probs_of_the_plan_is_refused() -> None:
     batch = tokens([1, 1], [-1.0, -2.0], advantages=[1.0, -1.0], old_logprobs=[-1.5, -1.5])
     plan = DAPO.plan([batch])
@@ -90,6 +69,9 @@ def test_a_table_whose_place_in_the_plan_is_not_known_is_refused() -> None:
         DAPO.loss(tables[0], plan)
     assert DAPO.loss(tables[1], plan, index=1).loss > 0
     assert DAPO.loss(tables[1].replace(index=1), plan).loss > 0
+    for index in (2, -1):
+        with pytest.raises(BatchError, match=rf"table {index} has 1 tokens; .* for .*\[1, 1\]"):
+            DAPO.loss(tables[1], plan, index)
 
 
 def test_a_table_with_other_responses_than_the_plan_is_refused() -> None:
@@ -112,14 +94,6 @@ def test_a_table_with_other_responses_than_the_plan_is_refused() -> None:
     with pytest.raises(BatchError, match="several responses of the plan have the id 0"):
         DAPO.loss(repeated[0].replace(index=None), DAPO.plan(repeated))
     assert DAPO.loss(tables[1].replace(index=0), plan).loss == DAPO.loss(tables[1], plan).loss
-
-
-def test_weights_of_a_plan_do_not_change_with_new_log_probs() -> None:
-    batch = tokens([2], [-1.0, -8.0], rewards=[1.0], advantages=[1.0], entropy=[1.0, 1.0])
-    objective = DAPO.drop(prob < 0.1)
-    plan = objective.plan([batch])
-    moved = batch.replace(logprobs=[-8.0, -1.0])
-    assert objective.loss(moved, plan).weights.tolist() == [1, 0]
 
 
 def test_plan_and_loss_do_not_modify_tables_and_a_plan_has_no_graph() -> None:
@@ -162,29 +136,7 @@ def test_values_that_are_not_finite_have_no_effect_on_dropped_tokens() -> None:
     loss = objective.loss(infinite, plan).loss
     loss.backward()
     assert loss.item() == 1.0
-    assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [-1.0, 0.0]
-
-
-@given(seed=st.integers(0, 1000), parts=st.integers(2, 6))
-def test_metrics_of_micro_batches_add_up_to_those_of_the_update(seed: int, parts: int) -> None:
-    batch = awkward_batch(seed, groups=5)
-    objective = DAPO.replace(penalties=[KL(coefficient=0.1), EntropyBonus(coefficient=0.2)])
-    tables = batch.split(parts)
-    plan, whole = objective.plan(tables), objective(batch)
-    outputs = [objective.loss(table, plan) for table in tables]
-    assert set(whole.metrics) == {
-        *("loss/policy", "loss/kl_reference", "loss/entropy_bonus", "objective/clip_fraction"),
-        *("clip/high_fraction", "clip/low_fraction", "policy/kl_old", "policy/ratio"),
-        "policy/entropy",
-    }
-    for name, value in whole.metrics.items():
-        total = torch.stack([output.metrics[name] for output in outputs]).sum()
-        torch.testing.assert_close(total, value, rtol=1e-12, atol=1e-15)
-    largest = max(float(output.extremes["policy/ratio_max"]) for output in outputs)
-    assert largest == whole.extremes["policy/ratio_max"]
-    parts_of_loss = sum(whole.metrics[n] for n in whole.metrics if n.startswith("loss/"))
-    torch.testing.assert_close(whole.loss.detach(), parts_of_loss)
 
 
 def test_metrics_equal_values_by_hand() -> None:
@@ -203,6 +155,10 @@ def test_metrics_equal_values_by_hand() -> None:
         "objective/dropped_tokens": 1.0,
     }
     found = {name: value.item() for name, value in output.metrics.items()}
+    assert found.keys() == {
+        *("loss/policy", "policy/kl_old", "policy/ratio", "policy/entropy"),
+        *("objective/clip_fraction", "clip/high_fraction", "clip/low_fraction"),
+    }
     assert found["objective/clip_fraction"] == pytest.approx(1 / 2)
     assert found["policy/ratio"] == pytest.approx(4 / 3)
     assert found["policy/entropy"] == pytest.approx(3)
@@ -220,29 +176,9 @@ def test_low_precision_tables_keep_their_advantages_and_weights_in_float32() -> 
     batch = awkward_batch(2, dtype=torch.bfloat16)
     tables = DAPO.with_advantages([batch])
     exact = DAPO.with_advantages([awkward_batch(2)])[0].advantages
-    assert tables[0].advantages is not None
-    assert exact is not None
     torch.testing.assert_close(tables[0].advantages, exact.float())
     assert DAPO.plan([batch]).weights[0].dtype == torch.float32
     assert DAPO(batch).loss.isfinite()
-
-
-def test_given_advantages_are_used() -> None:
-    batch = tokens([1, 1], [-1.0, -1.0], rewards=[1.0, 0.0], advantages=[5.0, 7.0])
-    assert DAPO.plan([batch]).advantages[0].tolist() == [5, 7]
-
-
-def test_reward_kl_is_subtracted_from_the_reward_before_the_advantage() -> None:
-    batch = tokens(
-        [2, 1],
-        [-1.0] * 3,
-        rewards=[1.0, 1.0],
-        old_logprobs=[-1.0, -2.0, -3.0],
-        ref_logprobs=[-2.0, -4.0, -3.0],
-    )
-    centred = Objective(advantage={"kind": "group_centered"}, reward_kl=0.5)  # type: ignore[arg-type]
-    table = centred.with_advantages([batch])[0]
-    assert table.advantages.tolist() == [-0.75, -0.75, 0.75]  # type: ignore[union-attr]
 
 
 def test_an_error_is_raised_if_max_tokens_is_not_resolved() -> None:
@@ -303,6 +239,8 @@ def test_two_penalties_of_one_kind_are_logged_together() -> None:
     one = Objective(penalties=[KL(coefficient=3)])(batch)
     two = Objective(penalties=[KL(coefficient=1), KL(coefficient=2)])(batch)
     torch.testing.assert_close(two.metrics["loss/kl_reference"], one.metrics["loss/kl_reference"])
+    parts = [two.metrics[name] for name in ("loss/policy", "loss/kl_reference")]
+    torch.testing.assert_close(two.loss, sum(parts))
 
 
 # Random choice.

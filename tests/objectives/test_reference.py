@@ -38,7 +38,6 @@ EXPRESSIONS = larger_rules(DEEPER) | larger_numbers(DEEPER)
 def update(seed: int) -> TokenBatch:
     """An awkward batch with two rewards and with advantages."""
     batch = awkward_batch(seed, groups=3, longest=4)
-    assert batch.rewards is not None
     random = torch.Generator().manual_seed(seed)
     second = torch.randint(0, 2, batch.rewards.shape, generator=random).double()
     batch = batch.replace(
@@ -114,7 +113,7 @@ def test_values_equal_those_of_the_reference(expression: Expr, batch: int) -> No
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(EXPRESSIONS, st.sampled_from(range(len(BATCHES))), st.integers(0, 99))
 def test_values_do_not_depend_on_tables_and_ranks(expression: Expr, batch: int, seed: int) -> None:
     """One rank has one table, one has two and one has none; they get equal bits."""
@@ -172,14 +171,11 @@ def test_what_is_undefined_or_not_read_does_not_decide(rule: str, selects: bool)
     "rule",
     [
         "1 / position > 2",
-        "~(1 / position > 2)",
         "(1 / position > 2) & (prob > 0)",
         "(1 / position).mean(by='response') > 0",
         "(1 / position).top(0.5)",
         "(1 / position > 2).any()",
         "surprisal.top(0.5, within=1 / position > 0)",
-        "minimum(1 / position, 2) > 0",
-        "exp(-1 / position) < 1",
         "sign(log(position)) > 0",
         f"(1 / position > 2) & (prob > {NONE})",
         "when(1 / position > 2, 1, 2) >= 1",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import pytest
@@ -18,21 +16,14 @@ from rlobj import (
     clip,
     entropy,
     exp,
-    log,
     logprob,
-    maximum,
-    minimum,
-    old_prob,
     parse,
     prob,
-    ratio,
     reward,
-    sign,
-    sqrt,
     surprisal,
     when,
 )
-from rlobj.objectives.rules import Expr, Number, Rule, declared
+from rlobj.objectives.rules import Expr, declared
 from rlobj.objectives.rules.expression import rounded_share
 from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
 from rlobj.objectives.rules.parsing import MAX_DEPTH
@@ -42,7 +33,7 @@ STAPO = (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(NUMBERS | RULES)
 def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr) -> None:
     with declared(("stage",)):
@@ -50,12 +41,6 @@ def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr
     assert again == expression
     assert str(again) == str(expression)
     assert hash(again) == hash(expression)
-
-
-@given(RULES)
-def test_expressions_can_be_pickled_and_copied(rule: Rule) -> None:
-    assert pickle.loads(pickle.dumps(rule)) == rule
-    assert copy.deepcopy(rule) == rule
 
 
 @pytest.mark.parametrize(
@@ -70,38 +55,27 @@ def test_expressions_can_be_pickled_and_copied(rule: Rule) -> None:
         ("entropy.top(fraction=0.2)", entropy.top(0.2)),
         ("entropy.top(0.2, within=advantage > 0)", entropy.top(0.2, within="advantage > 0")),
         ("entropy.top(0.2, within=None)", entropy.top(0.2)),
-        ("(prob < 0.5).sample(5)", (prob < 0.5).sample(5)),
         (
             "(advantage > 0).sample((prob < 0.5).count(), seed=3)",
             (advantage > 0).sample((prob < 0.5).count(), seed=3),
         ),
         ("(prob < 0.5).sample(2 * W)", (prob < 0.5).sample("2 * W")),
         ("when(surprisal.top(0.1), W, 1)", when(surprisal.top(0.1), "W", 1)),
-        ("0.3 * old_prob + 0.7", 0.3 * old_prob + 0.7),
-        ("abs(logprob) / -2", abs(logprob) / -2),
         ("-logprob", -logprob),
         ("1 - (prob - 0.5) - 2", 1 - (prob - 0.5) - 2),
         ("-(0.5)", -Constant(0.5)),
         ("-0.5", Constant(-0.5)),
         ("1e-6", Constant(1e-6)),
         ("W", Controlled("W")),
-        ("entropy > entropy.mean()", entropy > entropy.mean()),
         ("(prob < 0.002).any(by='response')", (prob < 0.002).any(by="response")),
-        ("reward.mean(by='group', within=reward > 0)", reward.mean("group", reward > 0)),
         ("(prob < 1).share(by='response') > 0.5", (prob < 1).share("response") > 0.5),
-        ("entropy.top(0.2, by='response')", entropy.top(0.2, by="response")),
-        ("entropy.quantile(0.2, by='group')", entropy.quantile(0.2, by="group")),
         ("entropy.rank(prob < 0.5, 'group')", entropy.rank(within="prob < 0.5", by="group")),
         ("reward.top(0.5, of='response')", reward.top(0.5, of="response")),
-        ("reward.quantile(0.5, of='response')", reward.quantile(0.5, of="response")),
         ("(prob < 0.5).sample(5, of='response')", (prob < 0.5).sample(5, of="response")),
         ("prob.bottom_to_mean(0.04, prob < 0.5)", prob.bottom_to_mean(0.04, within="prob < 0.5")),
         ("logprob.suffix_sum(decay=0.9)", logprob.suffix_sum(0.9)),
-        ("logprob.prefix_sum()", logprob.prefix_sum()),
         ("(1).prefix_sum()", Constant(1).prefix_sum()),
         ("clip(exp(prob), 0, 1 + W)", clip(exp(prob), 0, 1 + Controlled("W"))),
-        ("minimum(sqrt(prob), sign(advantage))", minimum(sqrt(prob), sign(advantage))),
-        ("maximum(1, log(prob))", maximum(1, log(prob))),
         ("-prob ** 2", -(prob**2)),
         ("(-prob) ** 2", (-prob) ** 2),
         ("prob ** -prob ** 2", prob ** -(prob**2)),
@@ -126,17 +100,13 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("entropy.top()", "entropy", "'.top' needs fraction"),
         ("0 < prob < 1", "1", "comparisons do not chain; write (0 < prob) & (prob < 1)"),
         ("prob == 0.5", "prob", "use <, <=, > or >="),
-        ("prob != 0.5", "prob", "use <, <=, > or >="),
-        ("prob is None", "prob", "use <, <=, > or >="),
         ("prob in (1, 2)", "prob", "use <, <=, > or >="),
         ("prob % 2 < 1", "prob", "operator Mod is not allowed; use + - * / ** & |"),
-        ("prob // 2 < 1", "prob", "operator FloorDiv is not allowed"),
         ("+prob < 1", "+", "UAdd cannot stand before 'prob'"),
         ("advantage > 0 & (prob < 1)", "0 &", "Put each comparison in parentheses"),
         ("(prob < 1) + 1", "(", "is a rule, not a number"),
         ("advantage + (prob < 1)", "advantage", "expected a number, got a rule"),
         ("~prob", "~", "~ takes a rule, got the number 'prob'"),
-        ("not prob", "not", "takes a rule, got the number 'prob'"),
         ("-(prob < 1)", "-", "USub cannot stand before 'prob < 1'"),
         ("abs(prob < 1)", "prob", "abs takes a number, got the rule"),
         ("when(prob, 1, 0)", "prob", "when takes a rule"),
@@ -144,7 +114,6 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("prob.sample(5)", "prob", "'.sample' is for rules, got 'prob'"),
         ("(prob < 1).top(0.1)", "(", "'.top' is for numbers"),
         ("entropy.top(1.5)", "entropy", "the fraction must lie in [0, 1], got 1.5"),
-        ("entropy.top(-0.1)", "entropy", "the fraction must lie in [0, 1], got -0.1"),
         ("entropy.top(0.1, round='up')", "entropy", "expected one of ceil, floor"),
         ("entropy.top(0.1, at_least=1.5)", "entropy", "must be a whole number of tokens"),
         ("entropy.top(prob)", "prob)", "'fraction' must be written as a plain value"),
@@ -169,32 +138,24 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("W.top(0.1)", "W", "needs a column to rank by, got 'W'"),
         ("(prob < 1).sample(-1)", "(", "expected a whole number of tokens, a float"),
         ("(prob < 1).sample(entropy)", "(", "one value for the update"),
-        ("(prob < 1).sample(1.5)", "(", "expected a whole number of tokens, a float"),
         ("(prob < 1).sample(1, seed='a')", "(", "expected a whole number of 64 bits"),
         ("(prob < 1).sample(1, at_least='a')", "(", "must be a whole number of tokens"),
         ("(prob < 1).sample(1, of='some')", "(", "expected one of rule, all"),
+        ("(prob < 1).sample(0.2, round='linear')", "(", "'linear': expected one of ceil, floor"),
         ("prob < 1e999", "1e999", "must be finite"),
         ("prob < 1" + "0" * 400, "1", "must be finite"),
-        ("prob < 1j", "1j", "expected a number, got 1j"),
         ("prob < True", "True", "expected a number, got True"),
         ("prob < 'a'", "'a'", "expected a number, got 'a'; write it without quotes"),
         ("prob <", None, "cannot be read"),
-        ("(prob < 1", "(", "'(' was never closed"),
         ("prob < 1 # rare", "#", "a rule cannot hold a comment"),
         ("top", "top", "'top' must be called with arguments"),
         ("prob.mean(by='token')", "prob", "expected one of update, group, position, response"),
-        ("prob.rank(by='token')", "prob", "rank(): by='token': expected one of update, group"),
         ("W.rank() > 1", "W", "rank() needs a column, and 'W' is the same"),
-        ("(prob < 1).rank()", "(", "'.rank' is for numbers, got 'prob < 1'"),
-        ("W.mean() > 1", "W", "mean() needs a column, and 'W' is the same"),
         ("prob.suffix_sum(decay=1.5)", "prob", "decay must lie in (0, 1], got 1.5"),
         ("prob.prefix_sum(0)", "prob", "decay must lie in (0, 1], got 0"),
         ("minimum(prob)", "minimum", "write minimum(number, number), got 1 arguments"),
-        ("prob.any()", "prob", "'.any' is for rules, got 'prob'"),
-        ("(prob < 1).mean()", "(", "'.mean' is for numbers, got 'prob < 1'"),
         ("reward(1)", "reward", "write reward("),
         ("custom('math:sqrt')", "custom", "must be a subclass of rlobj's CustomRule"),
-        ("expp(prob) < 1", "expp", "'expp' is not a function"),
         ("advantag\N{LATIN SMALL LETTER E WITH ACUTE} > 0 and probb < 1", "advantag", "advantage"),
         ("\N{LATIN CAPITAL LETTER E WITH ACUTE} < 1 and probb < 1", "probb", "'prob'"),
     ],
@@ -266,19 +227,13 @@ def test_the_deepest_accepted_text_can_be_printed_and_used() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: advantage > 0 & prob,  # type: ignore[operator]
-        lambda: (prob < 1) & entropy,
         lambda: entropy & (prob < 1),
         lambda: (prob < 1) | 1,
-        lambda: prob + (prob < 1),
-        lambda: (prob < 1) * 2,
-        lambda: 2 - (prob < 1),
         lambda: (prob < 1) > 0,
+        lambda: 2 - (prob < 1),
         lambda: prob > (prob < 1),
-        lambda: ~prob,
         lambda: prob + True,
         lambda: prob < None,
-        lambda: when(prob, 1, 0),  # type: ignore[arg-type]
         lambda: when(prob < 1, prob < 1, 0),
         lambda: entropy.top(0.1, within=prob),  # type: ignore[arg-type]
         lambda: entropy.top(0.1, at_least=True),
@@ -288,8 +243,6 @@ def test_the_deepest_accepted_text_can_be_printed_and_used() -> None:
         lambda: Constant(float("nan")),
         lambda: Objective(drop=prob),  # type: ignore[arg-type]
         lambda: Objective(reweight=prob < 1),  # type: ignore[arg-type]
-        lambda: Objective().drop("prob"),
-        lambda: Objective().reweight("prob < 1"),
     ],
 )
 def test_mixing_numbers_and_rules_raises_an_error(build: Any) -> None:
@@ -302,8 +255,6 @@ def test_mixing_numbers_and_rules_raises_an_error(build: Any) -> None:
     [
         lambda: 0 < prob < 1,
         lambda: (prob < 1) and (entropy > 0),
-        lambda: (prob < 1) or (entropy > 0),
-        lambda: not prob,
         lambda: bool(entropy.top(0.1)),
     ],
 )
@@ -326,11 +277,6 @@ def test_numbers_of_other_libraries_print_as_plain_numbers() -> None:
     assert (numpy.float64(0.5) > prob) == (prob < 0.5)
 
 
-def test_an_error_is_raised_for_a_controller_that_the_objective_lacks() -> None:
-    with pytest.raises(ConfigError, match=r"reads unknown 'Advantage'\. Did you mean 'advantage'"):
-        Objective(drop="Advantage > 0")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("settings", "population", "size"),
     [
@@ -345,8 +291,6 @@ def test_an_error_is_raised_for_a_controller_that_the_objective_lacks() -> None:
         ({"fraction": 0, "round": "linear"}, 6, 1),
         ({"fraction": 0.8, "round": "linear"}, 0, 0),
         ({"fraction": 0.5, "at_least": 9}, 4, 4),
-        ({"fraction": 0}, 4, 0),
-        ({"fraction": 1}, 4, 4),
         ({"fraction": 0.5}, 0, 0),
     ],
 )
@@ -368,28 +312,9 @@ def test_linear_cuts_end_at_the_quantile_of_torch(fraction: float) -> None:
             assert torch.equal(kept, expected), (n, rule)
 
 
-@pytest.mark.parametrize(
-    "rule", ["entropy.top(0.2, round='near')", "(prob < 1).sample(0.2, round='linear')"]
-)
-def test_other_roundings_are_refused(rule: str) -> None:
-    with pytest.raises(ConfigError, match=r"round='(near|linear)': expected one of ceil, floor"):
-        parse(rule)
-
-
-def test_share_computes_with_the_fraction_as_a_decimal() -> None:
-    assert [rounded_share(0.29, 100, "floor"), rounded_share(0.57, 100, "floor")] == [29, 57]
-    assert rounded_share(2e-4, 5000, "ceil") == 1
-
-
 @pytest.mark.parametrize("n", [3, 6, 30, 3 * 10**6])
 def test_a_third_of_three_tokens_is_one_token(n: int) -> None:
     assert rounded_share(1 / 3, n, "floor") == rounded_share(1 / 3, n, "ceil") == n // 3
     assert rounded_share(2 / 3, n + 1, "linear") == n // 3 * 2 + 1, "as torch.quantile interpolates"
     assert rounded_share(1e-12, n, "ceil") == 1
-
-
-def test_walk_returns_every_node_once() -> None:
-    rule = entropy.top(0.2, within=advantage > 0) & (prob < when(ratio > 2, "W", 1))
-    names = [node.name for node in rule.walk() if isinstance(node, (Column, Controlled))]
-    assert sorted(names) == ["W", "advantage", "entropy", "prob", "ratio"]
-    assert all(isinstance(node, (Number, Rule)) for node in rule.walk())
+    assert [rounded_share(x, 100, "floor") for x in (0.29, 0.57)] == [29, 57]  # as decimals

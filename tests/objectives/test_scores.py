@@ -127,21 +127,6 @@ def test_the_reference_is_a_score_that_is_always_there():
     assert len({*map(float, found)}) == 1
 
 
-def test_a_plan_with_scores_does_not_depend_on_micro_batches_or_order():
-    batch = table()
-    objective = Objective(
-        shape="advantage + teacher_gap.rank()", scores=["teacher"], drop="teacher_prob.bottom(0.2)"
-    )
-    whole = objective(batch).loss
-    for parts in ([1, 1, 1, 1], [2, 2], [0, 3, 1]):
-        tables = batch.split(parts)
-        plan = objective.plan(tables)
-        total = sum(objective.loss(each, plan).loss for each in tables)
-        torch.testing.assert_close(total, whole)
-    turned = batch.select([3, 1, 0, 2])
-    torch.testing.assert_close(objective(turned).loss, whole)
-
-
 def test_rules_of_scores_can_be_written_in_python_and_read_back():
     objective = Objective(scores=["teacher"]).drop(column("teacher_prob") < 1e-5)
     assert objective == Objective(scores=["teacher"], drop="teacher_prob < 1e-5")
@@ -172,13 +157,6 @@ def test_rules_of_scores_can_be_written_in_python_and_read_back():
 def test_mistakes_in_scores_are_named(settings, message):
     with pytest.raises(ConfigError, match=message):
         Objective(**settings)
-
-
-def test_a_number_of_a_score_that_is_not_finite_is_named():
-    batch = table()
-    batch.columns["teacher_logprob"][4] = math.nan
-    with pytest.raises(BatchError, match=r"'teacher_logprob' is nan at row 4 .*shape"):
-        Objective(shape="teacher_gap", scores=["teacher"])(batch)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from strategies import NAN, awkward_batch, tokens
 from torch import Tensor
 
 from rlobj import Clip, Objective, SequenceMean, TokenBatch, load_preset
+from rlobj.objectives.divisors import SequenceSum
+from rlobj.objectives.functional import gradient_norm
 from rlobj.objectives.statistics import Comm
 
 
@@ -37,7 +41,6 @@ class Response:
     sampler: list[float]
     reference: list[float]
     entropy: list[float]
-    collision: list[float]
     teacher: list[float]
     advantage: float = 0.0
 
@@ -50,10 +53,9 @@ Rollout = list[Response]
 
 
 def responses(batch: TokenBatch, logprobs: Tensor) -> Rollout:
-    assert batch.rewards is not None
     groups, rewards = batch.groups.tolist(), batch.rewards.tolist()
     rows = torch.arange(len(batch)).split(batch.lengths.tolist())
-    old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy", "old_collision")
+    old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy")
     return [
         Response(
             *(groups[i], rewards[i], groups.count(groups[i]) > 1, list(logprobs[rows[i]])),
@@ -105,12 +107,6 @@ def gpg(response: Response, rollout: Rollout) -> float:
     """AMAP-ML/GPG, gpg_trainer.py: the loss is divided by the share of groups with a signal."""
     valid = sum(not equal(each, rollout) for each in rollout)
     return centred(response, rollout) * len(rollout) / valid if valid else 0.0
-
-
-def maxrl(response: Response, rollout: Rollout) -> float:
-    """tajwarfahim/maxrl, core_algos.py; a group of one is divided by its own reward here."""
-    own = of_group(rollout, response.group)
-    return centred(response, rollout) / (math.fsum(own) / len(own) + 1e-6)
 
 
 # Losses of an update. `count` is the number of its tokens.
@@ -276,22 +272,6 @@ def fipo(update: Rollout) -> Any:
     return total(losses)
 
 
-def otb(update: Rollout) -> Any:
-    """compute_optimal_token_baseline_advantage of verl, in the columns of the rollout's policy."""
-    losses, energies = [], {}
-    for each in update:
-        steps = [1 - 2 * math.exp(l) + c for l, c in zip(each.l0, each.collision, strict=True)]  # noqa: E741
-        energies[id(each)] = [math.fsum(steps[: t + 1]) for t in range(len(steps))]
-    for each in update:
-        for t, ratio in enumerate(each.ratios):
-            group = [x for x in update if x.group == each.group and len(x.l) > t]
-            weights = [energies[id(x)][t] for x in group]
-            baseline = math.fsum(w * x.reward for w, x in zip(weights, group, strict=True))
-            baseline = baseline / (math.fsum(weights) + 1e-8) if len(group) > 1 else 0.0
-            losses.append(clipped(ratio, each.reward - baseline, (0.8, 1.2)))
-    return total(losses)
-
-
 def stapo(update: Rollout) -> Any:
     """The paper: A > 0, π < 0.002, and one of the ⌈0.8·n⌉ lowest entropies of the update."""
     entropies = sorted(entropy for each in update for entropy in each.entropy)
@@ -334,12 +314,10 @@ SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
     "stapo": (normalized, stapo),
     "gpg": (gpg, reinforce),
     "prime-rl": (centred, prime_rl),
-    "maxrl": (maxrl, ppo),
     "archer": (normalized, archer),
     "ce-gppo": (normalized, ce_gppo),
     "lite-ppo": (by_the_batch, ppo),
     "fipo": (normalized, fipo),
-    "otb": (centred, otb),
     "passk": (expected_pass_at_k, ppo),
     "aspo": (normalized, aspo),
     "real": (centred, real),
@@ -354,7 +332,6 @@ GRADIENT_ONLY = {"prime-rl", "aspo", "real", "tpo"}
 def rollout_of(seed: int, kind: str) -> TokenBatch:
     """A rollout whose policy has moved far on some tokens."""
     batch = awkward_batch(seed, groups=5, longest=9)
-    assert batch.rewards is not None
     random = torch.Generator().manual_seed(seed)
     rewards = batch.rewards.clone()
     if kind == "binary":
@@ -395,7 +372,6 @@ def loss_of(
     gradient = torch.zeros(len(update), dtype=torch.float64)
     for table, part in zip(tables, order.tensor_split(parts), strict=True):
         if len(table):
-            assert table.logprobs.grad is not None
             gradient[update.rows(part)] = table.logprobs.grad
     return loss.detach(), gradient
 
@@ -491,7 +467,8 @@ def test_fipo_counts_a_token_that_has_become_impossible_as_20_nats() -> None:
     old = [-70.0] * 28
     batch = tokens([14, 14], [x + gap for x, gap in zip(old, gaps, strict=True)], old_logprobs=old)
     batch = batch.replace(rewards=torch.tensor([0.0, 1.0]).double())
-    rest = dict.fromkeys(("sampler_logprobs", "ref_logprobs", "entropy", "old_collision"), old)
+    rest = dict.fromkeys(("sampler_logprobs", "ref_logprobs", "entropy"), old)
+
     leaf = batch.logprobs.requires_grad_()
     mine = responses(batch.replace(**rest), leaf)
     for each in mine:
@@ -502,3 +479,49 @@ def test_fipo_counts_a_token_that_has_become_impossible_as_20_nats() -> None:
     assert float(plan.weights[0][0]) * 28 == pytest.approx(1.2)
     _, gradient = loss_of(objective, batch, parts=2, seed=0)
     torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=1e-13)
+
+
+def test_the_loss_of_stapo_on_five_tokens_equals_values_by_hand() -> None:
+    """Of two rare tokens with A > 0, only the one with low entropy is dropped; 4 are counted.
+
+    The cut is the ceil(0.8·5) = 4th smallest entropy, 2.0, which two tokens share.
+    """
+    batch = tokens(
+        [3, 2],
+        [math.log(p) for p in (0.001, 0.001, 0.5, 0.001, 0.9)],
+        entropy=[2.0, 3.0, 1.0, 2.0, 0.5],
+        advantages=[1.0, -1.0],
+    )
+    stapo = load_preset("stapo").objective
+    plan = stapo.plan([batch])
+    assert plan.weights[0].tolist() == [0, 0.25, 0.25, 0.25, 0.25]
+    assert plan.metrics["objective/kept_fraction"] == 0.8
+    assert stapo(batch).loss.item() == pytest.approx(-(1 + 1 - 1 - 1) / 4)
+
+
+@given(st.data())
+def test_the_gradient_norm_of_the_logits_is_within_the_bounds_of_stapos_paper(
+    data: st.DataObject,
+) -> None:
+    """|w|²(1 − 2π + e^{−H}) ≤ ‖∂J/∂logits‖² = |w|²(1 − 2π + Σ_k π_k²), w = ω·A·r of the token."""
+    vocabulary = data.draw(st.integers(2, 12))
+    scores = st.lists(st.floats(-8, 8), min_size=vocabulary, max_size=vocabulary)
+    logits = torch.tensor(data.draw(scores), dtype=torch.float64, requires_grad=True)
+    token = data.draw(st.integers(0, vocabulary - 1))
+    advantage = data.draw(st.floats(-3, 3).filter(lambda a: abs(a) > 1e-3))
+    policy = logits.log_softmax(0)
+    batch = tokens([1], policy[token : token + 1], advantages=[advantage])  # type: ignore[arg-type]
+    # One response: J is its one term.
+    objective = load_preset("stapo").objective.replace(drop=None, divisor=SequenceSum())
+
+    (-objective(batch).loss).backward()
+    squared = float(logits.grad.square().sum())
+    log_pi = policy.detach()
+    pi = log_pi.exp()
+    w, collision, entropy = advantage, pi.square().sum(), -(pi * log_pi).sum()
+    exact = w**2 * (1 - 2 * pi[token] + collision)
+    assert squared == pytest.approx(float(exact), rel=1e-9, abs=1e-14)
+    lower = w**2 * (1 - 2 * pi[token] + torch.exp(-entropy))
+    assert float(lower) <= squared * (1 + 1e-9) + 1e-13
+    norm = gradient_norm(log_pi[token], collision, torch.tensor(w))
+    assert float(norm) == pytest.approx(math.sqrt(squared), rel=1e-6, abs=1e-7)

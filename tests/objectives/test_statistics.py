@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 from rlobj.objectives.statistics import (
     SingleProcess,
-    count,
-    exact_mean,
     exact_sum,
     from_keys,
-    gather,
     hash_keys,
     kth_smallest,
     order_keys,
@@ -42,12 +39,6 @@ def test_kth_smallest_equals_a_full_sort(values: list[float], dtype: torch.dtype
 def test_kth_smallest_of_integers_equals_a_full_sort(values: list[int]) -> None:
     keys = order_keys(torch.tensor(values))
     assert [kth_smallest(keys, k + 1, ALONE) for k in range(len(values))] == sorted(values)
-
-
-def test_kth_smallest_within_a_population() -> None:
-    keys = torch.tensor([5, 1, 4, 1, 3])
-    within = torch.tensor([True, False, True, False, True])
-    assert [kth_smallest(keys, k, ALONE, within) for k in (1, 2, 3)] == [3, 4, 5]
 
 
 def test_kth_smallest_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,30 +103,6 @@ def test_exact_sum_does_not_depend_on_order_beyond_its_grid(
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_exact_sum_is_nan_if_a_value_is_not_finite(bad: float) -> None:
     assert math.isnan(exact_sum(torch.tensor([1.0, bad, 1e300]), ALONE))
-
-
-def test_exact_mean_is_over_the_mask() -> None:
-    values = torch.tensor([1.0, 2.0, math.nan, 4.0])
-    assert exact_mean(values, torch.tensor([True, True, False, True]), ALONE) == 7 / 3
-    assert math.isnan(exact_mean(values, torch.zeros(4, dtype=torch.bool), ALONE))
-    assert count(torch.tensor([True, False, True]), ALONE) == 2
-
-
-def test_gather_of_one_process_is_the_table() -> None:
-    table = torch.tensor([[1.0, math.nan], [3.0, -math.inf]], dtype=torch.float64)
-    whole, start = gather(table, ALONE)
-    assert start == 0
-    torch.testing.assert_close(whole, table, equal_nan=True, rtol=0, atol=0)
-
-
-def test_hash_keys_depend_on_every_column_and_their_order() -> None:
-    rows = torch.arange(4)
-    keys = [
-        hash_keys(columns)
-        for columns in ((0, 1, rows, rows), (1, 0, rows, rows), (0, 1, rows, rows + 1))
-    ]
-    assert len(torch.cat(keys).unique()) == 12
-    assert hash_keys((0, 1, rows, rows)).tolist() == keys[0].tolist()
 
 
 def test_hash_keys_are_uniform() -> None:

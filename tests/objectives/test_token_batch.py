@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import NAN, awkward_batch, fitting, leaf, objectives, tokens
 
-from rlobj import BatchError, Objective, TokenBatch, load_preset
+from rlobj import BatchError, Objective, TokenBatch
 
 LOGPROBS = ("logprobs", "old_logprobs", "ref_logprobs", "sampler_logprobs", "proxy_logprobs")
 COLUMNS = (
@@ -49,14 +49,12 @@ def test_sums_and_means_by_response_equal_values_by_hand() -> None:
 
 def test_lists_become_columns_of_one_dtype() -> None:
     batch = TokenBatch([1, 1], [0, 0], [-0.5, -1.0], rewards=[1, 0], old_logprobs=[0, -1])  # type: ignore[arg-type]
-    assert batch.rewards is not None
     assert batch.rewards.dtype == batch.logprobs.dtype == torch.float32
     assert batch.lengths.dtype == batch.groups.dtype == torch.int64
 
 
 def test_advantages_per_response_become_advantages_per_token() -> None:
     batch = tokens([2, 1], [-1.0] * 3, advantages=[5.0, 7.0])
-    assert batch.advantages is not None
     assert batch.advantages.tolist() == [5, 5, 7]
     assert batch.replace(advantages=[1.0, 2.0, 3.0]).advantages.tolist() == [1, 2, 3]  # type: ignore[union-attr]
     assert batch.replace(advantages=[1.0, 2.0]).advantages.tolist() == [1, 1, 2]  # type: ignore[union-attr]
@@ -113,11 +111,6 @@ def test_split_by_sizes_and_errors_for_wrong_sizes() -> None:
             batch.split(wrong)
 
 
-def test_split_gives_ids_that_are_unique_over_all_tables() -> None:
-    parts = tokens([1, 1, 1], [-1.0] * 3).split(2)
-    assert [part.ids.tolist() for part in parts] == [[0, 1], [2]]  # type: ignore[union-attr]
-
-
 def test_concat_refuses_no_tables_and_columns_of_some_tables() -> None:
     full, bare = tokens([1], [-1.0], entropy=[1.0]), tokens([1], [-1.0])
     with pytest.raises(BatchError, match="at least one"):
@@ -129,7 +122,6 @@ def test_concat_refuses_no_tables_and_columns_of_some_tables() -> None:
 def test_gradients_flow_through_split_and_concat() -> None:
     batch = leaf(awkward_batch(groups=3))
     TokenBatch.concat(batch.split(3)).logprobs.nan_to_num().sum().backward()
-    assert batch.logprobs.grad is not None
     assert batch.logprobs.grad[batch.decided].tolist() == [1.0] * int(batch.decided.sum())
 
 
@@ -247,8 +239,6 @@ def test_an_undecided_response_has_the_same_result_as_an_absent_one(name: str) -
     assert outputs[0].weights[rows].tolist() == outputs[1].weights.tolist()
     assert outputs[0].weights[~rows].count_nonzero() == 0
     gradient = with_them.logprobs.grad
-    assert gradient is not None
-    assert without.logprobs.grad is not None
     assert gradient[~rows].tolist() == [0.0] * int((~rows).sum())
     torch.testing.assert_close(gradient[rows], without.logprobs.grad, rtol=0, atol=0)
     torch.testing.assert_close(outputs[0].loss, outputs[1].loss, rtol=1e-14, atol=0)
@@ -291,12 +281,9 @@ TWICE = {"rewards": torch.zeros(2, 2)}
     ("columns", "message"),
     [
         ({"entropy": [1.0]}, r"column 'entropy' has shape \[1\], expected \[3\]"),
-        ({"rewards": [1.0]}, r"column 'rewards' has shape \[1\], expected \[2\]"),
-        ({"groups": [0]}, r"column 'groups' has shape \[1\], expected \[2\]"),
         ({"ids": [0, 1, 2]}, r"column 'ids' has shape \[3\], expected \[2\]"),
         ({"advantages": [1.0] * 4}, r"'advantages' has shape \[4\], expected \[2\] or \[3\]"),
         ({"rewards": [1.0, float("inf")]}, "column 'rewards' is infinite at response 1"),
-        ({"rewards": [[1.0, float("inf")], [0.0, 0.0]]}, "is infinite at response 0"),
         ({"rewards": torch.zeros(2, 0)}, r"has shape \[B, 0\]"),
         ({"rewards": torch.zeros(2, 2, 2)}, r"shape \[2, 2, 2\], expected \[2\] or \[2, 2\]"),
         ({**TWICE, "reward_names": ["right"]}, r"reward_names has 1 .*\('right',\); expected 2"),
@@ -304,39 +291,27 @@ TWICE = {"rewards": torch.zeros(2, 2)}
         ({**TWICE, "reward_weights": [1.0]}, "reward_weights has 1 entries"),
         ({"lengths": [4, -1]}, "column 'lengths' is -1 at response 1"),
         ({"lengths": [[2, 1]]}, r"column 'lengths' must be \[B\], got \[1, 2\]"),
-        ({"lengths": torch.zeros(0, 2)}, r"column 'lengths' must be \[B\], got \[0, 2\]"),
         ({"lengths": [2.5, 0.5]}, "column 'lengths' must hold integers"),
-        ({"groups": [0.5, 1.0]}, "column 'groups' must hold integers"),
         ({"logprobs": [1, 2, 3]}, "column 'logprobs' must be float"),
         ({"logprobs": [[-1.0] * 3]}, "column 'logprobs' has shape"),
-        ({"groups": ["a", "b"]}, "column 'groups' is 'a' at response 0; expected a number"),
         ({"groups": [0, "b"]}, "column 'groups' is 'b' at response 1; expected a number"),
         ({"groups": "ab"}, "column 'groups' is 'ab'; expected a tensor or a list of numbers"),
         ({"groups": None}, "column 'groups' is None; expected a tensor"),
         ({"groups": [0, 1.5]}, "'groups' must hold integers, got 1.5 at response 1"),
         ({"groups": [0, NAN]}, "'groups' must hold integers, got nan at response 1"),
         ({"groups": [1e30, 0]}, "'groups' must hold integers, got 1.0.*e.30 at response 0"),
-        ({"groups": [True, False]}, "column 'groups' must hold numbers, got torch.bool"),
         ({"groups": np.array(["a", "b"])}, "column 'groups' is 'a' at response 0"),
-        ({"groups": [[0], [0, 1]]}, "column 'groups' is .0, 1. at response 1; expected a number"),
         ({"ids": [0, 2**70]}, "column 'ids' is 1180591620717411303424 at response 1"),
         ({"ids": {0: 1}}, "column 'ids' is {0: 1}; expected a tensor or a list"),
-        ({"lengths": [2, None]}, "column 'lengths' is None at response 1"),
-        ({"lengths": None}, "column 'lengths' is None; expected"),
-        ({"lengths": 3}, r"column 'lengths' must be \[B\], got \[\]"),
-        ({"rewards": [1.0, "0"]}, "column 'rewards' is '0' at response 1; expected a number"),
         ({"rewards": [[1.0, 0.5], [1.0, None]]}, r"'rewards' is \[1.0, None\] at response 1"),
         ({"rewards": [[1.0, 0.5], [1.0]]}, "at response 1; .* as many numbers as in the row"),
         ({"rewards": [1.0, 1j]}, "column 'rewards' must hold numbers, got torch.complex"),
         ({"rewards": [1.0, 0.0], "reward_weights": (NAN,)}, "reward_weights must be finite"),
         ({**TWICE, "reward_weights": "a"}, "reward_weights is 'a'; expected a list"),
         ({"logprobs": [-1.0, None, -3.0]}, "column 'logprobs' is None at row 1; expected a number"),
-        ({"logprobs": np.array([-1.0, None, 0])}, "column 'logprobs' is None at row 1"),
         ({"logprobs": [[-1.0, -2.0], [-3.0]]}, r"column 'logprobs' is \[-3.0\] at response 1"),
         ({"logprobs": None}, "column 'logprobs' is None; expected"),
-        ({"old_logprobs": [-1.0, -1.0, "x"]}, "column 'old_logprobs' is 'x' at row 2"),
         ({"entropy": [True, False, True]}, "column 'entropy' must hold numbers, got torch.bool"),
-        ({"advantages": [1.0, None]}, "column 'advantages' is None at row 1"),
         ({"columns": {"stage": [1, "x", 2]}}, "column 'stage' is 'x' at row 1; expected a number"),
     ],
 )
@@ -345,13 +320,6 @@ def test_a_wrong_column_is_refused_with_its_name_and_row(
 ) -> None:
     with pytest.raises(BatchError, match=message):
         TokenBatch(**{**TWO, **columns})
-
-
-def test_numbers_of_other_libraries_are_columns() -> None:
-    rewards = np.array([True, False])
-    batch = TokenBatch(np.array([2, 1]), range(2), np.float32([-1, -2, 0]), rewards=rewards)  # type: ignore[arg-type]
-    assert batch.groups.tolist() == [0, 1]
-    assert batch.rewards.tolist() == [1, 0]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", LOGPROBS)
@@ -371,7 +339,6 @@ def test_a_log_prob_that_rounding_lifts_above_zero_is_zero(name: str, dtype: tor
     column = getattr(TokenBatch(**{**TWO, name: given}), name)
     assert column.tolist() == [-1, 0, 0]
     column.sum().backward()
-    assert given.grad is not None
     assert given.grad.tolist() == [1, 1, 1]
 
 
@@ -382,28 +349,10 @@ def test_log_probs_of_undecided_responses_and_infinite_ones_are_not_refused() ->
     assert tokens([1, 1], [-1.0, float("inf")]).logprobs.tolist() == [-1, float("inf")]
 
 
-def test_rounding_above_zero_does_not_change_an_objective() -> None:
-    """Also where a rule reads 1 − π_old, as in the binary KL of `dppo-kl`."""
-    objective = load_preset("dppo-kl").objective
-    lifted, exact = (
-        TokenBatch(
-            **{**TWO, "logprobs": [-1.0, up, -3.0]}, rewards=[1, 0], old_logprobs=[up, -2, up]
-        )
-        for up in (4e-4, 0.0)
-    )
-    plans = [objective.plan([batch]) for batch in (lifted, exact)]
-    assert plans[0].weights[0].tolist() == plans[1].weights[0].tolist()
-    assert plans[0].kept == plans[1].kept < 3
-    losses = [objective(batch).loss.item() for batch in (lifted, exact)]
-    assert losses[0] == losses[1] != 0
-
-
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
         ([[1, 1], [1, 0.5]], "mask is 0.5 at response 1, position 1; expected 1 at trained"),
-        ([[1.0, NAN], [1, 0]], "mask is nan at response 0, position 1"),
-        (torch.tensor([[1, 2], [1, 0]]), "mask is 2 at response 0, position 1"),
         (np.array([[1, 0], [-1, 0]]), "mask is -1 at response 1, position 0"),
         ([[1, None], [1, 0]], r"column 'mask' is \[1, None\] at response 0"),
         ([[1, 0], [1]], "'mask' is .1. at response 1; .* as many numbers as in the row before"),
@@ -436,12 +385,10 @@ def test_from_padded_with_rewards_needs_groups(groups: dict[str, Any]) -> None:
     ("wrong", "message"),
     [
         ({"reward_names": 5}, "reward_names is 5; expected a list with one name"),
-        ({"reward_names": "ab"}, "reward_names is 'ab'"),
         ({"reward_names": [None]}, r"reward_names is \[None\]"),
         ({"reward_weights": 1.0}, "reward_weights is 1.0; .* one number for"),
         ({"reward_weights": [[1.0]]}, "reward_weights is"),
         ({"columns": None}, "columns is None; expected names"),
-        ({"columns": [1]}, r"columns is \[1\]; expected names"),
         ({"columns": {5: [1, 2]}}, "columns is"),
         ({"columns": {"stage": None}}, "column 'stage' is None"),
         ({"columns": {"stage": [1j, 2j]}}, "column 'stage' must hold numbers"),
@@ -466,9 +413,11 @@ def test_padded_values_are_named_by_their_response():
 def test_arrays_of_any_layout_are_read(kind):
     given = np.array([-0.5, -0.2, -0.1], "f8" if kind == "reversed" else kind)
     given = given if kind != "reversed" else given[::-1]
-    batch = TokenBatch(lengths=[2, 1], groups=np.array([0, 1], np.uint64), logprobs=given)
+    groups, rewards = np.array([0, 1], np.uint64), np.array([True, False])
+    batch = TokenBatch(lengths=range(1, 3), groups=groups, logprobs=given, rewards=rewards)
     assert batch.logprobs.tolist() == pytest.approx([float(x) for x in given])
     assert batch.groups.tolist() == [0, 1]
+    assert batch.rewards.tolist() == [1, 0]
 
 
 def test_rounding_up_to_the_limit_is_0_in_every_precision():

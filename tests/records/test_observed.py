@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny import tiny_config
 
-from rlobj.objectives.functional import gradient_norm
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training.loop.opening import open_trainer
 
@@ -35,11 +34,9 @@ def observe(config, folder):
     ("preset", "training"),
     [
         ("stapo", {"micro_batch_tokens": 10**6}),  # one forward pass scores and trains
-        ("stapo", {"micro_batch_tokens": 400}),
         ("stapo", {"updates_per_step": 3}),  # scored anew for each update
         ("stapo", {"updates_per_step": 3, "selection": "old"}),
         ("dapo-loss", {"micro_batch_tokens": 400}),  # no scoring pass
-        ("dapo-loss", {"updates_per_step": 3}),
         ("ar-lopti", {}),
     ],
     ids=str,
@@ -73,24 +70,3 @@ def test_tokens_that_went_through_no_pass_are_nan(policy, tmp_path):
     signal = observed.table.any_by_response(observed.plan.advantages[0] != 0)
     assert not signal.all()
     assert torch.equal(observed.logprobs.isnan(), ~observed.table.spread(signal))
-
-
-def test_the_state_is_the_one_that_the_plan_read(policy, tmp_path):
-    config = tiny_config(policy, "stare", training={"steps": 1, "updates_per_step": 2})
-    (first, _), (second, _) = observe(config, tmp_path / "run")
-    assert (first.state["update"], second.state["update"]) == (0, 1)
-    for each in (first, second):
-        again = each.objective.plan([each.table], each.state)
-        assert torch.equal(again.weights[0], each.plan.weights[0])
-
-
-def test_the_gradient_norm_is_that_of_the_logits():
-    logits = torch.tensor([[2.0, 0.5, -1.0], [0.0, 0.0, 3.0]], dtype=torch.float64)
-    logits.requires_grad_()
-    targets, advantages = torch.tensor([1, 2]), torch.tensor([2.0, -0.5], dtype=torch.float64)
-    logprobs = logits.log_softmax(-1)
-    chosen = logprobs.gather(1, targets[:, None])[:, 0]
-    (chosen * advantages).sum().backward()
-    collision = logprobs.exp().square().sum(-1)
-    norms = gradient_norm(chosen, collision, advantages)
-    torch.testing.assert_close(norms.detach(), logits.grad.norm(dim=1))

@@ -60,29 +60,17 @@ def test_other_tasks_and_given_problems_are_not_judged(policy):
     assert judged(policy, rows=[vars(PROBLEM)]) is None
 
 
-def test_the_record_has_the_judgement(tmp_path):
-    observed = observed_of()
-    marks = torch.where(torch.arange(len(observed.logprobs)) % 3 == 0, 1.0, 0.0)
-    marks[observed.table.responses == 1] = math.nan
-    table = observed.table.replace(columns={"spurious": marks})
-    recorder = record(tmp_path, share=1.0)
-    recorder.update(1, 0, replace(observed, table=table))
-    recorder.close_file()
-    starts = table.starts.tolist()
-    for row in read_records(tmp_path).to_pylist():
-        mark = float(marks[starts[row["response"]] + row["position"]])
-        assert row["spurious"] == (None if math.isnan(mark) else bool(mark))
-
-
-def test_every_spurious_token_is_recorded(tmp_path):
+def test_every_spurious_token_is_recorded_as_such(tmp_path):
     observed = observed_of("dapo-loss")
     marks = torch.where(torch.arange(len(observed.logprobs)) % 3 == 0, 1.0, 0.0)
+    marks[observed.table.responses == 1] = math.nan
     table = observed.table.replace(columns={"spurious": marks})
     recorder = record(tmp_path, share=0.0)
     recorder.update(1, 0, replace(observed, table=table))
     recorder.close_file()
     rows = read_records(tmp_path)
     assert len(rows) == int((marks[observed.plan.clauses.in_phase] == 1).sum()) > 0
+    assert set(rows["spurious"].to_pylist()) == {True}
     assert set(rows["inclusion_probability"].to_pylist()) == {1.0}
     recorder.limit = len(rows) - 1
     recorder.end_step(1)

@@ -29,7 +29,6 @@ def short(response, answer, **columns):
     return None if response.startswith("1") else float(len(response) < 3)
 """
 CASES = {
-    "stapo": {},
     "stare": {"objective": {"controllers": {"W": {"kind": "gate", "target": 9.0, "on": 1.1}}}},
     "lp-reg": {},
     "clip-cov": {},
@@ -111,15 +110,6 @@ def test_two_processes_write_tables_that_plan_the_same_weights(policy, tmp_path)
     (run / "tables" / "step-000002-rank-1.parquet").unlink()
     with pytest.raises(ConfigError, match=r"step-000002-rank-1.parquet is missing: .* 2 processes"):
         list(read_tables(run))
-
-
-def test_empty_and_undecided_responses_are_in_the_tables(policy, tmp_path):
-    config = config_of(policy, tmp_path, "gdpo")
-    run_training(config, tmp_path / "run")
-    [first, *_] = read_tables(tmp_path / "run", [2])
-    assert first.table.rewards.isnan().any()
-    assert first.table.reward_names == ("right", "short")
-    assert first.facts["temperature"] == config.sampling.temperature
 
 
 def test_a_process_without_responses_writes_a_part_without_rows(tmp_path):

@@ -84,14 +84,3 @@ def test_texts_of_single_tokens():
     assert texts.text(10**6) == ""  # an embedding without a token
     [space, *_] = tokenizer(" a").input_ids
     assert texts.text(space) in (" ", " a")
-
-
-def test_bytes_that_are_no_text_become_replacement_characters():
-    tokenizer = byte_level()
-    texts = TokenTexts(tokenizer)
-    half = tokenizer("€").input_ids[:2]
-    letter = tokenizer("c").input_ids
-    zero = np.array([0])
-    before, after = texts.contexts([((), [*half, *letter, *half])], zero, zero + 2, 20)
-    assert before.to_pylist()[0] == ""
-    assert after.to_pylist()[0].startswith("\N{REPLACEMENT CHARACTER}")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlobj.base.errors import ConfigError, RunError
 from rlobj.reporting import Figure, Line, Mark, Target, figure_data, save_figure
 from rlobj.reporting.figures import COLORS, DASHES, styles
 
@@ -80,10 +79,3 @@ def test_hostile_names_and_empty_lines_are_drawn_as_text(tmp_path: Path) -> None
     text = (tmp_path / "x.svg").read_text("utf-8")
     assert "<script" not in text
     assert "\x1b" not in text
-
-
-def test_other_endings_and_missing_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"written as .svg or .png, not as 'a.txt'"):
-        save_figure(figure(), tmp_path / "a.txt")
-    with pytest.raises(RunError, match="cannot write"):
-        save_figure(figure(Line("a", [1], [1.0])), tmp_path / "none" / "a.svg")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import zlib
 
-from rlobj.reporting.figures import definition_list, fill, pack, render_page, script_safe
+from rlobj.reporting.figures import definition_list, fill, render_page, script_safe
 
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
 
@@ -40,13 +38,6 @@ def test_a_page_holds_only_the_libraries_that_it_names() -> None:
     assert scripts("katex") == ["katex"]
     assert scripts("echarts") == ["echarts"]
     assert scripts("katex", "echarts") == ["katex", "echarts"]
-
-
-def test_packed_content_is_an_element_that_a_page_unpacks() -> None:
-    page = render_page("t", "", data={}, packed={"column-prob": pack(b"abc" * 999)}).decode()
-    elements = re.findall(r'<script type="application/octet-stream" id="column-prob">(.*?)<', page)
-    assert [zlib.decompress(base64.b64decode(each)) for each in elements] == [b"abc" * 999]
-    assert "DecompressionStream" in page
 
 
 def test_a_part_that_looks_like_a_mark_is_not_replaced() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import math
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from custom_rewards import forever, graded, opened, problems, reasons
@@ -21,7 +21,7 @@ from runs import program
 from screens import shows
 
 from rlobj.base.errors import RunError
-from rlobj.rewards.calls import Calls, InThread
+from rlobj.rewards.custom import Calls, InThread
 
 CALL = ["p"], ["quick"], ["x"], {}, None
 
@@ -68,32 +68,13 @@ def test_a_late_result_reaches_no_response():
     assert reasons(grades)[0] == "timeout"
 
 
-def test_the_thread_of_a_call_that_was_given_up_ends_after_the_call():
-    used = {}
-
-    def score(response, answer):
-        used[response] = threading.current_thread()
-        time.sleep(0.6)
-
-    with opened(score, deadline=0.2) as grader:
-        grader.score(["a", "b"], problems("x", "x"))
-    assert used["a"] is not used["b"]
-    for thread in used.values():
-        thread.join(5)
-        assert not thread.is_alive()
-
-
 async def waits(response, answer):
     await asyncio.Event().wait()
 
 
-async def blocks(response, answer):
-    time.sleep(20)
-
-
 @pytest.mark.parametrize(
     ("function", "deadlines"),
-    [(lambda response, answer: time.sleep(20), 11), (blocks, 11), (waits, 1)],
+    [(lambda response, answer: time.sleep(20), 11), (waits, 1)],
 )
 def test_calls_that_hang_are_failures_and_end_the_run_at_the_limit(function, deadlines):
     """Calls that wait hang at the same time; the others hang one after another."""
@@ -142,23 +123,6 @@ def test_timeouts_and_exceptions_count_together():
         graded(score, ["bad", "hang", "bad"], deadline=0.1, max_failures=2)
 
 
-def test_all_calls_use_one_thread():
-    seen = []
-    with opened(lambda response, answer: seen.append(threading.get_ident())) as grader:
-        for _ in range(3):
-            grader.score(["a", "b"], problems("x", "x"))
-    assert len(set(seen)) == 1
-    assert seen[0] != threading.get_ident()
-
-
-def test_the_thread_of_a_closed_grader_ends():
-    with opened(lambda response, answer: 1) as grader:
-        grader.score(["a"], problems("x"))
-        thread = grader._calls._maker.thread
-    thread.join(5)
-    assert not thread.is_alive()
-
-
 # Asynchronous functions.
 
 
@@ -202,19 +166,7 @@ def test_async_functions_keep_one_event_loop_and_each_call_has_its_deadline():
     assert len(loops) == 1
 
 
-def test_an_async_function_that_blocks_its_loop_is_undecided_and_a_new_loop_goes_on():
-    async def score(response, answer):
-        if response == "hang":
-            time.sleep(1000)
-        return 1
-
-    with opened(score, deadline=0.3) as grader:
-        first = grader.score(["a", "hang", "b"], problems(*"xxx"))
-        assert reasons(first) == ["custom", "timeout", "custom"]
-        assert reasons(grader.score(["a", "b"], problems("x", "x"))) == ["custom"] * 2
-
-
-def test_a_call_that_blocks_the_loop_is_one_failure_of_all_that_wait_there():
+def test_a_call_that_blocks_the_loop_is_one_failure_of_all_that_wait_there_and_a_new_loop_goes_on():
     async def score(response, answer):
         await asyncio.sleep(0.01)
         if response == "hang":
@@ -222,8 +174,10 @@ def test_a_call_that_blocks_the_loop_is_one_failure_of_all_that_wait_there():
         await asyncio.sleep(0.1)
         return 1
 
-    grades = graded(score, ["a", "hang", "b", "c"], deadline=0.4, concurrency=3, max_failures=1)
-    assert reasons(grades) == ["timeout", "timeout", "timeout", "custom"]
+    with opened(score, deadline=0.4, concurrency=3, max_failures=1) as grader:
+        grades = grader.score(["a", "hang", "b", "c"], problems(*"xxxx"))
+        assert reasons(grades) == ["timeout", "timeout", "timeout", "custom"]
+        assert reasons(grader.score(["a", "b"], problems("x", "x"))) == ["custom"] * 2
 
 
 def test_the_message_on_an_async_call_shows_the_line_that_awaits(caplog):
@@ -298,56 +252,44 @@ def test_a_batched_async_function_is_awaited_once():
 # The program.
 
 HANGING = """
-import time
+import os, time
 
 def score(response, answer, **columns):
     if response != answer:
+        again = os.path.exists("hangs")
         open("hangs", "w").close()
         {hang}
     return 1
 """
 
 
-def write_reward(folder: Path, hang: str) -> list[str]:
+def started(folder: Path, hang: str, *more: str) -> tuple[Any, Path]:
+    """A run whose reward hangs in a call, and its log."""
     (folder / "mine.py").write_text(HANGING.format(hang=hang))
     quick = ["--set", "training.steps=2", "--set", "evaluation.every=0", "--task", "addition"]
-    return ["train", "--preset", "grpo", *quick, "--reward", f"{folder}/mine.py:score"]
+    words = ["train", "--preset", "grpo", *quick, "--reward", f"{folder}/mine.py:score", *more]
+    log = folder / "log"
+    process = program([*words, "--out", folder / "run"], log)
+    wait_until((folder / "hangs").exists, 120, process, log)
+    return process, log
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "hang"),
-    [(signal.SIGTERM, "time.sleep(1000)"), (signal.SIGINT, "while True: pass")],
-)
-def test_a_second_signal_ends_a_run_whose_reward_hangs_at_once(tmp_path, monkeypatch, number, hang):
+def test_a_second_signal_ends_a_run_whose_reward_hangs_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    log = tmp_path / "log"
-    process = program([*write_reward(tmp_path, hang), "--out", tmp_path / "run"], log)
-    wait_until((tmp_path / "hangs").exists, 120, process, log)
-    process.send_signal(number)
+    process, log = started(tmp_path, "while True: pass")
+    process.send_signal(signal.SIGINT)
     wait_until(lambda: shows("finishing and saving", log.read_text()), 20, process, log)
     time.sleep(1.2)
-    process.send_signal(number)
-    assert process.wait(20) == 128 + number, log.read_text()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 128 + signal.SIGINT, log.read_text()
 
 
 @pytest.mark.slow
 def test_a_signal_ends_a_run_whose_reward_hangs_after_its_step(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = write_reward(tmp_path, "time.sleep(1000) if not os.path.exists('once') else 0")
-    text = (tmp_path / "mine.py").read_text().replace("import time", "import os, time")
-    (tmp_path / "mine.py").write_text(
-        text.replace("return 1", "return 0")
-        .replace(
-            'open("hangs", "w").close()',
-            'done = os.path.exists("hangs"); open("hangs", "w").close()',
-        )
-        .replace("os.path.exists('once')", "done")
-    )
-    log = tmp_path / "log"
-    words += ["--out", str(tmp_path / "run"), "--set", "rewards.deadline=3"]
-    process = program(words, log)
-    wait_until((tmp_path / "hangs").exists, 120, process, log)
+    hang = "again or time.sleep(1000)"
+    process, log = started(tmp_path, hang, "--set", "rewards.deadline=3")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, log.read_text()
     assert shows("did not return within 3 seconds", log.read_text())
@@ -380,16 +322,15 @@ for function in (blocking, spinning, plain, stubborn):
     assert (done.stdout.split(), done.returncode) == (["timeout"] * 4, 0), done.stderr
 
 
-@pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_process_whose_call_keeps_the_lock_of_python_shows_the_line(tmp_path, kind):
+def test_a_process_whose_call_keeps_the_lock_of_python_shows_the_line(tmp_path):
     """A regular expression with catastrophic backtracking; no thread sees time or signals."""
     body = "return re.match('(a+)+$', 'a' * 60 + 'b')"
-    (tmp_path / "mine.py").write_text(f"import re\n{kind} score(r, a):\n    {body}\n")
+    (tmp_path / "mine.py").write_text(f"import re\ndef score(r, a):\n    {body}\n")
     code = """
 import mine
 from rlobj.data import Problem
-from rlobj.rewards import Custom, calls, function_grader
-calls._STANDSTILL = 0.5
+from rlobj.rewards import Custom, custom, function_grader
+custom._STANDSTILL = 0.5
 with function_grader(mine.score, "f", Custom(target="f", deadline=4.5)) as grader:
     grader.score(["a"], [Problem("p", "?", "x")])
 """
@@ -404,29 +345,3 @@ with function_grader(mine.score, "f", Custom(target="f", deadline=4.5)) as grade
     finally:
         process.kill()
         process.wait()
-
-
-async def answers(response, answer):
-    return 1
-
-
-@pytest.mark.parametrize("function", [lambda response, answer: 1, answers])
-def test_the_watch_begins_before_a_call_that_may_keep_the_lock_of_python(monkeypatch, function):
-    events = []
-
-    def begin(*_, **__):
-        time.sleep(0.1)  # lets other threads run
-        events.append("watched")
-
-    def counted(*arguments):
-        events.append("called")
-        return made(*arguments)
-
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", begin)
-    place = InThread(function, "f")
-    made, place._function.make = place._function.make, counted
-    calls = Calls(lambda: place, deadline=5.0)
-    [outcome] = calls.outcomes([CALL], allowed=0)
-    calls.close()
-    assert outcome.grades == [(1.0, None, {}, "")]
-    assert events[0] == "watched"

@@ -247,8 +247,7 @@ def test_one_process_makes_all_calls_and_ends_with_the_grader(mine, monkeypatch)
     [
         ("import os; os._exit(4)", "the process that imports it ended with exit status 4"),
         ("1 / 0", "ZeroDivisionError"),
-        ("score = 1", "is not a function"),
-        ("other = 1", "no such name"),
+        ("import sys; sys.exit(0)", "failed: SystemExit: 0"),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_told(tmp_path, text, message):
@@ -270,7 +269,7 @@ def test_a_worker_whose_parent_is_killed_during_a_call_ends_too(mine):
     script.write_text(f"""
 from rlobj.data import Problem
 from rlobj.rewards import Custom
-grader = Custom(target={f"{mine}:regex"!r}, deadline=4).open()
+grader = Custom(target={f"{mine}:regex"!r}, deadline=3).open()
 print(grader._calls._maker._worker.pid, flush=True)
 grader.score(["a" * 60 + "b"], [Problem("p", "?", "x")])
 """)

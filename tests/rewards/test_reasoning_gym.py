@@ -144,7 +144,7 @@ class TestInstalled:
         ]
         named = {"countdown", "n_queens", "simple_integration"}
         assert named <= set(evaluating)
-        evaluating = sorted(named | set(evaluating[::4]))  # each is made in a process of its own
+        evaluating = sorted(named | set(evaluating[::8]))  # each is made in a process of its own
         problems = [load(name, size=1)[0] for name in evaluating]
         with Reward.build("reasoning_gym").open() as grader:
             grades = grader.score([attack] * len(problems), problems)
@@ -184,8 +184,6 @@ class TestInstalled:
         prompt = format_prompt(config.data.template_for_tests, problem)
         assert prompt.startswith(problem.prompt)
         assert "<answer>" in prompt
-        with pytest.raises(ConfigError, match="needs a model"):
-            compose("dapo", [("here", {"data": data})])
 
     def test_an_evaluation_uses_the_scorer(self) -> None:
         model = ("model", {"model": {"name": "M"}})

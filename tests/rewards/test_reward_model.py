@@ -65,8 +65,11 @@ def grades(folder: Path, **settings: Any) -> list[Any]:
         return grader.score(RESPONSES, ASKED)
 
 
-@pytest.mark.parametrize(("chat", "form"), [(None, "{}{}"), (CHAT, "<{}={}")])
-@pytest.mark.parametrize("fields", [{}, {"pad_token_id": None}], ids=["padded", "no padding token"])
+@pytest.mark.parametrize(
+    ("chat", "form", "fields"),
+    [(None, "{}{}", {}), (CHAT, "<{}={}", {"pad_token_id": None})],
+    ids=["padded", "a chat without a padding token"],
+)
 def test_a_batch_has_the_outputs_of_single_texts(tmp_path, chat, form, fields):
     folder = save_classifier(tmp_path, chat=chat, **fields)
     pairs = zip(ASKED, RESPONSES, strict=True)

@@ -38,12 +38,6 @@ def test_several_rewards_are_read_back_from_their_dump():
     assert RunConfig(rewards=dump) == config
 
 
-def test_the_length_penalty_is_one_more_reward():
-    several = RunConfig(rewards={"kind": "several", "of": LIST, "overlong": {"cache": 0.2}}).rewards
-    assert several.names == ("right", "format", "overlong")
-    assert several.weights == (1.0, 0.5, 1.0)
-
-
 @pytest.mark.parametrize(
     "layers", [[{"overlong": {"cache": 0.2}}, LIST], [LIST, {"overlong": {"cache": 0.2}}]]
 )
@@ -53,6 +47,7 @@ def test_a_list_of_rewards_keeps_the_length_penalty_of_a_layer_below_and_above(l
     ).rewards
     assert rewards.overlong == Overlong(cache=0.2)
     assert rewards.names == ("right", "format", "overlong")
+    assert rewards.weights == (1.0, 0.5, 1.0)
 
 
 def test_all_errors_of_a_list_are_reported_at_once_with_the_nearest_names():

@@ -15,7 +15,7 @@ from custom_rewards import graded, opened, problems
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_config import RunConfig, compose
-from rlobj.rewards import Exact, Math, ReasoningGym, Reward
+from rlobj.rewards import Reward
 from rlobj.training.run import check_functions
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
@@ -78,15 +78,16 @@ def test_a_mapping_says_what_is_right_whatever_its_reward_is(kind: str) -> None:
         ),
         ({"reward": 1}, 'expected a mapping such as {"reward": 0.2, "correct": False}'),
         ({"reward": 1, "correct": None}, "expected a mapping such as"),
-        ({"reward": 1, "correct": 0.7}, "expected a mapping such as"),
+        ({"reward": 1, "correct": 0.7}, "whose correct is True or False"),
         ({"reward": 1, "correct": "yes"}, "expected a mapping such as"),
         ({"correct": True}, '{"reward": None} for undecided'),
         ({"reward": math.inf, "correct": True}, "expected a mapping such as"),
         ({"reward": "good", "correct": True}, "expected a mapping such as"),
         ({}, "expected a mapping such as"),
+        (math.inf, "expected a finite number"),
     ],
 )
-def test_a_mapping_with_something_else_is_refused(value: Any, message: str) -> None:
+def test_another_result_is_refused(value: Any, message: str) -> None:
     with pytest.raises(RunError) as caught:
         graded(lambda response, answer: value, ["a"])
     assert message in str(caught.value)
@@ -136,11 +137,6 @@ def test_a_call_that_fails_has_no_form() -> None:
 
 
 # Kinds, and several rewards.
-
-
-def test_rewards_of_rlobj_say_what_is_right() -> None:
-    for reward in (Exact(), Math(workers=1), ReasoningGym()):
-        assert reward.open().says_right
 
 
 def several(*rewards: Any, correct: str | None = None) -> Reward:
@@ -205,27 +201,26 @@ def test_the_name_can_be_set_over_a_list_and_a_new_list_forgets_it() -> None:
 # Dynamic sampling.
 
 
-@pytest.mark.parametrize("rewards", [tidy, {"a": tidy, "b": tidy}])
 def test_dynamic_sampling_by_accuracy_needs_a_reward_that_says_what_is_right(
-    rewards: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*_: Any) -> None:
         raise AssertionError("the model is loaded")
 
     monkeypatch.setattr("rlobj.training.loop.opening.InitialPolicy.trained", load)
     with pytest.raises(ConfigError, match=r"set sampling\.dynamic\.by=reward"):
-        rlobj.train("dapo", data=ROWS, reward=rewards, out=tmp_path / "run")
+        rlobj.train("dapo", data=ROWS, reward=tidy, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    for reward, settings in ((told, {}), (rewards, {"sampling.dynamic.by": "reward"})):
+    for reward, settings in ((told, {}), (tidy, {"sampling.dynamic.by": "reward"})):
         with pytest.raises(AssertionError, match="is loaded"):
             rlobj.train("dapo", data=ROWS, reward=reward, settings=settings, out=tmp_path / "run")
 
 
 def test_a_dry_run_refuses_it_too(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("def number(response, answer, **_): return 1\n")
     file.write_text(
-        file.read_text() + "def told(*_, **__): return {'reward': 1, 'correct': True}\n"
+        "def number(*_, **__): return 1\n"
+        "def told(*_, **__): return {'reward': 1, 'correct': True}\n"
     )
     layer = {"data": {"source": "addition"}, "sampling": {"dynamic": {"by": "accuracy"}}}
 
@@ -236,15 +231,3 @@ def test_a_dry_run_refuses_it_too(tmp_path: Path) -> None:
     check_functions(config("told"))
     with pytest.raises(ConfigError, match="does not say which responses are right"):
         check_functions(config("number"))
-
-
-@pytest.mark.parametrize("value", ["0.5", b"0.5", "nan", {"reward": "0.2", "correct": True}])
-def test_a_text_is_no_number(value):
-    with pytest.raises(RunError, match="expected a"):
-        graded(lambda response, answer: value, ["a"])
-
-
-@pytest.mark.parametrize("right", [1, "False", None])
-def test_the_message_on_a_wrong_verdict_says_what_correct_is(right):
-    with pytest.raises(RunError, match="whose correct is True or False"):
-        graded(lambda response, answer: {"reward": 0.2, "correct": right}, ["a"])

@@ -10,20 +10,17 @@ from scoring_tools import (
     EVERYTHING,
     SHAPES,
     SMALL_TILE,
-    WANTED,
     against_plain,
     assert_close,
-    check_gradients,
     check_half_precision,
     extreme_logits,
     half_operands,
     leaves,
     make_head,
     plain,
-    plain_proxy,
 )
 
-from rlobj.scoring import FILTERED, kernels, score_tokens, tiles, token_scores
+from rlobj.scoring import kernels, score_tokens, tiles, token_scores
 from rlobj.scoring.kernels import TritonRows
 from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
 
@@ -74,23 +71,6 @@ def test_kernels_equal_the_torch_rows(head, shape, chunk_bytes, monkeypatch):
         torch.testing.assert_close(found[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
-def test_gradients_equal_plain_autograd(head, wanted):
-    check_gradients(head, wanted, {"rtol": 1e-5, "atol": 1e-5})
-
-
-@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["second-sweep", "whole-rows"])
-def test_proxy_of_a_peaked_policy_keeps_what_min_p_keeps(head, chunk_bytes):
-    hidden, weight, targets, _ = head
-    weight = 3 * weight
-    targets[2:] = (hidden @ weight.T).argmax(-1)[2:]
-    scores = score_tokens(hidden, weight, targets, min_p=0.05, chunk_bytes=chunk_bytes)
-    proxy = plain_proxy(plain(hidden, weight, targets)[2], targets, 0.05, FILTERED)
-    assert (proxy == FILTERED).any()
-    assert (proxy > FILTERED).any()
-    torch.testing.assert_close(scores.proxy_logprobs, proxy, **CLOSE)
-
-
 def test_extreme_logits_stay_exact():
     logits, targets = extreme_logits()
     inputs = logits.float(), torch.eye(300)
@@ -136,24 +116,6 @@ def test_float16_gradient_of_many_small_probabilities_is_not_lost(half_operands)
     scores = score_tokens(*free, torch.tensor([0]))
     (1e-3 * scores.logprobs).sum().backward()
     assert free[0].grad.item() == pytest.approx(1e-3, rel=0.01)
-
-
-def test_tokens_masked_by_the_bias_have_no_effect(head):
-    hidden, weight, targets, bias = head
-    everywhere, kept = torch.ones(len(bias), dtype=torch.bool), torch.arange(len(bias)) % 3 != 1
-    kept[:128] = False  # a whole tile
-    targets = kept.nonzero()[targets % int(kept.sum()), 0]
-    columns = {}
-    for name, part in {"masked": everywhere, "left out": kept}.items():
-        places = (part.cumsum(0) - 1)[targets]
-        penalty = torch.where(kept, bias, -torch.inf)[part]
-        columns[name] = everything(hidden, weight[part], places, SMALL_TILE, bias=penalty)
-    masked, left_out = columns.values()
-    for name in ("gradient 1", "gradient 2"):
-        assert not masked[name][~kept].any()
-        masked[name] = masked[name][kept]
-    for name, column in left_out.items():
-        torch.testing.assert_close(masked[name], column, **CLOSE, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_float16_gradients_equal_those_of_the_rounded_inputs(half_operands, monkeypatch):

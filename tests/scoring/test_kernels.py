@@ -17,7 +17,6 @@ TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(
     not TRITON, reason="Triton is not installed; on Linux: pip install triton"
 )
-GPU = torch.device("cuda")
 
 
 @needs_triton
@@ -83,18 +82,15 @@ print("compiled")
 
 
 @needs_triton
-def test_triton_kernels_are_used_on_a_gpu_with_triton():
+def test_triton_computes_float32_rows_on_a_gpu_and_torch_all_others(monkeypatch):
     from rlobj.scoring.kernels import TritonRows
 
-    assert tiles.row_work(GPU, torch.float32) is TritonRows
-
-
-def test_torch_is_used_on_a_gpu_without_triton(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "triton" else find(name)
-    )
-    assert tiles.row_work(GPU, torch.float32) is TorchRows
+    gpu = torch.device("cuda")
+    assert tiles.row_work(gpu, torch.float32) is TritonRows
+    assert tiles.row_work(gpu, torch.float64) is TorchRows
+    assert tiles.row_work(torch.device("cpu"), torch.float32) is TorchRows
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert tiles.row_work(gpu, torch.float32) is TorchRows
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["tiles", "whole-rows"])
@@ -105,13 +101,6 @@ def test_half_precision_products_give_float32_scores_without_triton(
     """As on a GPU without Triton: half-precision products, rows in torch."""
     half_operands(monkeypatch)
     check_half_precision(dtype, chunk_bytes, {"min_p": 0.05})
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype"), [(GPU, torch.float64), (torch.device("cpu"), torch.float32)]
-)
-def test_torch_is_used_for_float64_and_on_cpus(device, dtype):
-    assert tiles.row_work(device, dtype) is TorchRows
 
 
 def test_half_precision_products_are_stored_in_float32():

@@ -15,24 +15,20 @@ EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts")
 EXPERTS |= {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 SMALL_STATE = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 16, "mamba_chunk_size": 8}
 RECURRENT = ("FalconH1", "Jamba", "Mamba", "Qwen3_5", "RecurrentGemma")
-PLAIN = (
-    *("Apertus", "BitNet", "Bloom", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "Gemma", "Glm4"),
-    *("Glm4Moe", "GPT2", "GPTNeoX", "GptOss", "Helium", "Lfm2", "Llama", "Llama4", "Mistral"),
-    *("Mixtral", "Nemotron", "Olmo2", "Olmo3", "Olmoe", "Phi", "Phi3", "Qwen2", "Qwen2Moe"),
-    *("Qwen3", "Qwen3Moe", "SeedOss", "SmolLM3", "StableLm", "Starcoder2", *RECURRENT),
-)
-ARCHITECTURES = {
-    **{kind: {} for kind in PLAIN},
+OPTIONS = {
     "FalconH1": SMALL_STATE,
-    "Cohere": {"logit_scale": 0.25},
     "Cohere2": {"logit_scale": 0.25},
     "Gemma2": {"final_logit_softcapping": 0.5},
     "Gemma3": {"final_logit_softcapping": 0.5},
-    "Granite": {"logits_scaling": 4.0},
     "GraniteMoe": {"logits_scaling": 4.0},
     "HyperCLOVAX": {"logits_scaling": 0.25},
     "OPT": {"word_embed_proj_dim": 32},
 }
+ARCHITECTURES = (
+    *("Bloom", "Cohere2", "Gemma3", "Glm4Moe", "GPTNeoX", "GptOss", "GraniteMoe", "HyperCLOVAX"),
+    *("Lfm2", "Llama4", "Mixtral", "Nemotron", "OPT", "Phi", "Qwen3Moe", *RECURRENT),
+)
+"""Those whose trunk, head or logits are made in another way than those of MODELS."""
 CONFIGS = {kind: f"{kind}TextConfig" for kind in ("Gemma3", "Llama4", "Qwen3_5")}
 PACKED = ["Qwen2", "Qwen3", "Qwen3Moe", "Llama", "Gemma2", "Gemma3", "Mistral", "GPT2", "Olmo2"]
 
@@ -40,7 +36,7 @@ PACKED = ["Qwen2", "Qwen3", "Qwen3Moe", "Llama", "Gemma2", "Gemma3", "Mistral", 
 def build(kind):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    options = {**COMMON, **EXPERTS, **ARCHITECTURES[kind]}
+    options = {**COMMON, **EXPERTS, **OPTIONS.get(kind, {})}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**options)

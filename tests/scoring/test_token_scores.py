@@ -1,5 +1,9 @@
 """rlobj.scoring.score_tokens equals the plain computation with all logits."""
 
+import inspect
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from scoring_tools import (
@@ -11,7 +15,6 @@ from scoring_tools import (
     against_plain,
     assert_close,
     check_gradients,
-    leaves,
     plain,
     plain_proxy,
 )
@@ -19,7 +22,6 @@ from torch import nn
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.scoring import FILTERED, score_tokens
-from rlobj.scoring import tiles as tiles_module
 
 # Values
 
@@ -77,12 +79,6 @@ def test_entropy_sensitivity_predicts_the_entropy_after_a_small_step(head):
     torch.testing.assert_close(-scores.entropy_sensitivity, slope, rtol=1e-5, atol=1e-7)
 
 
-def test_min_p_of_one_keeps_all_tokens_with_the_largest_probability():
-    hidden, weight = torch.ones(1, 1), torch.tensor([[3.0], [3.0], [1.0]])
-    scores = score_tokens(hidden, weight, torch.tensor([1]), min_p=1.0)
-    torch.testing.assert_close(scores.proxy_logprobs, torch.tensor([0.5]).log())
-
-
 @pytest.mark.parametrize("rows", [2, 20, 200])
 def test_an_absolute_threshold_of_a_token_s_own_probability_keeps_it_for_any_rounding(rows):
     torch.manual_seed(0)
@@ -122,54 +118,19 @@ def test_gradient_of_logprobs_is_the_same_without_the_entropy(head):
     check_gradients(head, WANTED["logprobs"], CLOSE, entropy=False)
 
 
-def test_a_frozen_head_has_no_gradient_and_the_hidden_states_keep_theirs(head):
-    hidden, weight, targets, _ = head
-    (free,) = leaves(hidden)
-    score_tokens(free, weight, targets).logprobs.sum().backward()
-    assert weight.grad is None
-    both, weight_ = leaves(hidden, weight)
-    score_tokens(both, weight_, targets).logprobs.sum().backward()
-    assert torch.equal(free.grad, both.grad)
-
-
-def test_the_head_has_a_gradient_if_the_trunk_is_frozen(head):
-    hidden, weight, targets, _ = head
-    (free,) = leaves(weight)
-    score_tokens(hidden, free, targets).logprobs.sum().backward()
-    (expected,) = leaves(weight)
-    plain(hidden, expected, targets)[0].sum().backward()
-    torch.testing.assert_close(free.grad, expected.grad)
-
-
-@pytest.mark.parametrize("active", [[], [2, 5], list(range(ROWS))])
-def test_backward_products_skip_rows_with_zero_gradient(head, active, monkeypatch):
-    hidden, weight, targets, _ = head
-    incoming = torch.zeros(ROWS, dtype=torch.float64)
-    incoming[active] = 1.5
-    seen = []
-    sweep = tiles_module.backward_sweep
-    monkeypatch.setattr(
-        tiles_module,
-        "backward_sweep",
-        lambda *arguments: (seen.append(len(arguments[2])), sweep(*arguments)),
-    )
-    found, found_weight = leaves(hidden, weight)
-    scores = score_tokens(found, found_weight, targets, entropy=True)
-    (scores.logprobs * incoming + scores.entropy * incoming).sum().backward()
-    assert seen == [len(active)]
-    expected, expected_weight = leaves(hidden, weight)
-    logprobs, entropy, _ = plain(expected, expected_weight, targets)
-    ((logprobs + entropy) * incoming).sum().backward()
-    torch.testing.assert_close(found.grad, expected.grad)
-    torch.testing.assert_close(found_weight.grad, expected_weight.grad)
-
-
 # Refusals
+
+
+NUMBERS = ("temperature", "min_p", "scale", "softcap", "chunk_bytes")
+TENSORS = ("hidden", "weight", "targets", "bias")
 
 
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
+        *(({x: torch.ones(ROWS)}, ConfigError, f"{x} is .*expected one number") for x in NUMBERS),
+        *(({x: "1"}, ConfigError, f"{x} is .*expected one number") for x in NUMBERS),
+        *(({x: [1]}, BatchError, f"{x} is a list; expected a torch tensor") for x in TENSORS),
         ({"temperature": 0.0}, ConfigError, "temperature is 0.0"),
         ({"min_p": 1.5}, ConfigError, "min_p is 1.5"),
         ({"min_p": 0.0}, ConfigError, "min_p is 0.0"),
@@ -189,3 +150,21 @@ def test_invalid_arguments_raise_an_error(head, change, error, says):
     arguments = {"hidden": hidden, "weight": weight, "targets": targets, **change}
     with pytest.raises(error, match=says):
         score_tokens(**arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_target_masked_by_the_bias_has_probability_zero(head, dtype):
+    hidden, weight, targets, bias = (x.to(dtype) if x.is_floating_point() else x for x in head)
+    bias[targets[0]] = -torch.inf
+    expected = torch.log_softmax(hidden @ weight.T + bias, -1).gather(1, targets[:, None])[:, 0]
+    found = score_tokens(hidden, weight, targets, bias=bias).logprobs
+    torch.testing.assert_close(found, expected)
+    assert found[0] == -torch.inf
+    everything = torch.full((VOCABULARY,), -torch.inf, dtype=dtype)
+    assert (score_tokens(hidden, weight, targets, bias=everything).logprobs == -torch.inf).all()
+
+
+def test_the_docs_page_names_every_argument_of_scoring():
+    page = Path(__file__).parents[2] / "docs" / "scoring.md"
+    named = set(re.findall(r"`(\w+)[=`]", page.read_text(encoding="utf-8")))
+    assert [x for x in inspect.signature(score_tokens).parameters if x not in named] == []

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoring_tools import (
     EVERYTHING,
-    ROWS,
     SMALL_TILE,
     against_plain,
     assert_close,
@@ -17,7 +16,6 @@ from scoring_tools import (
 )
 
 from rlobj.scoring import score_tokens
-from rlobj.scoring.tiles import tile_columns
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -97,13 +95,6 @@ def test_gradcheck_of_every_input_at_once(softcap):
     assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
 
 
-@pytest.mark.parametrize("place", [0, 127, 128, 300])
-def test_scores_are_correct_if_all_targets_are_in_one_tile(head, place):
-    hidden, weight, _, bias = head
-    _, values, slopes = against_plain((hidden, weight, bias), torch.full((ROWS,), place))
-    assert_close([*values, *slopes])
-
-
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, None])
 def test_scores_are_correct_if_several_tokens_share_the_maximum(chunk_bytes):
     hidden, weight = torch.ones(2, 1), torch.zeros(301, 1)
@@ -172,13 +163,6 @@ def test_tiles_of_any_size_give_the_same_result(rows, vocabulary, columns):
 
     for tiled, whole in zip(run(columns * rows * 8), run(1 << 30), strict=True):
         torch.testing.assert_close(tiled, whole, rtol=1e-10, atol=1e-10)
-
-
-def test_tile_columns_fit_the_budget_and_the_minimum():
-    assert tile_columns(2048, 8 << 20) * 2048 * 4 == 8 << 20
-    assert tile_columns(2048, 8 << 20, itemsize=8) == tile_columns(2048, 8 << 20) // 2
-    assert tile_columns(1 << 30, 1) == 128
-    assert tile_columns(0, 1 << 10) == 256
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -57,11 +57,8 @@ def saved(run: Path) -> list[int]:
     [
         ({1: 0.2, 2: 0.5, 4: 0.3}, [2, 6]),
         ({2: 0.5, 4: 0.5}, [2, 6]),  # the earliest of equals
-        ({2: 0.1, 4: 0.5, 6: 0.7}, [6]),
-        ({3: 0.5, 6: 0.1}, [3, 6]),
-        ({2: float("nan")}, [6]),
+        ({2: float("nan"), 4: 0.5, 6: 0.7}, [6]),
         ({6: 0.0}, [6]),  # nothing was solved, so none is best
-        ({}, [6]),
     ],
 )
 def test_the_best_checkpoint_stays_beside_the_newest(policy, tmp_path, accuracies, measured, left):
@@ -129,13 +126,7 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accura
 DAMAGE = {
     "garbage": lambda lines: [*lines[:1], "?", *lines[2:]],
     "an empty file": lambda lines: [],
-    "no line": lambda lines: [*lines[:1], *lines[2:]],
     "a cut last line": lambda lines: [*lines[:1], *lines[2:], lines[1][:30]],
-    "another step": lambda lines: [
-        *lines[:1],
-        lines[1].replace('"step": 2', '"step": 9'),
-        *lines[2:],
-    ],
 }
 
 
@@ -153,9 +144,9 @@ def test_a_checkpoint_whose_line_is_damaged_is_never_removed(
     before = {line["step"] for line in RunFolder(run).lines()}
     trained(policy, run, steps=6, resume=True)
     assert 2 in saved(run)
-    assert {line["step"] for line in RunFolder(run).lines()} == {*before, 5, 6} - {9}
-    assert f"{file} has lines of {len(before - {9})} of 4 steps" in caplog.text
-    if name not in ("an empty file", "no line"):
+    assert {line["step"] for line in RunFolder(run).lines()} == {*before, 5, 6}
+    assert f"{file} has lines of {len(before)} of 4 steps" in caplog.text
+    if name != "an empty file":
         assert "metrics.jsonl: line " in caplog.text
         assert (run / "metrics.damaged.jsonl").read_text() == damaged
 

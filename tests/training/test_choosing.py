@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from runs import metrics
 from tiny import EIGHT, tiny_config
@@ -28,6 +30,7 @@ from rlobj.training.choosing import (
     settled,
 )
 from rlobj.training.memory import estimate
+from rlobj.training.parallel import open_parallel
 from rlobj.training.sizes import Cards, Size
 
 GIB = 1 << 30
@@ -57,6 +60,7 @@ def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
     config = settled(named(), made)
     assert config.sampling.engine == "vllm"
     assert config.sampling.vllm.sleep_level == 2
+    assert config.training.strategy == "fsdp2"
     assert config.training.gradient_checkpointing is True
     assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
     assert all(f"{name}=" in explained(made) for name in SETTINGS)
@@ -300,3 +304,42 @@ def test_a_model_of_which_only_the_config_is_there_is_refused_before_the_problem
         rlobj.train("opd", data="addition", out=tmp_path / "r", settings=teacher)
     with pytest.raises(ConfigError, match=text):
         rlobj.evaluate(tmp_path, on="addition")
+
+
+# Processes.
+
+
+def opened(strategy: Any) -> Any:
+    return open_parallel(strategy, max_grad_norm=1.0, autocast=None, seed=0)
+
+
+def test_error_for_zero_without_deepspeed_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[deepspeed\]'"):
+        opened("zero2")
+
+
+def test_an_old_deepspeed_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
+    with pytest.raises(ConfigError, match=r"found 0\.18\.9.* pip install 'deepspeed>=0\.19\.2'"):
+        opened("zero2")
+
+
+def test_processes_without_an_address_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set"):
+        opened("auto")
+
+
+def test_one_process_has_no_group_and_an_unchanged_environment(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    before = dict(os.environ)
+    parallel = opened("ddp")
+    assert (parallel.rank, parallel.size, parallel.strategy) == (0, 1, "ddp")
+    assert not torch.distributed.is_initialized()
+    assert torch.initial_seed() == 0
+    parallel.close()
+    assert dict(os.environ) == before

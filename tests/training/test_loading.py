@@ -30,7 +30,7 @@ KINDS = ("tied", "untied", "bfloat16", "adapters")
 
 
 def save(folder: Path, kind: str) -> Path:
-    """A model with sizes that 2 and 3 do not divide, in several files."""
+    """A model with sizes that 3 does not divide, in several files."""
     sizes = {"vocab_size": 49, "hidden_size": 37, "intermediate_size": 61, "head_dim": 6}
     model = tiny_policy(tied=kind != "untied", **sizes)
     model.generation_config.temperature = 0.3
@@ -106,11 +106,10 @@ def rank_main(rank: int, size: int, folder: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_read_their_shards_bit_for_bit(tmp_path, size):
+def test_ranks_read_their_shards_bit_for_bit(tmp_path):
     for kind in KINDS:
         save(tmp_path, kind)
-    call_in_ranks(rank_main, size, tmp_path)
+    call_in_ranks(rank_main, 3, tmp_path)
 
 
 def state(model: Any) -> dict[str, torch.Tensor]:

@@ -15,12 +15,10 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
 from rlobj.models.embedded import build_policy
 from rlobj.models.policy import with_adapters
-from rlobj.training.activations import MicroBatch
 from rlobj.training.memory import (
-    Choice,
+    MicroBatch,
     choose,
     estimate,
-    is_open,
     require_memory,
     ways,
     with_settings,
@@ -228,22 +226,6 @@ def test_a_measured_peak_is_near_the_estimate():
     question = {"shape": "llama 110M", "strategy": "ddp", "tokens": 256, "rows": 1, "settings": {}}
     [found] = ask("benchmarks.estimate", question)
     assert found["predicted"] == pytest.approx(found["measured"], rel=0.15)
-
-
-def test_choices_fit_and_leave_what_was_given():
-    eight = Cards(8, 80 * GIB)
-    config = run(sampling={"max_tokens": 15360}, training={"micro_batch_tokens": 20000})
-    found = choose(config, EIGHT, eight)
-    values = {each.setting: each.value for each in found}
-    assert values["training.strategy"] == "fsdp2"
-    assert values["training.gradient_checkpointing"] is True
-    assert values["sampling.vllm.sleep_level"] == 2
-    assert not is_open(config, "training.micro_batch_tokens")
-    assert "training.micro_batch_tokens" not in values
-    assert all(isinstance(each, Choice) and each.reason for each in found)
-    chosen = with_settings(config, values)
-    assert estimate(chosen, EIGHT, "fsdp2", 8, 80 * GIB).fits
-    assert choose(chosen, EIGHT, eight) == []
 
 
 def test_a_small_model_needs_no_sharding_and_no_recomputation():

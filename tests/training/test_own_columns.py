@@ -11,19 +11,17 @@ import pytest
 import torch
 from runs import ROWS, distance, make_steps, ranks, weights, write_config
 from tiny import tiny_config
-from typer.testing import CliRunner
 
 import rlobj
 from rlobj import Objective, RunConfig, load_preset, read_tables
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.config.presets import merge
 from rlobj.config.run_config import compose
-from rlobj.insight.page.store import read_rows
+from rlobj.insight.page.writing import read_rows
 from rlobj.models.embedded import build_tokenizer
 from rlobj.records import UpdateTable
 from rlobj.training import run_training
 from rlobj.training.run import check_functions, prepared
-from rlobj_cli.app import app
 
 CODE = """
 import random
@@ -110,10 +108,14 @@ def test_a_resumed_run_reads_the_same_columns_from_its_rollouts(policy, tmp_path
 
 
 @pytest.mark.slow
-def test_two_processes_read_the_columns_of_one(policy, tmp_path):
+def test_two_processes_read_columns_and_rewards_of_one_in_each_pass(policy, tmp_path):
     """A response may be trained where it was not sampled, and a rank may have none."""
     same = {name: source for name, source in OWN.items() if name != "drawn"}
-    config = config_of(policy, same, training={"steps": 2, "updates_per_step": 4})
+    several = [{"name": "a", "kind": "custom", "target": "mine.py:score", "weight": 0.3}]
+    several += [{"name": "b", "kind": "exact"}]
+    rewards = {"kind": "several", "of": several}
+    training = {"steps": 2, "updates_per_step": 4, "passes": 2, "adam_epsilon": 1e-3}
+    config = config_of(policy, same, training=training, rewards=rewards)
     alone, both = tmp_path / "alone", tmp_path / "both"
     run_training(config, alone)
     file = write_config(config, tmp_path / "run.yaml")
@@ -123,6 +125,8 @@ def test_two_processes_read_the_columns_of_one(policy, tmp_path):
         moved = two.table.select(order)
         for name in same:
             assert str(one.table.columns[name].tolist()) == str(moved.columns[name].tolist())
+        assert one.table.reward_names == moved.reward_names == ("a", "b")
+        assert str(one.table.rewards.tolist()) == str(moved.rewards.tolist())
     assert distance(weights(alone), weights(both)) < 2e-6
 
 
@@ -194,11 +198,8 @@ def test_a_file_that_names_a_function_needs_trust_and_data_columns_do_not(policy
         "base: grpo\ncolumns: {drawn: 'mine.py:drawn', hard: data}\n"
         "data: {columns: {answer: 'the: answer'}}\nobjective: {reweight: drawn + hard}\n"
     )
-    refused = CliRunner().invoke(app, ["explain", "own.yaml"])
-    assert refused.exit_code == 2
-    assert "name code: mine.py:drawn. It would be imported" in " ".join(refused.output.split())
-    shown = CliRunner().invoke(app, ["explain", "own.yaml", "--trust"])
-    assert "plan reads drawn, hard, rewards" in shown.output
+    with pytest.raises(ConfigError, match=r"name code: mine\.py:drawn\. It would be imported"):
+        rlobj.train("own.yaml", model=policy)
     assert load_preset("./own.yaml").objective.columns == ("drawn", "hard")
     config = compose(
         "own.yaml",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from runs import distance, metrics, weights
-from strategies import awkward_batch, fitting, gradients, leaf, objectives
+from strategies import awkward_batch, fitting, objectives
 from tiny import tiny_config
 
 from rlobj import Objective, TokenBatch
@@ -24,28 +24,6 @@ PHASES = {
 PENALISED = {name for name, objective in PHASES.items() if objective.penalties}
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", sorted(PHASES))
-def test_skipping_responses_without_gradient_leaves_loss_and_gradient_unchanged(name, seed):
-    objective = PHASES[name]
-    batch = leaf(fitting(objective, awkward_batch(seed)))
-    plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
-    whole = objective.loss(batch, plan)
-    whole.loss.backward()
-    found = objective.responses_with_gradient(batch, plan)
-    assert bool(found.any())
-    assert not bool(found.all())
-    chosen = found.nonzero()[:, 0]
-    rows = batch.rows(chosen)
-    few = leaf(batch.select(chosen))
-    share = objective.loss(few, plan.part(rows))
-    share.loss.backward()
-    expected, found = gradients(batch), torch.zeros_like(gradients(batch))
-    found[:, rows] = gradients(few)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-16)
-    torch.testing.assert_close(share.loss, whole.loss, rtol=1e-12, atol=1e-16)
-
-
 @pytest.mark.parametrize("name", sorted(PHASES))
 def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
     objective = PHASES[name]
@@ -53,6 +31,8 @@ def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
     plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
     whole = objective.loss(batch, plan).metrics
     found = objective.responses_with_gradient(batch, plan)
+    assert bool(found.any())
+    assert not bool(found.all())
     [few, rest] = [side.nonzero()[:, 0] for side in (found, ~found)]
     trained = objective.loss(batch.select(few), plan.part(batch.rows(few))).metrics
     left = objective.loss(batch.select(rest), plan.part(batch.rows(rest))).metrics
@@ -131,7 +111,7 @@ class Mean(Penalty):
         return terms.logprobs - terms.logprobs.mean()
 
 
-def test_every_response_may_have_a_gradient_under_a_custom_primitive_that_is_not_skippable():
+def test_every_token_may_have_a_gradient_under_a_custom_primitive_that_is_not_skippable():
     batch = dead_batch()
     switch = Switch("prob < 0.5", Louder(), Clip())
     for objective in (
@@ -145,6 +125,8 @@ def test_every_response_may_have_a_gradient_under_a_custom_primitive_that_is_not
         if objective.surrogate is switch:  # m is 1 everywhere
             assert found.tolist() == [True] * 4
         assert found.all()
+    between = Objective(surrogate=Between())
+    assert between.tokens_with_gradient(batch, between.plan([batch])).all()
     halved = Objective(surrogate=Halved())
     assert with_gradient(halved, batch).tolist() == [False, False, True, True]
 
@@ -153,37 +135,6 @@ SECTIONS = {
     "sampling": {"max_tokens": 3, "dynamic": None, "prompts_per_step": 12},
     "training": {"steps": 4, "micro_batch_tokens": 150},
 }
-
-
-@pytest.mark.parametrize(
-    ("preset", "updates"),
-    [("stapo", 1), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("dapo", "lp-reg"))],
-)
-def test_a_run_is_the_same_with_and_without_skipping(policy, tmp_path, preset, updates):
-    """Measured too, where a scoring pass of the same weights was made; else of trained tokens."""
-    lines = {}
-    for skip in (True, False):
-        training = {**SECTIONS["training"], "updates_per_step": updates, "skip_inactive": skip}
-        config = tiny_config(policy, preset, **{**SECTIONS, "training": training})
-        run_training(config, tmp_path / str(skip))
-        lines[skip] = metrics(tmp_path / str(skip))
-    assert distance(weights(tmp_path / "True"), weights(tmp_path / "False")) < 5e-6
-    assert all(line["tokens/skipped_share"] == 0 for line in lines[False])
-    assert any(line["tokens/skipped_share"] > 0.1 for line in lines[True])
-    unknown = {"policy/entropy", "policy/kl_old", "policy/ratio", "policy/ratio_max"}
-    unknown |= {"tokens/unscored", "entropy/measured_change"}
-    unknown |= {name for name in lines[False][-1] if name.startswith(("entropy/q", "prob/"))}
-    known = preset in ("stapo", "lp-reg")
-    for one, other in zip(lines[True], lines[False], strict=True):
-        needs_all = {"sampler/excess", "sampler/excess_error"}
-        assert one.keys() - needs_all == other.keys() - needs_all
-        counts = {f"tokens/{which}_share" for which in ("skipped", "skipped_logits", "useful")}
-        numbers = ("kl", "logprob_gap", "ratio_max", "bias", "slope")
-        noise = {f"sampler/{which}" for which in numbers}
-        for name in one.keys() - needs_all - counts - noise - (set() if known else unknown):
-            expected = other[name] is not None and pytest.approx(other[name], rel=2e-4, abs=1e-5)
-            assert one[name] == expected, name
-        assert one["policy/ratio"] == pytest.approx(1, abs=0.1)
 
 
 def test_fresh_samples_are_still_scored_if_no_response_has_a_gradient(

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 import torch
 from forked import run_ranks
@@ -47,10 +46,6 @@ def loaded(policy):
     """A model object and its tokenizer."""
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(policy)
-
-
-def first_digit(response: str, answer: str, **columns: Any) -> float:
-    return float(response[:1] == answer)
 
 
 class Mute:
@@ -166,16 +161,10 @@ def test_objects_give_the_run_of_the_names_they_replace(policy, loaded):
     assert not model.training
 
 
-def test_held_out_rows_come_from_the_data_by_test_fraction(policy):
-    seen: list[Any] = []
-
-    class Watch(Callback):
-        def evaluated(self, step: int, summary: Any) -> None:
-            seen.append(summary)
-
-    settings = {**QUICK, "evaluation.every": 2, "data.test_fraction": 0.5, "training.steps": 1}
-    rlobj.train("grpo", data=ROWS, out="run", settings=settings, callbacks=[Watch()])
-    assert len(seen) == 2
+def test_a_model_object_must_have_float32_weights(loaded):
+    model, tokenizer = loaded
+    with pytest.raises(ConfigError, match=r"has bfloat16 weights; expected float32"):
+        rlobj.train("grpo", model=model.bfloat16(), tokenizer=tokenizer, data="max-digits")
 
 
 def test_own_problems_and_reward_train_the_embedded_policy():
@@ -236,12 +225,6 @@ def test_a_wrong_argument_is_named_with_what_was_expected(arguments, expected):
     assert not Path("run").exists()
 
 
-def test_an_objective_with_columns_of_its_own_is_refused():
-    objective = rlobj.Objective(columns=["stage"]).keep("stage > 0")
-    with pytest.raises(ConfigError, match=r"objective.columns: stage: .* Set columns\.stage=data"):
-        rlobj.train(objective)
-
-
 def test_two_runs_of_one_second_have_their_own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = []
@@ -275,21 +258,6 @@ def test_a_reward_that_changes_the_folder_does_not_move_the_run(out, tmp_path):
     assert rlobj.resume(result.path, settings={"training.steps": 3}, trust=True).steps == 3
 
 
-@pytest.mark.slow
-def test_the_program_shows_a_run_whose_reward_changes_the_folder(tmp_path):
-    Path("mine.py").write_text(LEAVES)
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    words = ["train", "--preset", "grpo", "--model", "embedded", "--data", "rows.jsonl"]
-    words += ["--reward", "mine.py:score", "--out", "there/run", "--eval-every", "0"]
-    for setting in ("training.steps=2", "sampling.max_tokens=2", "sampling.prompts_per_step=4"):
-        words += ["--set", setting]
-    done = forked.run(["-m", "rlobj_cli", *words], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Run: there/run\n" in done.stdout
-    assert "rlobj train --resume there/run" in done.stdout
-    assert [line["step"] for line in RunFolder("there/run").lines()] == [1, 2]
-
-
 # Several processes.
 
 
@@ -306,13 +274,6 @@ def test_objects_are_refused_with_several_processes(loaded):
     assert CallerInputs(tools=["calculator"]).local() == []
     with pytest.raises(ConfigError, match=r"passed as callbacks\. Start .* torchrun"):
         rlobj.train("stapo", processes=2, callbacks=[Callback()])
-
-
-def test_a_function_that_other_processes_can_import_is_recorded_by_its_name():
-    settings = {**QUICK, "training.steps": 0}
-    rlobj.train("grpo", data="max-digits", reward=first_digit, out="run", settings=settings)
-    config = read_run_config(Path("run"))
-    assert config.rewards.target == f"{__name__}:first_digit"  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -336,6 +297,7 @@ def test_two_processes_train_the_run_of_one(policy, monkeypatch):
 
 
 TORCHRUN = """
+import os
 import sys
 import torch
 import yaml
@@ -349,15 +311,18 @@ def reward(response, answer, **columns):
     return float(response.strip() == answer)
 
 result = rlobj.train(
-    "grpo", model=model, tokenizer=tokenizer, data="max-digits", reward=reward, out="two",
+    "grpo", model=model, tokenizer=tokenizer, data="max-digits", reward=reward,
+    out="two" if os.environ["RANK"] == "0" else "of another clock",
     settings={"training.steps": 2, "sampling.max_tokens": 2, "sampling.prompts_per_step": 4},
 )
 assert result.model is model
+assert (result.path / "metrics.jsonl").is_file(), result.path
 """
 
 
 @pytest.mark.slow
 def test_objects_are_trained_in_the_processes_of_torchrun(policy):
+    """All ranks use the folder of the first: by default each names it after its own clock."""
     settings = {"training.steps": 2, "sampling.max_tokens": 2, "sampling.prompts_per_step": 4}
     names = {"data": "max-digits", "reward": "exact"}
     rlobj.train("grpo", model=policy, **names, out="one", settings=settings)
@@ -365,4 +330,5 @@ def test_objects_are_trained_in_the_processes_of_torchrun(policy):
     run_ranks(["script.py", policy])
     one, two = ([line.get("reward/mean") for line in metrics(Path(run))] for run in ("one", "two"))
     assert one == pytest.approx(two)
+    assert not Path("of another clock").exists()
     assert read_run_config(Path("two")).model.name == "<Python object: Qwen3ForCausalLM>"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-from runs import distance, make_steps, metrics, ranks, same, weights, write_config
+from runs import make_steps, metrics, same, weights
 from tiny import eight_steps
 
 import rlobj
@@ -14,7 +14,6 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import read_run_config
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
-from rlobj.training.loop.step import run_step
 
 FUNCTIONS = '''
 def small(response, answer, **columns):
@@ -76,21 +75,6 @@ def test_metrics_and_samples_hold_each_reward(alone):
             assert row["length"] < 3 or parts[2] == -1
 
 
-def test_the_trained_advantages_are_those_of_the_objective_on_all_rewards(policy, tmp_path):
-    """The table of an update has every reward with its name and weight."""
-    with open_trainer(config_of(policy, tmp_path), tmp_path / "run") as trainer:
-        rollout = trainer.pipeline.take(0)
-        table = trainer.learner.shard(rollout).table
-        assert table.reward_names == ("right", "small", "overlong")
-        assert table.reward_weights == (1.0, 0.3, 1.0)
-        by_id = {response.id: response for response in rollout.responses}
-        for i, number in enumerate(table.ids.tolist()):
-            response = by_id[number]
-            assert str(table.rewards[i].tolist()) == str(list(response.grade.rewards))
-            assert table.reward()[i] == pytest.approx(response.reward, nan_ok=True)
-        run_step(trainer)
-
-
 def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path):
     """Cut off after step 4 with a checkpoint at step 3: nothing is graded again."""
     config = config_of(policy, alone.parent)
@@ -98,25 +82,6 @@ def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path)
     assert make_steps(config, tmp_path / "run", 3, resume=True) == [4, 5]
     assert same(weights(tmp_path / "run"), weights(alone))
     assert metrics(tmp_path / "run")[1:] == metrics(alone)[1:]
-
-
-@pytest.mark.slow
-def test_two_processes_make_the_run_of_one_with_several_rewards(policy, alone, tmp_path):
-    file = write_config(config_of(policy, alone.parent), tmp_path / "run.yaml")
-    ranks(["train", "--config", file, "--trust", "--out", tmp_path / "run"])
-    assert distance(weights(alone), weights(tmp_path / "run")) < 2e-6
-    for step in range(1, 7):
-        ours, theirs = rows(tmp_path / "run", step), rows(alone, step)
-        assert str([list(row.values()) for row in ours]) == str([list(r.values()) for r in theirs])
-
-
-def test_asynchronous_rollouts_keep_every_reward(policy, tmp_path):
-    ahead = {"sampling": {"async_depth": 1, "max_tokens": 3, "prompts_per_step": 9}}
-    config = config_of(policy, tmp_path).model_dump(mode="json", by_alias=True)
-    config["sampling"] |= ahead["sampling"]
-    config["objective"]["mismatch"] = {"kind": "truncate"}
-    history = run_training(rlobj.RunConfig(**config), tmp_path / "run").history
-    assert all("reward/small/mean" in line for line in history[1:])
 
 
 def test_dynamic_sampling_by_reward_reads_each_reward_of_a_decoupled_advantage(policy, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,16 @@ from parallel_worker import Session, assert_alike, tiny_policy
 
 from rlobj.training.parallel import build_parallel, open_processes
 
-SIZES = (2, 3, 5)
-WALK = (
-    *("zero2", "zero2", "zero3", "zero2", "zero1", "zero2", "fsdp2", "zero2", "ddp"),
-    *("zero3", "zero3", "zero1", "zero3", "fsdp2", "zero3", "ddp", "zero1", "zero1"),
-    *("fsdp2", "zero1", "ddp", "fsdp2", "fsdp2", "ddp", "ddp", "zero2"),
-)
-"""Goes once from every strategy to every strategy, itself included."""
-LEGS = [(SIZES[3 * i // len(WALK)], strategy) for i, strategy in enumerate(WALK)]
-"""(ranks, strategy); each leg makes one update, and the next leg goes on from its state."""
-NAMES = ["{1} x {0}".format(*leg) for leg in LEGS]
-CHANGES = [f"{a} to {b}" for a, b in zip(["one process", *NAMES], NAMES, strict=False)]
-every_change = pytest.mark.parametrize("leg", range(len(LEGS)), ids=CHANGES)
-
-
-def test_the_legs_go_from_every_strategy_to_every_strategy():
-    assert len({*itertools.pairwise(WALK)}) == len({*WALK}) ** 2 == len(WALK) - 1
+LEGS = [
+    *((3, strategy) for strategy in ("zero2", "zero3", "fsdp2", "zero1", "ddp")),
+    *((5, strategy) for strategy in ("zero3", "fsdp2", "zero2")),
+]
+"""(ranks, strategy); each leg makes one update, and the next leg goes on from its state. What a leg
+leaves are whole tensors by name, so each strategy has to write them once and to read them once."""
 
 
 def odd_policy() -> Any:
-    """A policy with sizes that 2, 3 and 5 do not divide."""
+    """A policy with sizes that 3 and 5 do not divide."""
     return tiny_policy(vocab_size=49, hidden_size=37, intermediate_size=61, head_dim=6)
 
 
@@ -69,33 +58,20 @@ def rank_main(rank: int, size: int, folder: str) -> None:
     os._exit(0)  # on CPUs a thread of fsdp2 sometimes aborts a process that has finished
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The state before each leg N; what one process makes of it is N-alone."""
-    folder = tmp_path_factory.mktemp("walk")
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_another_strategy_over_ranks_that_do_not_divide_goes_on_as_one_process(tmp_path):
     with contextlib.ExitStack() as stack:
         accelerator = open_processes(stack, grouped=False)
         session = Session(build_parallel("ddp", accelerator, 0.5, None), odd_policy())
         session.update(0)
-        session.save(folder / "0.pt")
+        session.save(tmp_path / "0.pt")
         for leg in range(len(LEGS)):
             session.update(leg % 4)
-        session.save(folder / "uninterrupted.pt")
-        for size in SIZES:
-            call_in_ranks(rank_main, size, folder)
+        session.save(tmp_path / "uninterrupted.pt")
+        for size in (3, 5):
+            call_in_ranks(rank_main, size, tmp_path)
         for leg in range(len(LEGS)):
-            resume("ddp", accelerator, folder, leg, f"{leg}-alone")
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.deepspeed
-@every_change
-def test_another_strategy_over_ranks_that_do_not_divide_goes_on_as_one_process(leg, folder):
-    assert_alike(folder, f"{leg + 1}", f"{leg}-alone", 1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.deepspeed
-def test_a_training_over_all_strategies_equals_an_uninterrupted_one(folder):
-    assert_alike(folder, f"{len(LEGS)}", "uninterrupted", 1e-5, 1e-4)
+            resume("ddp", accelerator, tmp_path, leg, f"{leg}-alone")
+            assert_alike(tmp_path, f"{leg + 1}", f"{leg}-alone", 1e-6)
+    assert_alike(tmp_path, f"{len(LEGS)}", "uninterrupted", 1e-5, 1e-4)

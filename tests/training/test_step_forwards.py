@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import run_ranks
-from tiny import WITHOUT_SCORES, tiny_config
+from forked import call_in_ranks
+from tiny import WITHOUT_SCORES, save_tiny_policy, tiny_config
 
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, score_samples
@@ -46,14 +46,19 @@ def expected(preset: str, updates: int, shared: bool) -> dict[str, float]:
     }
 
 
+CASES = [
+    *((preset, 1, 400) for preset in WITHOUT_SCORES),
+    *((preset, 1, 10**6) for preset in ("archer", "grpo", "lopti", "stapo", "tis")),
+    *((preset, 4, 10**6) for preset in ("archer", "grpo", "lopti", "lp-reg", "stapo", "tis")),
+]
+"""A step scores in a pass of its own, in the update's only forward, and for several updates."""
+
+
 @pytest.mark.parametrize(
-    ("updates", "micro_batch_tokens"), [(1, 10**6), (1, 400), (4, 10**6)], ids=str
-)
-@pytest.mark.parametrize(
-    "preset",
+    ("preset", "updates", "micro_batch_tokens"),
     [
-        name if name in ("grpo", "stapo") else pytest.param(name, marks=pytest.mark.slow)
-        for name in WITHOUT_SCORES
+        case if case[0] in ("grpo", "stapo") else pytest.param(*case, marks=pytest.mark.slow)
+        for case in CASES
     ],
 )
 def test_a_step_makes_the_passes_that_its_objective_reads(
@@ -88,26 +93,6 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
     responses = sum(line["reward/groups"] for line in lines) * config.sampling.group_size
     found = {kind: passes[kind] / responses for kind in ("trained", "scored", "reference")}
     assert found == pytest.approx(expected(preset, updates, micro_batch_tokens == 10**6), abs=0.02)
-
-
-def test_the_proxy_comes_from_the_scoring_pass(policy, tmp_path):
-    """Lp-Reg's release scores a second time for it."""
-    training = {"steps": 1, "micro_batch_tokens": 400}
-    config = tiny_config(policy, "lp-reg", training=training)
-    asked = []
-    with open_trainer(config, tmp_path / "run") as trainer:
-        original = PolicyScorer.forward
-
-        def noted(self, *inputs, **settings):
-            asked.append((torch.is_grad_enabled(), settings.get("min_p")))
-            return original(self, *inputs, **settings)
-
-        trainer.learner.scorer.__self__._module.scorer.forward = noted.__get__(
-            trainer.learner.scorer.__self__._module.scorer
-        )
-        run_step(trainer)
-    assert {min_p for grad, min_p in asked if not grad} == {0.02}
-    assert {min_p for grad, min_p in asked if grad} == {None}
 
 
 @pytest.mark.parametrize(
@@ -165,59 +150,39 @@ def test_a_gate_on_the_distance_to_the_reference_has_the_reference_scored(policy
     assert memory == {"value": 1.1, "measured": pytest.approx(0, abs=1e-5)}
 
 
-SYNCS = """
-import sys
-from pathlib import Path
-import torch
-from rlobj.training import Callback
-from rlobj.training.loop.opening import open_trainer
-from rlobj.training.loop.step import run_step
-from rlobj.training.loop.running import run_training
-from runs_config import config_of
-
-config = config_of(Path(sys.argv[1]))
-with open_trainer(config, sys.argv[2]) as trainer:
-    module, calls, backwards = trainer.learner.scorer.__self__._module, [], []
-    def hook(_, bucket):
-        calls.append(bucket.is_last())
-        return torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(
-            lambda future: future.value()[0] / trainer.comm.size
-        )
-    module.register_comm_hook(None, hook)
-    original = trainer.parallel.backward
-    def backward(loss, last):
-        before = len(calls)
-        original(loss, last)
-        backwards.append((last, len(calls) - before))
-    trainer.parallel.backward = backward
-    run_step(trainer)
-    run_step(trainer)
-    assert all((synced > 0) == last for last, synced in backwards), backwards
-    assert len({synced for last, synced in backwards if last}) == 1
-    if trainer.comm.rank == 0:
-        print(len(backwards), sum(last for last, _ in backwards))
-"""
-CONFIG = """
-from tiny import tiny_config
-
-
-def config_of(policy):
+def synced(rank: int, size: int, folder: str) -> None:
+    """Each backward pass of two steps: whether it is the last, and the exchanges that it makes."""
     training = {"steps": 2, "updates_per_step": 2, "micro_batch_tokens": 100}
-    training["skip_inactive"] = False
-    return tiny_config(policy, "stapo", training=training)
-"""
+    config = tiny_config(Path(folder) / "policy", training={**training, "skip_inactive": False})
+    with open_trainer(config, Path(folder) / "run") as trainer:
+        calls, backwards = [], []
+
+        def hook(_, bucket):
+            calls.append(bucket.is_last())
+            exchange = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
+            return exchange.get_future().then(lambda future: future.value()[0] / size)
+
+        trainer.learner.scorer.__self__._module.register_comm_hook(None, hook)
+        original = trainer.parallel.backward
+
+        def backward(loss, last):
+            before = len(calls)
+            original(loss, last)
+            backwards.append((last, len(calls) - before))
+
+        trainer.parallel.backward = backward
+        run_step(trainer)
+        run_step(trainer)
+    assert all((exchanges > 0) == last for last, exchanges in backwards), backwards
+    assert len({exchanges for last, exchanges in backwards if last}) == 1
+    assert sum(last for last, _ in backwards) == 4 < len(backwards) / 3
 
 
 @pytest.mark.slow
-def test_processes_exchange_gradients_with_the_last_micro_batch_only(policy, tmp_path):
+def test_processes_exchange_gradients_with_the_last_micro_batch_only(tmp_path):
     """Two updates a step, two steps: four exchanges, however many micro-batches."""
-    (tmp_path / "syncs.py").write_text(SYNCS)
-    (tmp_path / "runs_config.py").write_text(CONFIG)
-    words = [tmp_path / "syncs.py", policy, tmp_path / "run"]
-    text = run_ranks(words, PYTHONPATH=str(Path(__file__).parents[1]))
-    backwards, exchanges = map(int, text.split()[-2:])
-    assert exchanges == 4
-    assert backwards > 12
+    save_tiny_policy(tmp_path / "policy")
+    call_in_ranks(synced, 2, tmp_path)
 
 
 def test_a_run_packs_where_it_is_told_to_and_trains_the_same(policy, tmp_path, monkeypatch):
@@ -253,21 +218,15 @@ def test_later_updates_read_the_collision_of_the_rollouts_policy(policy, tmp_pat
     assert 0 < gap < 0.5
 
 
-@pytest.mark.parametrize(
-    ("lengths", "shared"),
-    [
-        ((60, 60, 60), True),
-        ((60, 50, 45, 40), True),
-        ((60, 20, 20, 20), False),
-        ((200, 199), False),
-    ],
-    ids=str,
-)
-def test_rules_and_loss_share_a_forward_while_padding_is_less_than_a_third(
-    policy, tmp_path, lengths, shared
-):
+def test_rules_and_loss_share_a_forward_while_padding_is_less_than_a_third(policy, tmp_path):
     """Above a third, padding costs more than the update's own forward pass."""
     training = {"steps": 1, "micro_batch_tokens": 300}
     with open_trainer(tiny_config(policy, "stapo", training=training), tmp_path / "run") as trainer:
-        sequences = [([3], [4] * (length - 1)) for length in lengths]
-        assert trainer.learner._serves_update(sequences) == shared
+        for lengths, shared in (
+            ((60, 60, 60), True),
+            ((60, 50, 45, 40), True),
+            ((60, 20, 20, 20), False),
+            ((200, 199), False),
+        ):
+            sequences = [([3], [4] * (length - 1)) for length in lengths]
+            assert trainer.learner._serves_update(sequences) == shared

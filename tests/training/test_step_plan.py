@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from strategies import awkward_batch, fitting, objectives
+from strategies import awkward_batch, fitting, gradients, leaf, objectives
 
-from rlobj import BatchError, TokenBatch
+from rlobj import BatchError
 from rlobj.objectives import statistics
 from rlobj.objectives.statistics import SingleProcess, kth_smallest, order_keys
 
@@ -41,15 +41,22 @@ def test_counting_digits_selects_the_same_tokens(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_parts_of_a_plan_add_up_to_its_loss(name):
+def test_parts_of_a_plan_add_up_to_its_loss_and_gradient(name):
     objective = OBJECTIVES[name]
-    batch = fitting(objective, awkward_batch(3))
+    batch = leaf(fitting(objective, awkward_batch(3)))
     plan = objective.plan([batch], objective.observe([batch], {"update": 1}))
     order = torch.randperm(len(batch.lengths), generator=torch.Generator().manual_seed(0))
-    total = torch.zeros(()).double()
+    total, found = torch.zeros(()).double(), torch.zeros(2, len(batch)).double()
     for part in order.tensor_split(5):
-        total += objective.loss(batch.select(part), plan.part(batch.rows(part))).loss
-    torch.testing.assert_close(total, objective.loss(batch, plan).loss, rtol=1e-12, atol=1e-16)
+        rows, own = batch.rows(part), leaf(batch.select(part))
+        loss = objective.loss(own, plan.part(rows)).loss
+        loss.backward()
+        total += loss.detach()
+        found[:, rows] = gradients(own)
+    whole = objective.loss(batch, plan).loss
+    whole.backward()
+    torch.testing.assert_close(total, whole.detach(), rtol=1e-12, atol=1e-16)
+    torch.testing.assert_close(found, gradients(batch), rtol=1e-12, atol=1e-16)
 
 
 def test_a_part_fits_its_own_rows_alone():
@@ -59,11 +66,3 @@ def test_a_part_fits_its_own_rows_alone():
         objective.responses_with_gradient(batch.select([1, 2]), plan)
     with pytest.raises(BatchError, match="the plan was made for tables of"):
         objective.tokens_with_gradient(batch, plan.part(batch.rows([1])))
-
-
-def test_rows_and_any_by_response():
-    batch = TokenBatch(lengths=[2, 0, 3, 1], groups=[0] * 4, logprobs=-torch.ones(6))
-    assert batch.rows([2, 1, 0]).tolist() == [2, 3, 4, 0, 1]
-    assert batch.rows([]).tolist() == []
-    found = batch.any_by_response(torch.tensor([0, 1, 0, 0, 0, 1]).bool())
-    assert found.tolist() == [True, False, False, True]

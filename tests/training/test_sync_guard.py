@@ -1,6 +1,7 @@
 """Every way in which vLLM could sample from other weights than the trainer's stops the run.
 
-The learning rate is so small that log-probs do not change visibly.
+The learning rate is so small that log-probs do not change visibly. The server computes in bfloat16.
+tests/samplers/test_weights.py has the message of every fault.
 """
 
 from __future__ import annotations
@@ -43,10 +44,9 @@ def test_lora_is_synced_merged(tmp_path):
     assert lines[-1]["policy/entropy"] != lines[0]["policy/entropy"]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def opened(tmp_path_factory, request):
-    config = vllm_config(model={"dtype": request.param})
-    with open_trainer(config, tmp_path_factory.mktemp("guard") / "run") as trainer:
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    with open_trainer(vllm_config(), tmp_path_factory.mktemp("guard") / "run") as trainer:
         run_step(trainer)
         yield trainer
 
@@ -59,18 +59,12 @@ def trainer(opened):
 
 
 def test_sound_steps_agree_to_rounding(trainer):
-    rounding = 1 if trainer.config.model.dtype == "float32" else 1e4
     for _ in range(3):
         run_step(trainer)
         line = trainer.run.lines()[-1]
-        assert abs(line["sampler/kl"]) < 1e-7 * rounding
-        assert line["sampler/logprob_gap"] < 2e-6 * rounding
-        assert abs(line.get("sampler/lag", 0.0)) < 0.01
-        assert ("sampler/lag" in line) == (rounding == 1)
-
-
-in_float32 = pytest.mark.parametrize("opened", ["float32"], indirect=True)
-"""What was sent is compared with what arrived in the same way in every dtype."""
+        assert abs(line["sampler/kl"]) < 1e-7
+        assert line["sampler/logprob_gap"] < 2e-6
+        assert abs(line["sampler/lag"]) < 0.01
 
 
 def skipped(sync, weights, version):
@@ -78,21 +72,15 @@ def skipped(sync, weights, version):
         pass
 
 
-def dropped(sync, weights, version):
-    sync(((n, w) for n, w in weights if n != LAYER.format(1)), version)
-
-
 def permuted(sync, weights, version):
     other = {LAYER.format(0): LAYER.format(1), LAYER.format(1): LAYER.format(0)}
     sync(((other.get(n, n), w) for n, w in weights), version)
 
 
-@in_float32
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
         (skipped, "a weight sync was skipped or lost"),
-        (dropped, rf"{LAYER.format(1)}: did not arrive"),
         (permuted, rf"{LAYER.format(0)}, {LAYER.format(1)}: arrived with other values"),
     ],
 )
@@ -100,21 +88,6 @@ def test_a_sync_that_loses_something_is_named_in_its_step(trainer, monkeypatch, 
     sync = trainer.sampler.sync
     monkeypatch.setattr(trainer.sampler, "sync", lambda w, v: fault(sync, w, v))
     with pytest.raises(RunError, match=message):
-        run_step(trainer)
-
-
-@in_float32
-def test_the_weights_of_the_step_before_are_named(trainer, monkeypatch):
-    before = [(name, tensor.clone()) for name, tensor in trainer.policy.weights(lambda p: p.data)]
-    sync = trainer.sampler.sync
-
-    def stale(weights, version):
-        for _ in weights:
-            pass
-        sync(iter(before), version)
-
-    monkeypatch.setattr(trainer.sampler, "sync", stale)
-    with pytest.raises(RunError, match=r"embed_tokens.weight.* and \d+ more: arrived with other"):
         run_step(trainer)
 
 
@@ -126,66 +99,30 @@ def engine(trainer):
     return found[0].worker
 
 
-def frozen(load, now, before):
+def one_version_old(load, now, before):
     for _ in now:
         pass
-
-
-def one_version_old(load, now, before):
-    frozen(load, now, before)
     load(weights_iterator=iter(before))
 
 
-def exchanged(load, now, first, second):
-    other = {first: second, second: first}
-    load(weights_iterator=((other.get(n, n), w) for n, w in now))
-
-
-def layers_exchanged(load, now, before):
-    exchanged(load, now, LAYER.format(0), LAYER.format(1))
-
-
 def parts_exchanged(load, now, before):
-    exchanged(load, now, LAYER.format(1), LAYER.format(1).replace("up_", "gate_"))
-
-
-def scaled(load, now, before):
-    load(weights_iterator=((n, w * 1.01 if n == LAYER.format(1) else w) for n, w in now))
+    up, gate = LAYER.format(1), LAYER.format(1).replace("up_", "gate_")
+    load(weights_iterator=(({up: gate, gate: up}.get(n, n), w) for n, w in now))
 
 
 def stale_head(load, now, before):
     load(weights_iterator=now)
 
 
-def head_is_shared(engine, trainer):
-    """Whether the head computes with weights that were loaded without a refresh of the head."""
-    engine.reload_weights(
-        weights_iterator=((n, w * 2) for n, w in trainer.policy.weights(lambda p: p.data))
-    )
-    head, shared = (
-        engine.rlobj_live()["tensors"][name][1:]
-        for name in ("lm_head.weight (packed)", "model.embed_tokens.weight")
-    )
-    return head == shared
-
-
-FUSED = r"model.layers.{}.mlp.gate_up_proj.weight"
-PACKED = r"(, [\w.]+ \(packed\))?"
-"""The CPU decides whether a layer in bfloat16 computes with a packed copy."""
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (frozen, r"embed_tokens.weight.* and \d+ more: still has the values of version \d"),
         (one_version_old, r"lm_head.weight \(packed\).*: still has the values of version \d"),
         (stale_head, r"^  lm_head.weight \(packed\): still has the values of version \d"),
         (
-            layers_exchanged,
-            rf"{FUSED.format(0)}{PACKED}, {FUSED.format(1)}{PACKED}: has other values",
+            parts_exchanged,
+            r"^  model.layers.1.mlp.gate_up_proj.weight.*: has its values in",
         ),
-        (parts_exchanged, rf"^  {FUSED.format(1)}{PACKED}: has its values in another order"),
-        (scaled, rf"^  {FUSED.format(1)}{PACKED}: has other values"),
     ],
 )
 def test_a_fault_inside_the_engine_is_named_in_its_step(
@@ -198,8 +135,6 @@ def test_a_fault_inside_the_engine_is_named_in_its_step(
     )
     if fault is stale_head:
         monkeypatch.setattr("rlobj.samplers.vllm.extension.refresh_head", lambda *_: None)
-        if trainer.config.model.dtype == "bfloat16" and head_is_shared(engine, trainer):
-            pytest.skip("on this CPU, the head in bfloat16 computes with the shared weights")
     with pytest.raises(RunError, match=rf"(?ms)computes with others:.*{message}"):
         run_step(trainer)
 
@@ -218,24 +153,6 @@ def test_log_probs_that_do_not_follow_the_weights_stop_the_run_in_two_steps(
 def test_weights_that_change_between_sync_and_sampling_are_named(trainer, engine):
     engine.model_runner.get_model().model.norm.weight.data.mul_(1.02)
     with pytest.raises(RunError, match=r"  model.norm.weight: has other values"):
-        run_step(trainer)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"temperature": 0.9}, "Its temperature is about 0.9; expected 1"),
-        ({"top_p": 0.95}, "It draws from a part of the policy's tokens only"),
-    ],
-)
-def test_another_distribution_is_seen_at_once(trainer, monkeypatch, change, message):
-    sample = trainer.sampler.sample
-
-    def other(prompts, *, settings, **rest):
-        return sample(prompts, settings=settings.model_copy(update=change), **rest)
-
-    monkeypatch.setattr(trainer.sampler, "sample", other)
-    with pytest.raises(RunError, match=f"does not sample from the policy.*{message}"):
         run_step(trainer)
 
 

@@ -17,6 +17,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import RunFolder, read_changes, read_stop
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.step import run_step
 from rlobj.training.rollouts.journal import pack_rollout, unpack_rollout
 
 STEPS, FAILS, NEEDED, SEED = 5, 3, 6, 4
@@ -73,22 +74,18 @@ def test_the_first_live_groups_of_whole_batches_are_trained_on(policy, tmp_path,
 
 def test_surplus_groups_are_counted_apart_from_groups_without_signal(policy, tmp_path):
     config = config_of(policy, {"oversampling": 12, "max_batches": 3}, training={"steps": 1})
-    [line] = run_training(config, tmp_path / "run").history
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout = trainer.pipeline.take(0)
+        run_step(trainer)
+        [line] = trainer.run.lines()
+    assert unpack_rollout(pack_rollout(rollout, ""))[0].surplus == rollout.surplus
     surplus, dead = line["sampling/surplus_groups"], line["sampling/dead_groups"]
-    assert surplus > 0
+    assert rollout.surplus == surplus > 0
     assert dead == line["groups/without_signal"]
     assert 4 + surplus + dead == line["response/count"] / 4 == 48 * line["sampling/batches"]
     samples = parquet.read_table(tmp_path / "run/samples/step-000001.parquet").to_pydict()
     assert sum(samples["kept"]) == 16
     assert len(samples["id"]) == line["response/count"]
-
-
-def test_surplus_groups_are_kept_in_the_journal(policy, tmp_path):
-    config = config_of(policy, {"oversampling": 12, "max_batches": 3})
-    with open_trainer(config, tmp_path / "run") as trainer:
-        rollout = trainer.pipeline.take(0)
-    assert rollout.surplus > 0
-    assert unpack_rollout(pack_rollout(rollout, ""))[0].surplus == rollout.surplus
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -140,14 +137,6 @@ def test_a_run_continues_without_whole_batches_as_the_message_says(policy, tmp_p
     assert result.steps == STEPS
     assert metrics(run)[: FAILS - 1] == metrics(enough)[: FAILS - 1]
     assert result.history[-1]["response/count"] < 4 * 6 * NEEDED
-
-
-def test_a_first_step_with_too_few_groups_can_be_repeated(policy, tmp_path, enough):
-    run = tmp_path / "run"
-    with pytest.raises(RunError, match="step 1 needs 4 groups"):
-        run_training(config_of(policy, {"max_batches": 1}), run)
-    rlobj.resume(run, settings={"sampling.dynamic.max_batches": 2 * NEEDED})
-    assert metrics(run) == metrics(enough)
 
 
 def test_too_few_groups_are_trained_on_if_a_recipe_allows_fewer(policy, tmp_path):

@@ -20,7 +20,7 @@ from rich.text import Text
 from rlobj.base.files import nearby
 from rlobj.config.run_folder import measure_of
 from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
-from rlobj.evaluation.report.page import UNKNOWN
+from rlobj.evaluation.report import UNKNOWN
 from rlobj.reporting import visible
 from rlobj.training import Callback
 from rlobj_cli.screen import console as screen

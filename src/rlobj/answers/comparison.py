@@ -15,6 +15,7 @@ from fractions import Fraction
 from rlobj.answers.expressions import names
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import join_comma_groups, normalize
+from rlobj.answers.phrases import PERCENT
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.answers.structures import (
     Based,
@@ -41,7 +42,6 @@ from rlobj.answers.structures import (
     same_region,
     without_name,
 )
-from rlobj.answers.units import PERCENT
 from rlobj.answers.words import normalize_words
 
 

@@ -153,16 +153,16 @@ class NumericComparer(ExactComparer):
     """Compares by evaluation what `ExactComparer` cannot decide.
 
     Args:
-        fallback: compares values that have no tree; default: they stay undecided.
+        fallback: compares values that have no tree.
 
     Attributes:
         of_gold: a gold answer is compared with itself, and `equal` tells whether it has a value.
     """
 
-    def __init__(self, fallback: Callable[[Scalar, Scalar], bool | None] | None = None) -> None:
+    def __init__(self, fallback: Callable[[Scalar, Scalar], bool | None]) -> None:
         self.reason = "numeric"
         self.of_gold = False
-        self._fallback = fallback or (lambda answer, gold: None)
+        self._fallback = fallback
 
     def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
         """Return whether both have the same value at all points."""

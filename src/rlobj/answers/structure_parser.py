@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -26,7 +25,7 @@ from rlobj.answers.lexer import (
     tokenise,
 )
 from rlobj.answers.normalization import join_comma_groups, normalize
-from rlobj.answers.phrases import is_prose, strip_phrases
+from rlobj.answers.phrases import PERCENT, Unit, is_prose, split_unit, strip_phrases
 from rlobj.answers.relations import RELATIONS, parse_relation
 from rlobj.answers.structures import (
     REALS,
@@ -45,7 +44,6 @@ from rlobj.answers.structures import (
     scalar,
     without_name,
 )
-from rlobj.answers.units import PERCENT, Unit, split_unit
 from rlobj.answers.vocabulary import BRACKETS, LISTS, SCALES, word_set
 from rlobj.answers.words import (
     normalize_words,
@@ -148,10 +146,8 @@ def without_layout(tokens: Tokens) -> Tokens | None:
 
 _MATRICES = word_set("matrix pmatrix bmatrix Bmatrix array smallmatrix cases dcases")
 
-ParseSide = Callable[[Tokens], Structure]
 
-
-def parse_matrix(tokens: Tokens, parse_side: ParseSide) -> Structure:
+def _matrix(tokens: Tokens) -> Structure:
     """Parse a matrix, or a number times a matrix.
 
     Raises:
@@ -167,7 +163,7 @@ def parse_matrix(tokens: Tokens, parse_side: ParseSide) -> Structure:
     factor = Fraction(-1) if minus else parse_expression(tokens[:first]) if first else None
     lines = split(tokens[first + 1 : -1], frozenset(("\\\\",)))[0]
     rows = [
-        tuple(_scaled(factor, parse_side(cell)) for cell in split(line, frozenset("&"))[0])
+        tuple(_scaled(factor, _structure(cell)) for cell in split(line, frozenset("&"))[0])
         for line in lines
         if line
     ]
@@ -344,7 +340,7 @@ def _combined(tokens: Tokens) -> Structure | None:
 def _single(tokens: Tokens) -> Structure:
     """Parse one value or one pair of brackets."""
     if tokens[-1].kind == "end":
-        return parse_matrix(tokens, _structure)
+        return _matrix(tokens)
     if tokens[0][:2] == ("symbol", "∅") and len(tokens) == 1:
         return Items((), braces=True)
     if tokens[0].text in BRACKETS and is_enclosed(tokens):
@@ -401,7 +397,7 @@ def _bracketed(tokens: Tokens) -> Structure | None:
     if brackets not in ("()", "[]", "(]", "[)", "⟨⟩") or not inside:
         return None
     if inside[0].kind == "begin" and is_enclosed(inside):
-        return parse_matrix(inside, _structure)
+        return _matrix(inside)
     runs, found = split(
         inside, frozenset((",",)) if ";" not in join_text(inside) else frozenset(";")
     )

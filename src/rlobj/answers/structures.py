@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from rlobj.answers.expressions import Tree, names, rational, renamed
-from rlobj.answers.units import Unit
+from rlobj.answers.phrases import Unit
 
 INFINITY = ("const", "∞")
 MINUS_INFINITY = ("neg", INFINITY)

@@ -18,7 +18,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.problem_sets import differences
-from rlobj.evaluation.report.page import number, number_range, percent_signed
+from rlobj.evaluation.report import number, number_range, percent_signed
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
 from rlobj.reporting.figures import escaped, markdown_table

@@ -20,7 +20,7 @@ from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
 from rlobj.evaluation import math_verify_worker
-from rlobj.evaluation.report.page import percent, percent_signed
+from rlobj.evaluation.report import percent, percent_signed
 from rlobj.evaluation.result import EvaluationCallback
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import installed_version, session

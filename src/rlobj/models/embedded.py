@@ -70,11 +70,6 @@ SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 """Token ids 0 to 3; the characters follow."""
 
 
-def alphabet_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the characters of a tokenizer that `build_tokenizer` made."""
-    return "".join(tokenizer.convert_ids_to_tokens(list(range(len(SPECIAL), len(tokenizer)))))
-
-
 def build_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
     """Build a transformers tokenizer with one token for each character of an alphabet.
 

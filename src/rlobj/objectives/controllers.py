@@ -45,11 +45,6 @@ class Controller(Primitive):
             return ("old_entropy",)
         return ("advantages", *self.of.batch_columns())
 
-    @property
-    def measured(self) -> str:
-        """The name of the number in the memory."""
-        return "entropy" if self.of is None else "measured"
-
     def measure(self, frame: Frame, divisor: Divisor) -> float:
         """The number of the rollout; NaN if it has none, as in an empty rollout."""
         if self.of is None:
@@ -73,7 +68,8 @@ class Controller(Primitive):
         number = self.measure(frame, divisor)
         if not math.isfinite(number):
             return memory
-        return {**self.react(memory, number), self.measured: number}
+        name = "entropy" if self.of is None else "measured"
+        return {**self.react(memory, number), name: number}
 
     def react(self, memory: dict[str, Any], number: float) -> dict[str, Any]:
         """The memory after a rollout with this number."""

@@ -225,12 +225,6 @@ def _settings(primitive: Primitive) -> str:
     return f"{type(primitive).__name__}({', '.join(given)})"
 
 
-def _doc(primitive: Primitive) -> str:
-    """The equation: the first line of the docstring, without its source."""
-    first = (type(primitive).__doc__ or "").strip().partition("\n")[0]
-    return first.partition(" Source:")[0]
-
-
 def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[str, ...]:
     symbols = [symbol for symbol, _ in terms]
     factors = {
@@ -245,7 +239,8 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[
             number = symbol.removeprefix("P_")
             lines.append(f"       + (1/Z_{number}) Σ ({term.coefficient})·{symbol}")
     for symbol, term in terms:
-        line = f"{symbol}  {_settings(term)}: {_doc(term)}"
+        equation, _, _ = (type(term).__doc__ or "").strip().partition("\n")
+        line = f"{symbol}  {_settings(term)}: {equation.partition(' Source:')[0]}"
         if isinstance(term, Divisor):
             line += f" Counts {term.over} tokens of the update."
         lines.append(line)

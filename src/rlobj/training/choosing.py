@@ -25,8 +25,7 @@ from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.connection import check_vllm
 from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
-from rlobj.training.parallel.environment import launched
-from rlobj.training.parallel.launched import read_launch
+from rlobj.training.parallel.environment import launched, read_launch
 from rlobj.training.sizes import GIB, Cards, Size, own_card
 from rlobj.training.workload import STEP, decode_steps
 
@@ -148,7 +147,9 @@ def choose_settings(
 
     before = flattened(stored or {})
     take(Choice(name, before[name], "") for name in _KEPT if before.get(name, "auto") != "auto")
-    take(x for x in _launched(environment) if stored is None or x.setting != "model.dtype")
+    for name, (value, option) in read_launch(environment).settings.items():
+        if stored is None or name != "model.dtype":
+            take([Choice(name, value, f"accelerate launch {option}")])
     if (dtype := settled(config, made).model.dtype) not in ("auto", "float32", "bfloat16"):
         raise ConfigError(
             f"accelerate launch has mixed precision {dtype}, and rlobj trains in bfloat16 or "
@@ -169,11 +170,6 @@ def settled(config: RunConfig, choices: Sequence[Choice]) -> RunConfig:
 def explained(choices: Iterable[Choice]) -> str:
     """The choices that have a reason, one a line."""
     return "\n".join(f"{x.setting}={x.value}: {x.reason}" for x in choices if x.reason)
-
-
-def _launched(environment: Mapping[str, str]) -> list[Choice]:
-    found = read_launch(environment).settings.items()
-    return [Choice(name, x, f"accelerate launch {option}") for name, (x, option) in found]
 
 
 def _engine(config: RunConfig, cards: Cards | None) -> Choice:

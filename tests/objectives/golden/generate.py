@@ -231,12 +231,8 @@ def maxrl(data: dict[str, Tensor]) -> Tensor:
     """SkyRL's MaxRL advantages, [B, T]."""
     typing.TypedDict = typing_extensions.TypedDict  # pydantic asks for it below Python 3.12
     utils = module("skyrl.backends.skyrl_train.utils.ppo_utils")
-    return utils.compute_maxrl_advantage(at_end(data["rewards"]), data["mask"], np.array(GROUPS))[0]
-
-
-def at_end(rewards: Tensor) -> Tensor:
-    """Rewards [B] as token rewards [B, T]; the functions here only sum them."""
-    return torch.nn.functional.pad(rewards[:, None], (0, WIDTH - 1))
+    rewards = torch.nn.functional.pad(data["rewards"][:, None], (0, WIDTH - 1))  # of tokens
+    return utils.compute_maxrl_advantage(rewards, data["mask"], np.array(GROUPS))[0]
 
 
 def otb(data: dict[str, Tensor]) -> Tensor:
@@ -248,30 +244,6 @@ def otb(data: dict[str, Tensor]) -> Tensor:
         index=np.array(GROUPS),
         old_log_probs=data["old_logprobs"],
         sum_pi_squared=data["collision"],
-    )
-    return advantages
-
-
-def gdpo(data: dict[str, Tensor]) -> Tensor:
-    """verl's GDPO advantages of two rewards with weights 1 and 0.5, [B, T], in float32."""
-    config = module("omegaconf").OmegaConf.create(
-        {"gdpo_reward_keys": ["accuracy", "format"], "gdpo_reward_weights": [1.0, 0.5]}
-    )
-    second = data["ref_logprobs"][:, 0].round(decimals=1)
-    data["rewards"] = torch.stack([data["rewards"], second], 1)
-    advantages, _ = core().compute_gdpo_outcome_advantage(
-        token_level_rewards=at_end(data["rewards"][:, 0]),
-        response_mask=data["mask"],
-        index=np.array(GROUPS),
-        config=config,
-        non_tensor_batch={
-            "accuracy": data["rewards"][:, 0].numpy(),
-            "format": data["rewards"][:, 1].numpy(),
-        },
-        batch={
-            "prompts": torch.zeros(8, 1),
-            "attention_mask": torch.cat([torch.ones(8, 1), data["mask"]], 1).long(),
-        },
     )
     return advantages
 
@@ -303,7 +275,6 @@ LOSSES: dict[str, tuple[str, str, Loss]] = {
 ADVANTAGES: dict[str, tuple[str, str, Loss]] = {
     "maxrl": ("skyrl", "compute_maxrl_advantage", maxrl),
     "otb": ("verl", "compute_optimal_token_baseline_advantage", otb),
-    "gdpo": ("verl", "compute_gdpo_outcome_advantage", gdpo),
 }
 FULL = {"gspo", "sapo", "luspo", "opsm"}  # they count an empty response in B, rlobj does not
 

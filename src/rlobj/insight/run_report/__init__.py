@@ -6,7 +6,6 @@ PLOTS       the table of figures
 """
 
 from rlobj.insight.run_report.page import report, summary, times, write_report
-from rlobj.insight.run_report.plots import PLOTS
-from rlobj.insight.run_report.runs import Run, read_runs
+from rlobj.insight.run_report.runs import PLOTS, Run, read_runs
 
 __all__ = ["PLOTS", "Run", "read_runs", "report", "summary", "times", "write_report"]

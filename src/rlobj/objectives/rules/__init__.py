@@ -64,14 +64,6 @@ RuleField = Annotated[
 ]
 """A pydantic field for a Rule, serialized as text."""
 
-RuleList = Annotated[
-    tuple[RuleField, ...],
-    BeforeValidator(lambda rules: _as_tuple(rules)),
-    PlainSerializer(lambda rules: [str(rule) for rule in rules] or None),
-    WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
-]
-"""A pydantic field for a rule or a list of rules; null is no rule."""
-
 
 def _as_tuple(rules: Any) -> Any:
     if rules is None:
@@ -84,6 +76,15 @@ def _as_tuple(rules: Any) -> Any:
                 "rule that has a comma"
             )
     return rules if isinstance(rules, (list, tuple)) else (rules,)
+
+
+RuleList = Annotated[
+    tuple[RuleField, ...],
+    BeforeValidator(_as_tuple),
+    PlainSerializer(lambda rules: [str(rule) for rule in rules] or None),
+    WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
+]
+"""A pydantic field for a rule or a list of rules; null is no rule."""
 
 
 NumberField = Annotated[

@@ -3,6 +3,8 @@
 `str(e)` has the fewest parentheses that keep `parse(str(e)) == e`.
 
 Checks of the arguments of expressions, and how a fraction becomes a number of tokens.
+
+Populations of tokens, turns or responses, and the fields of statistics of a population.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError
 
@@ -152,3 +154,132 @@ def settings(node: Any, required: bool = False) -> list[str]:
 
 def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Expr) else repr(value)
+
+
+By = Literal["update", "group", "position", "response", "turn", "group_turn"]
+Path = Literal["response", "turn"]
+CUT_BY = ("update", "group", "response", "turn", "group_turn")
+Unit = Literal["token", "response", "turn"]
+"""What a cut or a quantile ranks."""
+FINEST = {
+    "update": Level.UPDATE,
+    "position": Level.TOKEN,
+    "turn": Level.TURN,
+    "group_turn": Level.TURN,
+}
+"""What a population has its values for; each response has one by group and by response."""
+
+
+def level_by(by: str) -> Level:
+    """What an aggregate has one value for, by its populations."""
+    return FINEST.get(by, Level.RESPONSE)
+
+
+class Populated:
+    """What reads populations."""
+
+    by: Any
+
+    def batch_columns(self) -> list[str]:
+        by_turn = FINEST.get(self.by) == Level.TURN
+        return [*(["turn"] if by_turn else []), *super().batch_columns()]  # type: ignore[misc]
+
+
+class Ranking(Populated):
+    """What cuts, quantiles and samples have in common: they rank tokens, turns or responses."""
+
+    of: Any
+
+    @property
+    def counted(self) -> Level:
+        """The unit of the population: tokens, turns or responses."""
+        return {"response": Level.RESPONSE, "turn": Level.TURN}.get(self.of, Level.TOKEN)
+
+    @property
+    def level(self) -> Level:
+        return self.counted
+
+
+@dataclass(frozen=True)
+class OfPopulation(Populated):
+    """A statistic of a population: the fields of aggregates that are numbers and of those that are
+    rules.
+
+    Attributes:
+        of: the Number or Rule.
+        statistic: the method's name.
+        by: the populations.
+        within: the Rule whose members count; None = all.
+    """
+
+    of: Any
+    statistic: str
+    by: By = "update"
+    within: Any = None
+
+    def __post_init__(self) -> None:
+        check_choice(f"{self.statistic}(): by", self.by, get_args(By))
+        if self.of.level == Level.UPDATE:
+            raise ConfigError(
+                f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
+                "update"
+            )
+
+    def __str__(self) -> str:
+        return call(self, self.of, self.statistic)
+
+    @property
+    def level(self) -> Level:
+        return level_by(self.by)
+
+    @property
+    def counted(self) -> Level:
+        """The unit of the population: the finer one of the number's and of the population's."""
+        return max(self.of.level, level_by(self.by), Level.RESPONSE)
+
+
+@dataclass(frozen=True)
+class Along(Populated):
+    """A sum along the response or the turn: the fields of scans.
+
+    Attributes:
+        value: the Number.
+        side: "prefix" or "suffix".
+        decay: in (0, 1].
+        by: what the sum starts again at.
+    """
+
+    value: Any
+    side: Literal["prefix", "suffix"]
+    decay: float = 1.0
+    by: Path = "response"
+
+    def __post_init__(self) -> None:
+        check_choice(f"{self.side}_sum(): by", self.by, get_args(Path))
+        if self.by == "turn" and self.level == Level.TURN:
+            raise ConfigError(
+                f"{self.side}_sum(by='turn') adds up the tokens of a turn, and '{self.value}' has "
+                "one value per turn; leave out by"
+            )
+        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
+        object.__setattr__(self, "decay", plain(self.decay))
+
+    def __str__(self) -> str:
+        return call(self, self.value, f"{self.side}_sum")
+
+    @property
+    def level(self) -> Level:
+        """What it goes along: turns if the number is one of turns, else tokens."""
+        return Level.TURN if self.value.level == Level.TURN else Level.TOKEN
+
+
+def check_amount(amount: Any) -> Any:
+    """The size of a sample: a plain number, or an expression with one value for the update."""
+    given = isinstance(amount, Expr) and not amount.is_rule and amount.level == Level.UPDATE
+    whole = type(amount) is int and amount >= 0
+    if not given and not whole and not (isinstance(amount, float) and 0 <= amount <= 1):
+        raise ConfigError(
+            f"sample({amount}): expected a whole number of tokens, a float in [0, 1], or an "
+            "expression with one value for the update, such as (prob < 0.002).count()"
+        )
+    return amount if isinstance(amount, Expr) else plain(amount)

@@ -14,30 +14,28 @@ from typing import Any, ClassVar, Literal, get_args
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.rules.columns import COLUMNS, LEVELS, declared_columns
 from rlobj.objectives.rules.expression import (
+    CUT_BY,
     NUMBER,
     UNARY,
+    Along,
     Binary,
+    By,
     Expr,
     Level,
+    OfPopulation,
+    Path,
+    Ranking,
     Rounding,
+    Unit,
     call,
+    check_amount,
     check_choice,
     check_fraction,
     check_size,
     inside,
+    level_by,
     plain,
     rounded_share,
-)
-from rlobj.objectives.rules.populations import (
-    CUT_BY,
-    Along,
-    By,
-    OfPopulation,
-    Path,
-    Ranking,
-    Unit,
-    check_amount,
-    level_by,
 )
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}

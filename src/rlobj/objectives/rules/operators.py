@@ -42,7 +42,6 @@ from rlobj.objectives.rules.nodes import (
     as_number,
     as_rule,
 )
-from rlobj.objectives.rules.nodes import Column as _Column
 
 __all__ = [
     "advantage",
@@ -149,12 +148,12 @@ def column(name: str) -> Number:
         return Column(name)
 
 
-prob, logprob, surprisal, entropy = map(_Column, ("prob", "logprob", "surprisal", "entropy"))
-old_prob, old_logprob = _Column("old_prob"), _Column("old_logprob")
-old_surprisal, old_entropy = _Column("old_surprisal"), _Column("old_entropy")
-advantage, reward, ratio = map(_Column, ("advantage", "reward", "ratio"))
-length, position, covariance = map(_Column, ("length", "position", "covariance"))
-proxy_gap, ref_gap, sampler_gap = map(_Column, ("proxy_gap", "ref_gap", "sampler_gap"))
-collision, old_collision = _Column("collision"), _Column("old_collision")
-gradient_norm = _Column("gradient_norm")
-turn, turn_position, turn_reward = map(_Column, ("turn", "turn_position", "turn_reward"))
+prob, logprob, surprisal, entropy = map(Column, ("prob", "logprob", "surprisal", "entropy"))
+old_prob, old_logprob = Column("old_prob"), Column("old_logprob")
+old_surprisal, old_entropy = Column("old_surprisal"), Column("old_entropy")
+advantage, reward, ratio = map(Column, ("advantage", "reward", "ratio"))
+length, position, covariance = map(Column, ("length", "position", "covariance"))
+proxy_gap, ref_gap, sampler_gap = map(Column, ("proxy_gap", "ref_gap", "sampler_gap"))
+collision, old_collision = Column("collision"), Column("old_collision")
+gradient_norm = Column("gradient_norm")
+turn, turn_position, turn_reward = map(Column, ("turn", "turn_position", "turn_reward"))

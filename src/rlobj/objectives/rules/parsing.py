@@ -192,21 +192,20 @@ class Parser:
             self.fail("", 0)
         return whole
 
-    def fail(self, message: str, at: ast.AST | int, last: str = "") -> NoReturn:
+    def fail(self, message: str, at: ast.AST | int) -> NoReturn:
         """Raise a ConfigError with the text and a caret; unknown names come first, all of them.
 
         Args:
             message: the first line of the error.
             at: the character or the node under which the caret is.
-            last: a name at the end of the node; then the caret is under this name.
         """
-        found = self.unknown or {self._place(at, last): message}
+        found = self.unknown or {self._place(at): message}
         *others, final = (found[place] for place in sorted(found))
         texts = [*(text.partition(" Known:")[0] for text in others), final]
         caret = " " * min(found) + "^"
         raise ConfigError(f"{' '.join(texts)}\n    {self.text}\n    {caret}") from None
 
-    def _place(self, at: ast.AST | int, last: str) -> int:
+    def _place(self, at: ast.AST | int, last: str = "") -> int:
         """The character of a node, or of the name at its end."""
         if isinstance(at, int):
             return at

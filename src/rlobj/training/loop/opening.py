@@ -53,8 +53,7 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import Collector, Response
-from rlobj.training.rollouts.columns import OwnColumns
+from rlobj.training.rollouts.collector import OwnColumns, Response
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import open_trackers, require_trackers
 
@@ -81,8 +80,6 @@ class CallerInputs:
         sampler: draws responses; the run does not close it.
         environment: makes the environment of a conversation.
         tools: names and functions that the policy may call.
-        collector: makes what collects rollouts; it is called as `Collector` is.
-        scorer: makes the scorer of the policy and of the reference; called as `PolicyScorer` is.
         callbacks: receive the events of the run.
     """
 
@@ -94,8 +91,6 @@ class CallerInputs:
     sampler: Any = None
     environment: Any = None
     tools: Any = None
-    collector: Callable[..., Collector] = Collector
-    scorer: Callable[..., PolicyScorer] = PolicyScorer
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
@@ -214,20 +209,14 @@ def _is_several(reward: Any) -> bool:
 
 
 def _text(function: Any) -> str:
-    """The target that names a function, or a text that says there is none."""
-    return _target(function) or object_text(object_name(function))
-
-
-def _target(function: Any) -> str | None:
-    """`package.module:function`, if that names this very function in every process."""
+    """`package.module:function`, if that names this very function in every process; else a text
+    that says there is no such name."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if not callable(function) or module in (None, "__main__"):
-        return None
-    target = f"{module}:{name}"
-    try:
-        return target if import_target(target) is function else None
-    except RlobjError:
-        return None
+    if callable(function) and module not in (None, "__main__"):
+        with contextlib.suppress(RlobjError):
+            if import_target(target := f"{module}:{name}") is function:
+                return target
+    return object_text(object_name(function))
 
 
 @contextlib.contextmanager
@@ -272,12 +261,11 @@ def open_trainer(
             limit = prompt_limit(config, policy.model)
             train = _short_enough(train, policy.encode, limit, "training")
             test = _short_enough(test, policy.encode_test, limit, "held-out")
-            scores = open_scores(
-                *(config, objective, policy, parallel, initial.frozen, inputs.scorer)
-            )
+            scores = open_scores(config, objective, policy, parallel, initial.frozen)
             hints = hints_of(config, policy, objective.read_scores, train)
             stream = stream_of(train, config.data.weights, config.seed)
-            scorer = _scorer(config, inputs, policy.model)
+            with reading(policy.model):
+                scorer = PolicyScorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
@@ -289,7 +277,7 @@ def open_trainer(
             conversations = _conversations(config, policy, sampler, inputs, stack)
         trainer = Trainer(
             *(config, inputs.callbacks, parallel, policy, learner, stream),
-            *(test, sampler, grader, run, conversations, inputs.collector),
+            *(test, sampler, grader, run, conversations),
         )
         stack.enter_context(trainer.pipeline)
         changes = trainer.prepare_folder(newest, resume, stack)
@@ -378,11 +366,6 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
                 f"{shown!r} contains {unknown[:20]!r}. Train another model (model=NAME with a hub "
                 "id or a folder), or use problems of these characters with data.template={prompt}"
             )
-
-
-def _scorer(config: RunConfig, inputs: CallerInputs, model: Any) -> PolicyScorer:
-    with reading(model):
-        return inputs.scorer(model, config.training.packed)
 
 
 def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:

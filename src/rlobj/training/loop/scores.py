@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,22 +22,19 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
 from rlobj.models.loading import reading
-from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype
-from rlobj.models.tokenizers import with_end
+from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype, with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
 from rlobj.samplers.vllm.scoring import ServerScorer
+from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer
 from rlobj.training.rollouts.collector import Response
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
-
-if TYPE_CHECKING:
-    from rlobj.scoring import PolicyScorer
 
 
 class Lagged:
@@ -283,7 +280,6 @@ def open_scores(
     policy: Policy,
     parallel: Parallel,
     initial: Callable[..., Any],
-    scorer: Callable[..., PolicyScorer],
 ) -> dict[str, Score]:
     """Load the models of the scores that the objective reads, and connect to their servers.
 
@@ -295,7 +291,6 @@ def open_scores(
         policy: the policy.
         parallel: the processes.
         initial: makes a copy of the model before training, the default reference.
-        scorer: makes the scorer of a model.
 
     Raises:
         ConfigError: a model cannot be loaded, or reads other tokens than the policy.
@@ -337,7 +332,7 @@ def open_scores(
                 _require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)
                 with reading(model):
-                    own = scorer(model, config.training.packed)
+                    own = PolicyScorer(model, config.training.packed)
             found[name] = Score(settings, parallel.frozen(own), own_end=end)
     return found
 

@@ -5,14 +5,24 @@
                          mini-batch in each pass
     Learner._update      plan -> loss and backward per micro-batch -> optimizer step
 
-What is called here is in `trainer.py` and `learner.py`, which also keep the time. `failures.py`
-says what happens when a step fails.
+What is called here is in `trainer.py` and `learner.py`, which also keep the time. `guarded` says
+what is saved and deleted when a step fails, and `explained` what the error says.
 """
 
 from __future__ import annotations
 
-from rlobj.training.loop.failures import guarded
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from rlobj.base.errors import BatchError, RlobjError, RunError
+from rlobj.base.files import nearby
+from rlobj.config.resuming import trust_option
+from rlobj.config.run_config import settings_of
+from rlobj.ranks import RankFailed
 from rlobj.training.loop.trainer import Trainer
+from rlobj.training.rollouts.sample_checks import SamplerGap
 
 
 def run_step(trainer: Trainer) -> None:
@@ -31,3 +41,56 @@ def run_step(trainer: Trainer) -> None:
         trainer.evaluate()
         trainer.write()
         trainer.save()
+
+
+@contextlib.contextmanager
+def guarded(trainer: Trainer) -> Iterator[None]:
+    """Leaves the run in order when a step fails.
+
+    - If samples do not come from the policy, their rollout is deleted: no run may train on it.
+    - If the sampler is lost, the steps done so far are saved.
+    """
+    with explained(trainer):
+        try:
+            yield
+        except RankFailed:
+            raise
+        except RunError as error:
+            stage = trainer.learner.clock.stage
+            if stage in ("scoring", "updating") and isinstance(error, SamplerGap):
+                if trainer.comm.rank == 0:
+                    trainer.journal.drop(trainer.learner.steps)
+            elif stage in ("syncing", "evaluating"):
+                trainer.write()
+                trainer.save(now=True)
+            elif stage == "sampling":
+                trainer.save(now=True)
+            raise
+
+
+@contextlib.contextmanager
+def explained(trainer: Trainer) -> Iterator[None]:
+    """Inside, errors become RunErrors: the input was right, since steps are being made."""
+    step = trainer.learner.steps  # from 0
+    try:
+        yield
+    except RunError:
+        raise
+    except BatchError as error:
+        trust = trust_option(settings_of(trainer.config))
+        raise RunError(
+            f"step {step + 1} failed: {error}\nThe same step would fail again. Mend what the error "
+            "names: a rule in a preset file, which rlobj presets check FILE.yaml tries, or the "
+            f"reward. Then start anew:\n"
+            f"  rlobj train --from {nearby(trainer.run.path)}{trust} --preset FILE.yaml"
+        ) from error
+    except RlobjError as error:
+        raise RunError(f"step {step + 1} failed: {error}") from error
+    except OSError as error:
+        raise RunError(f"step {step + 1} could not be written: {error}") from error
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"step {step + 1} ran out of GPU memory: {error}\nLower training.micro_batch_tokens or "
+            "sampling.batch_tokens, or set training.gradient_checkpointing=true; none of them "
+            "changes results."
+        ) from error

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,10 +64,6 @@ _Result = TypeVar("_Result")
 class Trainer:
     """A run that is open. `open_trainer` opens it from its settings and the caller's objects.
 
-    Args:
-        conversations: draws responses of several turns; None = a response is one turn.
-        make_collector: is called as `Collector` is.
-
     Attributes:
         config: the run.
         callbacks: receive the events.
@@ -79,6 +75,7 @@ class Trainer:
         sampler: draws responses.
         grader: grades them; open.
         run: the run directory.
+        conversations: draws responses of several turns; None = a response is one turn.
         trackers: where metrics go beside metrics.jsonl.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
@@ -104,22 +101,21 @@ class Trainer:
     grader: Grader
     run: run_folder.RunFolder
     conversations: Conversations | None
-    make_collector: InitVar[Callable[..., Collector]]
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
     saved_at: float = field(default_factory=time.monotonic)
     begun: list[Finding] = field(default_factory=list)
 
-    def __post_init__(self, make_collector: Callable[..., Collector]) -> None:
+    def __post_init__(self) -> None:
         config, depth = self.config, self.config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm) if depth else self.comm
-        collector = make_collector(
-            config, self.policy, self.sampler, self.grader, self.stream, comm
-        )
         self.journal = Journal(self.run, comm)
-        collector.conversations, collector.ledger = self.conversations, self.journal.ledger
+        collector = Collector(
+            *(config, self.policy, self.sampler, self.grader, self.stream, comm),
+            *(self.conversations, self.journal.ledger),
+        )
         self.pipeline = Pipeline(collector, self.journal, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(

@@ -191,7 +191,6 @@ def _cause(bias: float, gap: float) -> str:
 
 _MOST = 0.05
 """Largest accepted lag."""
-"""Standard errors at which a lag is significant."""
 _ROUNDING = 10
 """How far Δ must exceed the rounding e₀ − t₀ and e' − t', which is in r and in Δ: alone, λ = 1."""
 _PROBE_DRIFT = 5
