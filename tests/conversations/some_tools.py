@@ -96,10 +96,6 @@ def fail_none(note):
     return None
 
 
-def fail_set(note):
-    return {"a": {1}}
-
-
 def fail_surrogate(note):
     return "\ud800!"
 

