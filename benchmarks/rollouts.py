@@ -18,7 +18,9 @@ import torch
 
 import rlobj
 from benchmarks.harness import keep_freed_memory, peak_mib, return_freed_memory
+from rlobj import TokenBatch, load_preset
 from rlobj.models.embedded import build_tokenizer
+from rlobj.records.observed import ObservedUpdate
 from rlobj.samplers import Received, Sample, SamplingSettings
 from rlobj.training import Callback
 
@@ -61,6 +63,50 @@ def lognormal_lengths(count: int, median: int, sigma: float) -> list[int]:
     normal = torch.randn(count, generator=torch.Generator().manual_seed(1))
     drawn = (math.log(median) + sigma * normal).exp()
     return drawn.round().clamp(1, 16 * median).long().tolist()
+
+
+def made_up_update(
+    number: int, lengths: Sequence[int], group: int, vocabulary: int
+) -> ObservedUpdate:
+    """An update with columns as a trained policy has them, planned under STAPO as a trainer does.
+
+    Args:
+        number: seeds the columns, and counts the responses before.
+        lengths: of the responses, group after group.
+        group: responses to a prompt.
+        vocabulary: V.
+    """
+    objective = load_preset("stapo").objective
+    generator = torch.Generator().manual_seed(number)
+    size, tokens = len(lengths), sum(lengths)
+    entropy = torch.empty(tokens).exponential_(3.0, generator=generator)
+    logprobs = -entropy * torch.empty(tokens).exponential_(1.0, generator=generator)
+    old = (logprobs + 0.02 * torch.randn(tokens, generator=generator)).clamp(max=0)
+    probs = logprobs.exp()
+    first = size * number
+    table = TokenBatch(
+        lengths=torch.tensor([*lengths]),
+        groups=first + torch.arange(size) // group,
+        ids=first + torch.arange(size),
+        rewards=torch.randint(2, (size,), generator=generator).float(),
+        logprobs=logprobs,
+        old_logprobs=old,
+        old_entropy=entropy * 1.01,
+        entropy=entropy,
+        collision=(probs**2 + (1 - probs) ** 2 / 10).clamp(max=1),
+        entropy_sensitivity=torch.randn(tokens, generator=generator) * entropy,
+        sampler_logprobs=(old + 0.001 * torch.randn(tokens, generator=generator)).clamp(max=0),
+    )
+    [table] = objective.with_advantages([table])
+    plan = objective.plan([table], {}, clauses=True)
+    words = (torch.rand(tokens, generator=generator) ** 4 * vocabulary).long().tolist()
+    ends = torch.tensor([*lengths]).cumsum(0).tolist()
+    sequences = [
+        (list(range(32)), words[end - n : end]) for n, end in zip(lengths, ends, strict=True)
+    ]
+    names = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+    columns = [getattr(table, name) for name in names]
+    return ObservedUpdate(objective, {}, table, plan, sequences, *columns)
 
 
 class RandomSampler:
