@@ -38,15 +38,6 @@ def fail_raise(note):
     raise KeyError("gone " + "x" * 10_000)
 
 
-class Rude(Exception):
-    def __str__(self):
-        raise OSError
-
-
-def fail_rude(note):
-    raise Rude
-
-
 def fail_own(note):
     raise ToolError("no such city")
 
@@ -148,7 +139,3 @@ async def wait(seconds: float) -> str:
     """
     await asyncio.sleep(seconds)
     return "waited"
-
-
-def bare(a):
-    return a

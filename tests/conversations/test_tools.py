@@ -50,7 +50,6 @@ def pool():
     ("how", "error", "text"),
     [
         ("raise", "error", "error: KeyError: 'gone xxx"),
-        ("rude", "error", "error: Rude: <unprintable Rude>"),
         ("own", "error", "no such city"),
         ("sys_exit", "error", "error: SystemExit: 3"),
         ("memory", "error", "error: MemoryError"),

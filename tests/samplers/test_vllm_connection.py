@@ -289,7 +289,6 @@ def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(flaky
         ("", {"logprobs_mode": "raw_logprobs"}, "returns raw_logprobs"),
         ("", {"shape": None}, "does not give"),
         ('{"version": "0.12.0"}', {}, "has vllm 0.12.0; rlobj works with"),
-        ("[]", {}, "does not give"),
         ("{}", {}, "does not give"),
         ("<html>", {}, "does not know /version"),
     ],

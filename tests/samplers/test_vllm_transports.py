@@ -101,9 +101,3 @@ def test_receiving_without_a_group_answers_with_the_error():
     answer = WeightExtension().rlobj_receive(1)
     assert answer is not None
     assert "must call rlobj_open first" in answer["error"]
-
-
-def test_all_names_of_the_extension_have_its_prefix():
-    own = [name for name in dir(WeightExtension) if not name.startswith("__")]
-    assert own
-    assert [name for name in own if not name.startswith("rlobj_")] == []
