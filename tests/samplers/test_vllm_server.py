@@ -91,6 +91,13 @@ def sampler_for(served: Served, model: Any, **settings: Any) -> VllmServerSample
     )
 
 
+def synced(served: Served, model: Any, version: int, **settings: Any) -> VllmServerSampler:
+    """A sampler that has sent the weights of the model."""
+    sampler = sampler_for(served, model, **settings)
+    push(sampler, model, version)
+    return sampler
+
+
 def status_of(method: str, url: str, key: str | None = None, body: Any = None) -> int:
     headers = {"Content-Type": "application/json"}
     if key is not None:
@@ -125,8 +132,7 @@ def test_the_screen_shows_the_settings_for_a_trainer(served, folder):
 
 
 def test_no_endpoint_answers_without_the_key(served, model):
-    sampler = sampler_for(served, model)
-    push(sampler, model, 5)
+    sampler = synced(served, model, 5)
     before = sampler.received()
     key = find_key(served.url)
     request = Request(f"{served.url}/openapi.json", headers={"Authorization": f"Bearer {key}"})
@@ -184,22 +190,19 @@ def test_logprobs_equal_the_trainers_after_each_sync(served, model, transport):
 
 
 def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(served, model):
-    sampler = sampler_for(served, model)
-    push(sampler, model, 3)
+    sampler = synced(served, model, 3)
     check_conversations(sampler, model)
     sampler.close()
 
 
 def test_long_prompts_are_drawn_together_as_they_are_alone(served, model):
-    sampler = sampler_for(served, model)
-    push(sampler, model, 3)
+    sampler = synced(served, model, 3)
     check_long_prompts(sampler, model)
     sampler.close()
 
 
 def test_settings_reach_the_engine(served, model):
-    sampler = sampler_for(served, model)
-    push(sampler, model, 20)
+    sampler = synced(served, model, 20)
     assert gap(model, draw(sampler, temperature=0.6), temperature=0.6) < TOLERANCE
     greedy = draw(sampler, temperature=0)
     assert {logprob for each in greedy for logprob in each.logprobs} == {0.0}
@@ -248,8 +251,7 @@ def test_other_ranks_leave_sending_to_the_primary(served, model):
 
 
 def test_a_second_run_is_refused_until_the_first_has_ended(served, model):
-    first = sampler_for(served, model)
-    push(first, model, 60)
+    first = synced(served, model, 60)
     with pytest.raises(
         ConfigError, match=r"used by another run since \d\d:\d\d: the tests. .*--port"
     ):
@@ -261,16 +263,14 @@ def test_a_second_run_is_refused_until_the_first_has_ended(served, model):
         push(without, model, 61)
     assert gap(model, draw(first)) < TOLERANCE
     first.close()
-    second = sampler_for(served, model, holder="second another")
-    push(second, model, 62)
+    second = synced(served, model, 62, holder="second another")
     with pytest.raises(ConfigError, match="used by another run"):
         sampler_for(served, model)
     second.close()
 
 
 def test_scores_are_read_while_a_run_holds_the_lease(served, model):
-    sampler = sampler_for(served, model)
-    push(sampler, model, 65)
+    sampler = synced(served, model, 65)
     samples, scorer = draw(sampler), ServerScorer(served.url, name="sage", temperature=1.0)
     scorer.check(sampler.tokenizer)
     sequences = [(each.prompt_ids, each.token_ids) for each in samples]
@@ -286,8 +286,7 @@ def test_scores_are_read_while_a_run_holds_the_lease(served, model):
 
 
 def test_a_hung_server_is_waited_for_and_used_again(served, model):
-    sampler = sampler_for(served, model, timeout=1.0, patience=60)
-    push(sampler, model, 70)
+    sampler = synced(served, model, 70, timeout=1.0, patience=60)
     before = draw(sampler)
     running = served.server_processes()
     for pid in running:
@@ -316,8 +315,7 @@ def draw_again_and_again(sampler: VllmServerSampler) -> None:
 
 
 def test_a_killed_server_raises_an_error_when_patience_ends(served, model):
-    sampler = sampler_for(served, model, timeout=5.0, patience=2)
-    push(sampler, model, 80)
+    sampler = synced(served, model, 80, timeout=5.0, patience=2)
     running = served.server_processes()
     leader = session(running[0])
     assert leader is not None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -50,51 +48,11 @@ def test_a_broadcast_carries_names_dtypes_shapes_and_values():
     assert same(arrived, [*some_weights(), ("again", torch.ones(2))])
 
 
-def test_an_interrupted_broadcast_raises_an_error_on_the_receiver():
-    port, device = free_port(), torch.device("cpu")
-    failures: list[str] = []
-
-    def worker() -> None:
-        group = WeightGroup("127.0.0.1", port, 1, 2, device, 20)
-        try:
-            list(group.receive())
-        except RuntimeError as error:
-            failures.append(str(error))
-
-    def weights() -> Iterator[tuple[str, Tensor]]:
-        yield "first", torch.ones(2)
-        raise ValueError("of the trainer")
-
-    thread = threading.Thread(target=worker)
-    thread.start()
-    group = WeightGroup("127.0.0.1", port, 0, 2, device, 20)
-    with pytest.raises(ValueError, match="of the trainer"):
-        group.send(weights())
-    thread.join()
-    assert failures == ["the trainer stopped sending in the middle of the weights"]
-
-
 def test_files_carry_names_dtypes_shapes_and_values_in_order(tmp_path):
     from rlobj.samplers.vllm.extension import _stored
 
     client._store(some_weights(), tmp_path)
     assert same(list(_stored(tmp_path)), list(some_weights()))
-
-
-def test_tensors_are_copied_when_they_are_yielded(tmp_path):
-    from rlobj.samplers.vllm.extension import _stored
-
-    def gathered() -> Iterator[tuple[str, Tensor]]:
-        buffer = torch.zeros(2)
-        for index in range(2):
-            buffer.fill_(index)
-            yield f"layer.{index}", buffer
-
-    client._store(gathered(), tmp_path)
-    assert {name: value.tolist() for name, value in _stored(tmp_path)} == {
-        "layer.0": [0.0, 0.0],
-        "layer.1": [1.0, 1.0],
-    }
 
 
 def test_receiving_without_a_group_answers_with_the_error():
