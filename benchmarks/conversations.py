@@ -23,17 +23,15 @@ import asyncio
 import contextlib
 import math
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from statistics import NormalDist, median
 from typing import Any
 
-from benchmarks.harness import ROOT, Table, ask, main, medians, note, ratio
+from benchmarks.harness import Table, ask, main, medians, note, of_tests, ratio
 
 ENGINES = ("transformers", "vllm", "vllm-server")
 TURNS = 4
@@ -245,8 +243,7 @@ def opened(engine: str) -> Iterator[Any]:
         VllmSettings,
     )
 
-    sys.path.append(str(ROOT / "tests"))
-    save_policy = import_module("vllm_tools").save_policy
+    save_policy = of_tests("vllm_tools").save_policy
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model, tokenizer = save_policy(Path(folder), tied=True), build_tokenizer()
         tokenizer.eos_token = model.generation_config.eos_token_id = None

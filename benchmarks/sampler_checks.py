@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import tempfile
 from collections import Counter
@@ -117,7 +116,6 @@ def to_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
 
 def answer(engine: str, dtype: str, seeds: list[int], healthy: Any, factors: bool) -> list[Any]:
     """The rows of one configuration, with one engine."""
-    logging.disable(logging.WARNING)
     with opened(engine, dtype) as bench:
         rows = []
         for case, fault in FAULTS.items():

@@ -15,10 +15,8 @@ the same prompts; seeds apart: of two seeds of this trainer.
 from __future__ import annotations
 
 import itertools
-import logging
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -56,8 +54,6 @@ def answer(
         seed: of the data order and of sampling.
         length: median of skewed lengths, in tokens.
     """
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     if find_spec("pandas"):  # TRL imports it at once, and pyarrow at its first table
         import_module("pandas")
     with tempfile.TemporaryDirectory() as folder:

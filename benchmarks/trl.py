@@ -11,10 +11,8 @@ of each step.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -55,8 +53,6 @@ def answer(
         CPU seconds of each step but the first, and of its parts; and of the first gradient the norm
         and the relative distance from that of rlobj alone.
     """
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as own:
         work = prepare("skewed", LENGTH, Path(own))
