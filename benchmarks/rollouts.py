@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from rlobj.models.embedded import build_tokenizer
 from rlobj.records.observed import ObservedUpdate
 from rlobj.samplers import Received, Sample, SamplingSettings
 from rlobj.training import Callback
+
+if TYPE_CHECKING:
+    from rlobj.training import TrainingResult
 
 PROMPT = 16
 """Tokens of each prompt."""
@@ -194,6 +197,37 @@ class Watch(Callback):
         self.metrics = metrics
 
 
+def run(
+    preset: str,
+    model: Any,
+    sampler: RandomSampler,
+    settings: Mapping[str, Any],
+    callback: Callback,
+    folder: Path,
+) -> TrainingResult:
+    """Train a model on the sampler's responses, with all groups in each step."""
+    groups = len(sampler.lengths) // sampler.group
+    return rlobj.train(
+        preset,
+        model=model,
+        tokenizer=sampler.tokenizer,
+        data=[{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(groups)],
+        reward="exact",
+        sampler=sampler,
+        out=folder / "run",
+        settings={
+            "data.template": "{prompt}",
+            "sampling.prompts_per_step": groups,
+            "sampling.group_size": sampler.group,
+            "sampling.max_tokens": max(sampler.lengths),
+            "sampling.max_logprob_gap": 1e9,
+            **settings,
+            **QUIET,
+        },
+        callbacks=[callback],
+    )
+
+
 def train(
     preset: str,
     sampler: RandomSampler,
@@ -216,32 +250,16 @@ def train(
     Returns:
         seconds (median), mib, grad_norm, and useful_share, skipped_share, rank_balance of tokens.
     """
-    groups = len(sampler.lengths) // sampler.group
     watch = Watch()
+    fixed = {
+        "training.updates_per_step": 1,
+        "training.learning_rate": 1e-12,
+        "training.warmup_steps": 0,
+        "training.steps": 2 + steps,
+    }
+    given = {**fixed, **{f"training.{name}": value for name, value in training.items()}}
     with tempfile.TemporaryDirectory() as folder:
-        rlobj.train(
-            preset,
-            model=make_policy(sampler.vocabulary, width),
-            tokenizer=sampler.tokenizer,
-            data=[{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(groups)],
-            reward="exact",
-            sampler=sampler,
-            out=Path(folder) / "run",
-            settings={
-                "data.template": "{prompt}",
-                "sampling.prompts_per_step": groups,
-                "sampling.group_size": sampler.group,
-                "sampling.max_tokens": max(sampler.lengths),
-                "sampling.max_logprob_gap": 1e9,
-                "training.updates_per_step": 1,
-                "training.learning_rate": 1e-12,
-                "training.warmup_steps": 0,
-                "training.steps": 2 + steps,
-                **{f"training.{name}": value for name, value in training.items()},
-                **QUIET,
-            },
-            callbacks=[watch],
-        )
+        run(preset, make_policy(sampler.vocabulary, width), sampler, given, watch, Path(folder))
     tokens = ("useful_share", "skipped_share", "rank_balance")
     found = {name: watch.metrics[f"tokens/{name}"] for name in tokens}
     found["grad_norm"] = watch.metrics["train/grad_norm"]
