@@ -62,7 +62,7 @@ def measure(quick: bool, rounds: int) -> Table:
         "load": ("load", ".1f"),
     }
     settings = {**size, "turns": TURNS, "rounds": rounds}
-    return Table("conversations", str(__doc__), columns, rows, settings, ("engine", "arm"))
+    return Table("conversations", columns, rows, settings, ("engine", "arm"))
 
 
 def summary(found: dict[str, Any]) -> list[dict[str, Any]]:

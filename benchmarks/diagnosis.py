@@ -99,7 +99,7 @@ def measured(runs: Path, study: Iterable[Run]) -> Table:
         "right": ("right", ""),
     }
     settings = {"healthy": len(healthy), "silent": silent, "sick": len(sick), "right": right}
-    return Table("diagnosis", reading, columns, rows, settings)
+    return Table("diagnosis", columns, rows, settings, reading=reading)
 
 
 def row(runs: Path, run: Run) -> dict[str, Any]:

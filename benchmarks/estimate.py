@@ -132,7 +132,7 @@ def measure(quick: bool, rounds: int) -> Table:
     columns |= {"predicted": ("predicted MiB", ",.0f"), "measured": ("measured MiB", ",.0f")}
     columns |= {"ratio": ("ratio", ".2f"), "activations": ("of activations", ".2f")}
     facts = {"activations": f"{sizes[1]} tokens against {sizes[0]}"}
-    return Table("estimate-gpu" if gpu else "estimate", str(__doc__), columns, table, facts)
+    return Table("estimate-gpu" if gpu else "estimate", columns, table, facts)
 
 
 def compared(small: dict[str, Any], large: dict[str, Any]) -> dict[str, Any]:

@@ -40,22 +40,22 @@ class Table:
 
     Attributes:
         name: of the benchmark.
-        reading: how to read the numbers.
         columns: title and number format of each column, by key.
         rows: cells by column key. Keys without a column are written to the JSON file only; a list
             under `curve` is drawn.
         settings: the sizes that were measured.
         labels: keys of the columns that name a row in the picture.
         bars: keys of the columns that are drawn.
+        reading: how to read the numbers; "" = as the text of the benchmark's module says.
     """
 
     name: str
-    reading: str
     columns: dict[str, tuple[str, str]]
     rows: list[dict[str, Any]]
     settings: dict[str, Any] = field(default_factory=dict)
     labels: Sequence[str] = ()
     bars: Sequence[str] = ()
+    reading: str = ""
 
     def markdown(self) -> str:
         """The table with its settings and the machine."""
@@ -178,11 +178,13 @@ def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | Non
         result = json.dumps(answer(**json.loads(sys.argv[2])))
         (Path(sys.argv[3]) / f"{os.environ.get('RANK', '0')}.json").write_text(result)
         return
-    made = parser(sys.modules["__main__"].__doc__, "folder for NAME.md, NAME.json and NAME.png")
+    text = sys.modules["__main__"].__doc__ or ""
+    made = parser(text, "folder for NAME.md, NAME.json and NAME.png")
     made.add_argument("--full", action="store_true", help="every size; default: a few small ones")
     made.add_argument("--rounds", type=int, default=1, help="ratios are medians over the rounds")
     options = made.parse_args()
     table = measure(not options.full, options.rounds)
+    table.reading = table.reading or text
     print(table.markdown())
     if options.out:
         write(table, options.out)

@@ -276,7 +276,6 @@ def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
                 row |= {f"{way}_ratio": harness.ratio(some, base), f"{way}_mib": some[0]["mib"]}
     return Table(
         "heads" if DEVICE == "cpu" else "heads-gpu",
-        str(__doc__),
         {
             "size": ("size", ""),
             "computed": ("computed", ""),

@@ -236,9 +236,7 @@ def measure(quick: bool, rounds: int) -> Table:
     columns = {"trainer": ("trainer", ""), "line": ("configuration", "")}
     columns["by"] = ("selection by", "")
     columns |= {f"at_{size}": (f"micro-batch {size}", ".2g") for size in SIZES}
-    return Bars(
-        "micro_batches", str(__doc__), columns, rows, {"responses": RESPONSES, "verl": "0.9.1"}
-    )
+    return Bars("micro_batches", columns, rows, {"responses": RESPONSES, "verl": "0.9.1"})
 
 
 if __name__ == "__main__":

@@ -87,7 +87,6 @@ def measure(quick: bool, rounds: int) -> Table:
     }
     return Table(
         name="page",
-        reading=str(__doc__),
         columns=columns,
         rows=rows,
         settings={"updates a step": UPDATES, "median length": LENGTH} | FILTERS,

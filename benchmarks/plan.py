@@ -85,7 +85,6 @@ def measure(quick: bool, rounds: int) -> Table:
     rows += [to_row(form, 1, x) | {"over_cuts": ratio(x, base)} for form, x in found.items()]
     return Table(
         "plan",
-        str(__doc__),
         {
             "rule": ("rule", ""),
             "millions": ("million tokens", ""),

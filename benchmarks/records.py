@@ -119,7 +119,6 @@ def measure(quick: bool, rounds: int) -> Table:
         rows.append({"case": case, **compared(joined)})
     return Table(
         "records",
-        str(__doc__),
         {
             "case": ("run", ""),
             "seconds": ("CPU s a step", ".3g"),

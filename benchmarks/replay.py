@@ -63,7 +63,6 @@ def measure(quick: bool, rounds: int) -> Table:
         rows.append({"what": name, "millions": millions, "steps": steps, **least})
     return Table(
         "replay",
-        str(__doc__),
         {
             "what": ("replayed", ""),
             "millions": ("million tokens", ""),

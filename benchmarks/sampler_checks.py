@@ -108,7 +108,7 @@ def to_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
         "commit": ("commit", ""),
         "reason": ("reason", ""),
     }
-    return Table("sampler-checks", str(__doc__), columns, rows, settings)
+    return Table("sampler-checks", columns, rows, settings)
 
 
 # What one process measures.

@@ -56,7 +56,6 @@ def measure(quick: bool, rounds: int) -> Table:
         rows.append({"axis": point[0], "value": point[1], **row})
     return Table(
         "scaling",
-        str(__doc__),
         {
             "axis": ("axis", ""),
             "value": ("value", ""),

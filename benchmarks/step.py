@@ -128,7 +128,6 @@ def measure(quick: bool, rounds: int) -> Table:
     rows = [to_row(*each, found[each], found[each[0], OURS]) for each in every]
     return Table(
         "step",
-        str(__doc__),
         {
             "step": ("step", ""),
             "variant": ("variant", ""),

@@ -227,7 +227,6 @@ def to_table(
     rows.sort(key=lambda row: (works.index(row["work"]), row["side"] != OURS, row["seconds"]))
     return Table(
         "trainer",
-        str(__doc__),
         {
             "work": ("responses", ""),
             "side": ("trainer", ""),

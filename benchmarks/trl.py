@@ -168,7 +168,6 @@ def measure(quick: bool, rounds: int) -> Table:
             rows.append(row)
     return Table(
         "trl",
-        str(__doc__),
         {
             "objective": ("objective", ""),
             "micro_batch": ("micro-batch", "d"),

@@ -306,7 +306,7 @@ def measure(quick: bool, rounds: int) -> Table:
     }
     table.sort(key=lambda row: list(rows).index(row["suite"]))
     parts = tuple(SPEED)
-    return Table("verifier", str(__doc__), columns, table, settings, ("grader",), parts)
+    return Table("verifier", columns, table, settings, ("grader",), parts)
 
 
 if __name__ == "__main__":

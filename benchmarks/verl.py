@@ -136,7 +136,6 @@ def measure(quick: bool, rounds: int) -> Table:
     ray.shutdown()
     return Table(
         "verl",
-        str(__doc__),
         {
             "preset": ("preset", ""),
             "updates": ("updates", "d"),

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 TABLE = Table(
     "name",
-    "How to read it.",
     {"method": ("method", ""), "seconds": ("CPU s", ".3g"), "share": ("share", ".1%")},
     [
         {"method": "rlobj", "seconds": 0.12345, "share": 0.9731, "curve": [0.1, 0.2]},
@@ -23,6 +22,7 @@ TABLE = Table(
     {"rounds": 1},
     labels=("method",),
     bars=("seconds",),
+    reading="How to read it.",
 )
 
 
