@@ -9,7 +9,6 @@ pages need Chromium.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from urllib.parse import urlencode
 
 from benchmarks import driver
 from benchmarks.driver import Job
-from benchmarks.harness import ROOT, machine, parser
+from benchmarks.harness import machine, of_tests, parser
 
 WEIGHT = "objective.reweight=when(advantage > 0, 1 + 3 * surprisal, 1)"
 RULE = "objective.drop=(advantage > 0) & (prob < {})"
@@ -143,11 +142,8 @@ def photograph(page: Path, fragment: str, size: tuple[int, int], heading: str, o
     """A picture of a page in Chromium, from a heading on, with few colours to be small."""
     from PIL import Image
 
-    sys.path.append(str(ROOT / "tests"))
-    from browser import Browser  # pyright: ignore[reportMissingImports]
-
     with tempfile.TemporaryDirectory() as profile:
-        browser = Browser(Path(profile))
+        browser = of_tests("browser").Browser(Path(profile))
         browser.resize(*size)
         browser.open(page, fragment)
         found = f"[...document.querySelectorAll('h2')].find(e => e.textContent === '{heading}')"

@@ -1,4 +1,21 @@
-"""Conversations of four turns beside one turn of as many tokens, slow tools, and calls of tools."""
+"""Conversations of four turns beside one turn of as many tokens, slow tools, and calls of tools.
+
+An observation of 8 tokens follows a turn. Each arm runs once in each round, one after another, in a
+process with one thread; the server's engine is a process of its own. CPU seconds are those of all
+processes; `own` in the JSON file are those of the sampler's. 'over': the median over the rounds of
+the wall time, over that of one turn drawn by `Sampler.sample`. The slow tool sleeps for a time with
+p50 10 ms and p99 2 s (lognormal, at most 5 s, the same in each arm and round). '90%': seconds until
+so many conversations had ended. 'least': the longest time that a conversation's tool sleeps in all;
+for the engine that waits for all conversations, the longest sleep of each turn, summed.
+
+Predicted before the first run. Four turns instead of one, wall: transformers 1.2 times the time
+(each turn computes the whole conversation again), vLLM in the process 1.3 (four times the requests,
+prefixes from the cache), a server 1.5 (four times the HTTP requests). A slow tool: transformers
+waits in each turn for the slowest tool, so it adds the four largest sleeps, 15 to 20 s; vLLM ends
+at most as late as the conversation that sleeps longest, and 90% of its conversations end less than
+1 s later than with an instant tool. A function in one worker process: 2,000 calls/s; the calculator
+the same; `python`, which starts two processes for each call: 10 calls/s on two cores.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +23,16 @@ import asyncio
 import contextlib
 import math
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from statistics import NormalDist, median
 from typing import Any
 
-from benchmarks.harness import ROOT, Table, ask, main, medians, note, ratio
+from benchmarks.harness import Table, ask, main, medians, note, of_tests, ratio
 
-PREDICTED = (
-    "Predicted before the first run. Four turns instead of one, wall: transformers 1.2 times the "
-    "time (each turn computes the whole conversation again), vLLM in the process 1.3 (four times "
-    "the requests, prefixes from the cache), a server 1.5 (four times the HTTP requests). A slow "
-    "tool: transformers waits in each turn for the slowest tool, so it adds the four largest "
-    "sleeps, 15 to 20 s; vLLM ends at most as late as the conversation that sleeps longest, and "
-    "90% of its conversations end less than 1 s later than with an instant tool. A function in one "
-    "worker process: 2,000 calls/s; the calculator the same; `python`, which starts two "
-    "processes for each call: 10 calls/s on two cores."
-)
-READING = (
-    "One turn, and conversations of four turns with as many tokens of the policy; an observation "
-    "of 8 tokens follows a turn. Each arm ran once in each round, one after another, in a process "
-    "with one thread, on a machine that others used; the server's engine is a process of its own. "
-    "CPU seconds are those of all processes; `own` in the JSON file are those of the sampler's. "
-    "'over': the median over the rounds of the wall time, over that of one turn drawn by "
-    "`Sampler.sample`. The slow tool sleeps for a time with p50 10 ms and p99 2 s (lognormal, at "
-    "most 5 s, the same in each arm and round). '90%': seconds until so many conversations had "
-    "ended. 'least': the longest time that a conversation's tool sleeps in all; for the engine "
-    "that waits for all conversations, the longest sleep of each turn, summed."
-)
 ENGINES = ("transformers", "vllm", "vllm-server")
 TURNS = 4
 OBSERVED = "12345678"
@@ -67,9 +61,8 @@ def measure(quick: bool, rounds: int) -> Table:
         "least": ("least, s", ".2f"),
         "load": ("load", ".1f"),
     }
-    reading = f"{READING}\n\n{PREDICTED}"
     settings = {**size, "turns": TURNS, "rounds": rounds}
-    return Table("conversations", reading, columns, rows, settings, ("engine", "arm"))
+    return Table("conversations", columns, rows, settings, ("engine", "arm"))
 
 
 def summary(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -250,8 +243,7 @@ def opened(engine: str) -> Iterator[Any]:
         VllmSettings,
     )
 
-    sys.path.append(str(ROOT / "tests"))
-    save_policy = import_module("vllm_tools").save_policy
+    save_policy = of_tests("vllm_tools").save_policy
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model, tokenizer = save_policy(Path(folder), tied=True), build_tokenizer()
         tokenizer.eos_token = model.generation_config.eos_token_id = None

@@ -9,7 +9,6 @@ process of one thread. The findings are computed anew from the metrics in DIR at
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from functools import partial
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import driver
-from benchmarks.harness import Table, machine, parser
+from benchmarks.harness import Table, parser, write
 
 KEPT = ("config.resolved.yaml", "metrics.jsonl", "stopped.json")
 """Files that a diagnosis of names and steps reads; the others of a finished run are deleted."""
@@ -100,7 +99,7 @@ def measured(runs: Path, study: Iterable[Run]) -> Table:
         "right": ("right", ""),
     }
     settings = {"healthy": len(healthy), "silent": silent, "sick": len(sick), "right": right}
-    return Table("diagnosis", reading, columns, rows, settings)
+    return Table("diagnosis", columns, rows, settings, reading=reading)
 
 
 def row(runs: Path, run: Run) -> dict[str, Any]:
@@ -139,14 +138,6 @@ def row(runs: Path, run: Run) -> dict[str, Any]:
 
 def _steps(findings: Any) -> str:
     return ", ".join(f"{name} {step}" for name, step in findings.items()) or "–"
-
-
-def write(table: Table, out: Path) -> None:
-    """Write diagnosis.md and diagnosis.json, which the page of the documentation shows."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "diagnosis.md").write_text(table.markdown(), encoding="utf-8")
-    found = {"reading": table.reading, "rows": table.rows, **table.settings, "machine": machine()}
-    (out / "diagnosis.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

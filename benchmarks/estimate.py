@@ -12,12 +12,13 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.harness import Table, ask, main, note, peak_mib, return_freed_memory
-from benchmarks.rollouts import PROMPT, QUIET, RIGHT, RandomSampler
+from benchmarks.rollouts import PROMPT, RandomSampler, run
 
 NAMES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
 NAMES += ("head_dim", "intermediate_size", "vocab_size", "tie_word_embeddings")
@@ -68,7 +69,6 @@ def answer(
     """Bytes at the peak of an update, measured; on the first rank also predicted."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    import rlobj
     from rlobj.config.run_config import RunConfig
     from rlobj.config.run_folder import read_settings
     from rlobj.training import Callback
@@ -97,24 +97,9 @@ def answer(
                 found["measured"] = torch.cuda.max_memory_allocated() if gpu else mib
 
     with tempfile.TemporaryDirectory() as folder:
-        result = rlobj.train(
-            "grpo",
-            model=model.float(),
-            tokenizer=sampler.tokenizer,
-            data=[{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(ranks)],
-            reward="exact",
-            sampler=sampler,
-            out=f"{folder}/run",
-            settings={
-                "data.template": "{prompt}",
-                "data.max_prompt_tokens": PROMPT,
-                **{"sampling.prompts_per_step": ranks, "sampling.group_size": 2 * rows},
-                **{"sampling.max_tokens": longest, "sampling.max_logprob_gap": 1e9},
-                **{"training.micro_batch_tokens": tokens, "training.strategy": strategy},
-                **{"training.steps": 2, **settings, **QUIET},
-            },
-            callbacks=[Peaks()],
-        )
+        given = {"data.max_prompt_tokens": PROMPT, "training.steps": 2, **settings}
+        given |= {"training.micro_batch_tokens": tokens, "training.strategy": strategy}
+        result = run("grpo", model.float(), sampler, given, Peaks(), Path(folder))
         if os.environ.get("RANK", "0") == "0":
             config = RunConfig(**read_settings(result.path))
             memory = estimate(config, size, strategy, ranks, card_bytes())
@@ -147,7 +132,7 @@ def measure(quick: bool, rounds: int) -> Table:
     columns |= {"predicted": ("predicted MiB", ",.0f"), "measured": ("measured MiB", ",.0f")}
     columns |= {"ratio": ("ratio", ".2f"), "activations": ("of activations", ".2f")}
     facts = {"activations": f"{sizes[1]} tokens against {sizes[0]}"}
-    return Table("estimate-gpu" if gpu else "estimate", str(__doc__), columns, table, facts)
+    return Table("estimate-gpu" if gpu else "estimate", columns, table, facts)
 
 
 def compared(small: dict[str, Any], large: dict[str, Any]) -> dict[str, Any]:

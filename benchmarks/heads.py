@@ -3,6 +3,11 @@
 rlobj's `score_tokens` beside plain autograd, the bare matrix products, and the heads of TRL, verl
 and Liger if they are installed. Each method runs in a process of its own: on a GPU if there is one,
 with bfloat16 inputs, else on one thread in float32.
+
+Hidden states are [N, H], output embeddings [V, H]. Seconds: CPU seconds of one thread, or a GPU's.
+Over rlobj: 2 is twice rlobj's time. MiB: peak above inputs and outputs. The bare products are the
+multiplications alone. Only rlobj computes the min-p proxy itself: to the other libraries' heads, a
+plain one from all logits is added.
 """
 
 from __future__ import annotations
@@ -271,11 +276,6 @@ def to_table(found: dict[tuple[str, str], list[Any]], rounds: int) -> Table:
                 row |= {f"{way}_ratio": harness.ratio(some, base), f"{way}_mib": some[0]["mib"]}
     return Table(
         "heads" if DEVICE == "cpu" else "heads-gpu",
-        "From hidden states [N, H] and output embeddings [V, H] to what is computed. Seconds: CPU "
-        "seconds of one thread, or a GPU's. Over rlobj: 2 is twice rlobj's time. "
-        "MiB: peak above inputs and outputs. The bare products are the multiplications alone. "
-        "Only rlobj computes the min-p proxy itself: to the other libraries' heads, a plain one "
-        "from all logits is added.",
         {
             "size": ("size", ""),
             "computed": ("computed", ""),

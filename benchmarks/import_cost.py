@@ -47,7 +47,7 @@ def measure(quick: bool, rounds: int) -> Table:
         "ratio": ("over import torch", ".2f"),
         "mib": ("MiB", ",.0f"),
     }
-    return Table("import-cost", str(__doc__), columns, rows, {}, ("command",), ("seconds", "mib"))
+    return Table("import-cost", columns, rows, {}, ("command",), ("seconds", "mib"))
 
 
 if __name__ == "__main__":

@@ -124,7 +124,6 @@ def measure(quick: bool, rounds: int, sequences: int = 32) -> Table:
             rows.append(row)
     return Table(
         "invariance",
-        str(__doc__),
         {
             "preset": ("preset", ""),
             "micro_batch": ("micro-batch", ""),

@@ -114,7 +114,7 @@ def measure(quick: bool, rounds: int) -> Table:
         "prepared, what stays, and the pages of files, which the system can drop."
     )
     settings = {**sizes, "vocabulary": VOCABULARY, "rounds": rounds}
-    return Table("loading", title, columns, rows, settings, labels=("strategy", "ranks"))
+    return Table("loading", columns, rows, settings, ("strategy", "ranks"), reading=title)
 
 
 if __name__ == "__main__":

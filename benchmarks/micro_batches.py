@@ -12,11 +12,8 @@ verl has an environment of its own: `.ci/verl` makes it, and RLOBJ_VERL_VENV nam
 from __future__ import annotations
 
 import json
-import logging
-import os
 import sys
 import tempfile
-import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks import in_trl
-from benchmarks.harness import ROOT, Table, ask, main, note
+from benchmarks.harness import ROOT, VERL, Table, ask, main, note
 
 SIZES = (1, 4, 32)
 RESPONSES, GROUP, LENGTH = 32, 8, 32
@@ -35,7 +32,7 @@ base: kl-cov
 objective: {penalties: [{kind: kl, estimator: abs, against: old, coefficient: 1.0, where: RULE}]}
 """.replace("RULE", "\"covariance.top(0.02, round='floor', at_least=1)\"")
 TRL = {"top_entropy_quantile=0.2": None, 'objective="20-entropy"': "20-entropy"}
-VERL = {"loss_mode=kl_cov, kl_cov_ratio=0.02": None, "preset file: kl-cov with 2%": "kl-cov"}
+LINES = {"loss_mode=kl_cov, kl_cov_ratio=0.02": None, "preset file: kl-cov with 2%": "kl-cov"}
 
 
 class Bars(Table):
@@ -105,8 +102,6 @@ def sample(folder: Path) -> None:
 
 def answer(trainer: str, folder: str, name: str = "", size: int = 0) -> Any:
     """Gradients in a trainer, written to FOLDER as NAME-SIZE.pt."""
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     rollout = json.loads((Path(folder) / "rollout.json").read_text())
     if trainer == "trl":
         found = trl_gradient(rollout, TRL[name], size, folder)
@@ -204,7 +199,7 @@ def verl_gradients(rollout: Any, folder: str) -> None:
     lengths = [len(row) for row in answers]
     own = data.copy()
     own["advantages"] = harness.nested([a[:n] for a, n in zip(advantages, lengths, strict=True)])
-    for name, chosen in VERL.items():
+    for name, chosen in LINES.items():
         for size in SIZES:
             if chosen:
                 workers.group.begin(str(preset), ppo_epochs=2)
@@ -219,7 +214,6 @@ def verl_gradients(rollout: Any, folder: str) -> None:
 
 def measure(quick: bool, rounds: int) -> Table:
     """Both trainers, with their own line and with rlobj's, at every size."""
-    python = Path(os.environ.get("RLOBJ_VERL_VENV", ROOT / ".venv-verl")) / "bin" / "python"
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         sample(Path(folder))
@@ -228,11 +222,11 @@ def measure(quick: bool, rounds: int) -> Table:
                 note(f"TRL, {name}, micro-batch {size}")
                 question = {"trainer": "trl", "folder": folder, "name": name, "size": size}
                 ask("benchmarks.micro_batches", question)
-        if python.exists():
+        if VERL.exists():
             note("verl")
             question = {"trainer": "verl", "folder": folder}
-            ask("benchmarks.micro_batches", question, python=str(python))
-        for trainer, names in {"TRL": TRL, "verl": VERL if python.exists() else {}}.items():
+            ask("benchmarks.micro_batches", question, python=str(VERL))
+        for trainer, names in {"TRL": TRL, "verl": LINES if VERL.exists() else {}}.items():
             for name, chosen in names.items():
                 found = {size: torch.load(_file(folder, name, size)) for size in SIZES}
                 whole = found[SIZES[-1]]
@@ -242,9 +236,7 @@ def measure(quick: bool, rounds: int) -> Table:
     columns = {"trainer": ("trainer", ""), "line": ("configuration", "")}
     columns["by"] = ("selection by", "")
     columns |= {f"at_{size}": (f"micro-batch {size}", ".2g") for size in SIZES}
-    return Bars(
-        "micro_batches", str(__doc__), columns, rows, {"responses": RESPONSES, "verl": "0.9.1"}
-    )
+    return Bars("micro_batches", columns, rows, {"responses": RESPONSES, "verl": "0.9.1"})
 
 
 if __name__ == "__main__":

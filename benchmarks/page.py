@@ -4,26 +4,24 @@ The run is made up: lognormal lengths, a vocabulary of 16,384 tokens, log-probab
 policy has them, full tables of all steps, planned under STAPO. The page is written by the code that
 `rlobj inspect` runs, and Chromium opens it without a window. Times are seconds by the clock, since
 the browser works on several threads.
+
+Filters are timed on loaded columns. The first number is that of the rule alone, the first time that
+it runs; "shown" is that of the page, with the counts of the tokens it finds.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.harness import ROOT, Table, main, note, peak_mib
-from benchmarks.rollouts import lognormal_lengths
-from rlobj import TokenBatch, load_preset
+from benchmarks.harness import Table, main, note, of_tests, peak_mib
+from benchmarks.rollouts import lognormal_lengths, made_up_update
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder
 from rlobj.insight.page.writing import write_inspection_page
-from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 
 VOCABULARY, GROUP, LENGTH, UPDATES = 16384, 8, 250, 2
@@ -36,44 +34,6 @@ FILTERS = {
     "functions": "exp(logprob - old_logprob) > 1 + sqrt(abs(advantage)) * log(1 + entropy)",
 }
 
-READING = """Filters are timed on loaded columns. The first number is that of the rule alone, the
-first time that it runs; "shown" is that of the page, with the counts of the tokens it finds."""
-
-
-def made_up_update(place: tuple[int, int], lengths: list[int]) -> ObservedUpdate:
-    """One update, planned as the trainer plans it."""
-    objective = load_preset("stapo").objective
-    generator = torch.Generator().manual_seed(100 * place[0] + place[1])
-    size, tokens = len(lengths), sum(lengths)
-    entropy = torch.empty(tokens).exponential_(3.0, generator=generator)
-    logprobs = -entropy * torch.empty(tokens).exponential_(1.0, generator=generator)
-    old = (logprobs + 0.02 * torch.randn(tokens, generator=generator)).clamp(max=0)
-    probs = logprobs.exp()
-    first = size * (100 * place[0] + place[1])
-    table = TokenBatch(
-        lengths=torch.tensor(lengths),
-        groups=first + torch.arange(size) // GROUP,
-        ids=first + torch.arange(size),
-        rewards=torch.randint(2, (size,), generator=generator).float(),
-        logprobs=logprobs,
-        old_logprobs=old,
-        old_entropy=entropy * 1.01,
-        entropy=entropy,
-        collision=(probs**2 + (1 - probs) ** 2 / 10).clamp(max=1),
-        entropy_sensitivity=torch.randn(tokens, generator=generator) * entropy,
-        sampler_logprobs=(old + 0.001 * torch.randn(tokens, generator=generator)).clamp(max=0),
-    )
-    [table] = objective.with_advantages([table])
-    plan = objective.plan([table], {}, clauses=True)
-    words = (torch.rand(tokens, generator=generator) ** 4 * VOCABULARY).long().tolist()
-    ends = torch.tensor(lengths).cumsum(0).tolist()
-    sequences = [
-        (list(range(32)), words[end - n : end]) for n, end in zip(lengths, ends, strict=True)
-    ]
-    names = ("logprobs", "entropy", "collision", "entropy_sensitivity")
-    columns = [getattr(table, name) for name in names]
-    return ObservedUpdate(objective, {}, table, plan, sequences, *columns)
-
 
 def make_run(run: Path, tokens: int, steps: int) -> None:
     """A run's folder with full tables of all steps and a tokenizer."""
@@ -85,7 +45,8 @@ def make_run(run: Path, tokens: int, steps: int) -> None:
         updates = []
         for update in range(1, UPDATES + 1):
             lengths = lognormal_lengths(GROUP * max(each // (GROUP * 345), 1), LENGTH, 0.8)
-            updates.append((update, made_up_update((step, update), lengths)))
+            found = made_up_update(100 * step + update, lengths, GROUP, VOCABULARY)
+            updates.append((update, found))
         write_tables(run / "tables", step, updates, (0, 1), {})
     model = run / "checkpoints" / f"step-{steps:06d}" / "model"
     model.mkdir(parents=True, exist_ok=True)
@@ -126,7 +87,6 @@ def measure(quick: bool, rounds: int) -> Table:
     }
     return Table(
         name="page",
-        reading=f"{__doc__}\n{READING}",
         columns=columns,
         rows=rows,
         settings={"updates a step": UPDATES, "median length": LENGTH} | FILTERS,
@@ -137,11 +97,8 @@ def measure(quick: bool, rounds: int) -> Table:
 
 def opened(path: Path, profile: Path, rounds: int) -> dict[str, Any]:
     """Seconds until the page is drawn and loaded, and milliseconds of each filter; the least."""
-    sys.path.append(str(ROOT / "tests"))
-    from browser import Browser  # pyright: ignore[reportMissingImports]
-
     found: dict[str, list[float]] = {}
-    browser = Browser(profile)
+    browser = of_tests("browser").Browser(profile)
     try:
         for _ in range(rounds):
             browser.open(path)

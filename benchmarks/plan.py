@@ -1,8 +1,9 @@
 """The cost of `Objective.plan` on a large update: three exact cuts, beside one torch.sort.
 
 The objective is STARE-C2 with STAPO's filter: two cuts by surprisal and one by entropy. One sort of
-one column is what a single exact cut costs if it is done by sorting. Each form of the rule language
-is measured in an objective of its own, as the rule of the tokens to keep, beside these three cuts.
+one float32 column is what a single exact cut costs if it is done by sorting. Each form of the rule
+language is measured in DAPO's loss, as the rule of the tokens to keep, beside these three cuts. CPU
+seconds are of one thread, and peak memory is above the inputs.
 """
 
 from __future__ import annotations
@@ -84,9 +85,6 @@ def measure(quick: bool, rounds: int) -> Table:
     rows += [to_row(form, 1, x) | {"over_cuts": ratio(x, base)} for form, x in found.items()]
     return Table(
         "plan",
-        "CPU seconds of one thread and peak memory above the inputs, for three exact cuts over all "
-        "tokens of an update (STARE-C2 with STAPO's filter), and for one torch.sort of one float32 "
-        "column; then for DAPO's loss with one rule of each form, beside the three cuts.",
         {
             "rule": ("rule", ""),
             "millions": ("million tokens", ""),

@@ -1,9 +1,14 @@
 """What recording costs: steps of the same run with and without it, by turns in one process.
 
 Three runs with the same seed make the same steps: with the record and tables; without them; and
-without anything that they and the token metrics are computed from. The default task is the embedded
-policy's, with everything a step does. The large policy's responses are random tokens that cost no
-sampling, so that the share is that of scoring, updates and writing alone.
+without anything that they and the token metrics are computed from (`metrics and record`: columns,
+clauses, metrics, record and tables). The default task is the embedded policy's, with everything a
+step does. The large policy's responses are random tokens that cost no sampling, so that the share
+is that of scoring, updates and writing alone.
+
+CPU seconds are of a step at one thread. What is added: medians over the ratios of steps that did
+the same work by turns, without the first step, and ratios of the sums, which include the rare steps
+that write files.
 """
 
 from __future__ import annotations
@@ -114,10 +119,6 @@ def measure(quick: bool, rounds: int) -> Table:
         rows.append({"case": case, **compared(joined)})
     return Table(
         "records",
-        "CPU seconds of a step at one thread, and what the record adds to it: medians over the "
-        "ratios of steps that did the same work by turns, without the first step, and ratios of "
-        "the sums, which include the rare steps that write files. `metrics and record` is "
-        "everything that is observed of tokens: columns, clauses, metrics, record and tables.",
         {
             "case": ("run", ""),
             "seconds": ("CPU s a step", ".3g"),

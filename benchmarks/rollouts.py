@@ -12,15 +12,20 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import rlobj
 from benchmarks.harness import keep_freed_memory, peak_mib, return_freed_memory
+from rlobj import TokenBatch, load_preset
 from rlobj.models.embedded import build_tokenizer
+from rlobj.records.observed import ObservedUpdate
 from rlobj.samplers import Received, Sample, SamplingSettings
 from rlobj.training import Callback
+
+if TYPE_CHECKING:
+    from rlobj.training import TrainingResult
 
 PROMPT = 16
 """Tokens of each prompt."""
@@ -61,6 +66,50 @@ def lognormal_lengths(count: int, median: int, sigma: float) -> list[int]:
     normal = torch.randn(count, generator=torch.Generator().manual_seed(1))
     drawn = (math.log(median) + sigma * normal).exp()
     return drawn.round().clamp(1, 16 * median).long().tolist()
+
+
+def made_up_update(
+    number: int, lengths: Sequence[int], group: int, vocabulary: int
+) -> ObservedUpdate:
+    """An update with columns as a trained policy has them, planned under STAPO as a trainer does.
+
+    Args:
+        number: seeds the columns, and counts the responses before.
+        lengths: of the responses, group after group.
+        group: responses to a prompt.
+        vocabulary: V.
+    """
+    objective = load_preset("stapo").objective
+    generator = torch.Generator().manual_seed(number)
+    size, tokens = len(lengths), sum(lengths)
+    entropy = torch.empty(tokens).exponential_(3.0, generator=generator)
+    logprobs = -entropy * torch.empty(tokens).exponential_(1.0, generator=generator)
+    old = (logprobs + 0.02 * torch.randn(tokens, generator=generator)).clamp(max=0)
+    probs = logprobs.exp()
+    first = size * number
+    table = TokenBatch(
+        lengths=torch.tensor([*lengths]),
+        groups=first + torch.arange(size) // group,
+        ids=first + torch.arange(size),
+        rewards=torch.randint(2, (size,), generator=generator).float(),
+        logprobs=logprobs,
+        old_logprobs=old,
+        old_entropy=entropy * 1.01,
+        entropy=entropy,
+        collision=(probs**2 + (1 - probs) ** 2 / 10).clamp(max=1),
+        entropy_sensitivity=torch.randn(tokens, generator=generator) * entropy,
+        sampler_logprobs=(old + 0.001 * torch.randn(tokens, generator=generator)).clamp(max=0),
+    )
+    [table] = objective.with_advantages([table])
+    plan = objective.plan([table], {}, clauses=True)
+    words = (torch.rand(tokens, generator=generator) ** 4 * vocabulary).long().tolist()
+    ends = torch.tensor([*lengths]).cumsum(0).tolist()
+    sequences = [
+        (list(range(32)), words[end - n : end]) for n, end in zip(lengths, ends, strict=True)
+    ]
+    names = ("logprobs", "entropy", "collision", "entropy_sensitivity")
+    columns = [getattr(table, name) for name in names]
+    return ObservedUpdate(objective, {}, table, plan, sequences, *columns)
 
 
 class RandomSampler:
@@ -148,6 +197,37 @@ class Watch(Callback):
         self.metrics = metrics
 
 
+def run(
+    preset: str,
+    model: Any,
+    sampler: RandomSampler,
+    settings: Mapping[str, Any],
+    callback: Callback,
+    folder: Path,
+) -> TrainingResult:
+    """Train a model on the sampler's responses, with all groups in each step."""
+    groups = len(sampler.lengths) // sampler.group
+    return rlobj.train(
+        preset,
+        model=model,
+        tokenizer=sampler.tokenizer,
+        data=[{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(groups)],
+        reward="exact",
+        sampler=sampler,
+        out=folder / "run",
+        settings={
+            "data.template": "{prompt}",
+            "sampling.prompts_per_step": groups,
+            "sampling.group_size": sampler.group,
+            "sampling.max_tokens": max(sampler.lengths),
+            "sampling.max_logprob_gap": 1e9,
+            **settings,
+            **QUIET,
+        },
+        callbacks=[callback],
+    )
+
+
 def train(
     preset: str,
     sampler: RandomSampler,
@@ -170,32 +250,16 @@ def train(
     Returns:
         seconds (median), mib, grad_norm, and useful_share, skipped_share, rank_balance of tokens.
     """
-    groups = len(sampler.lengths) // sampler.group
     watch = Watch()
+    fixed = {
+        "training.updates_per_step": 1,
+        "training.learning_rate": 1e-12,
+        "training.warmup_steps": 0,
+        "training.steps": 2 + steps,
+    }
+    given = {**fixed, **{f"training.{name}": value for name, value in training.items()}}
     with tempfile.TemporaryDirectory() as folder:
-        rlobj.train(
-            preset,
-            model=make_policy(sampler.vocabulary, width),
-            tokenizer=sampler.tokenizer,
-            data=[{"prompt": f"{i:0{PROMPT}d}", "answer": RIGHT} for i in range(groups)],
-            reward="exact",
-            sampler=sampler,
-            out=Path(folder) / "run",
-            settings={
-                "data.template": "{prompt}",
-                "sampling.prompts_per_step": groups,
-                "sampling.group_size": sampler.group,
-                "sampling.max_tokens": max(sampler.lengths),
-                "sampling.max_logprob_gap": 1e9,
-                "training.updates_per_step": 1,
-                "training.learning_rate": 1e-12,
-                "training.warmup_steps": 0,
-                "training.steps": 2 + steps,
-                **{f"training.{name}": value for name, value in training.items()},
-                **QUIET,
-            },
-            callbacks=[watch],
-        )
+        run(preset, make_policy(sampler.vocabulary, width), sampler, given, watch, Path(folder))
     tokens = ("useful_share", "skipped_share", "rank_balance")
     found = {name: watch.metrics[f"tokens/{name}"] for name in tokens}
     found["grad_norm"] = watch.metrics["train/grad_norm"]

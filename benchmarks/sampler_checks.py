@@ -4,7 +4,9 @@
 
 Each run trains the embedded policy on its default task with learning rate 1e-6. After some sound
 steps a fault is planted in the engine (see planted.py), behind the checksums of what it received.
-The table says how many steps later the run stopped. One engine serves all runs of a configuration.
+One engine serves all runs of a configuration. The table has the steps after the fault until the run
+stopped, one number a seed, or one if all seeds agree; '> N': it did not stop. 0: it did not start.
+The gap is the mean |Δ log-prob| of the faulty steps. The JSON file has the messages.
 `--full` takes 200 healthy steps, also at larger learning rates, weights that are one version old at
 these rates, and the smallest factor on one tensor that log-probs alone find.
 """
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import tempfile
 from collections import Counter
@@ -107,12 +108,7 @@ def to_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
         "commit": ("commit", ""),
         "reason": ("reason", ""),
     }
-    reading = (
-        "Steps after the fault until the run stopped, one number a seed, or one if all seeds "
-        "agree; '> N': it did not stop. 0: it did not start. The gap is the mean |Δ log-prob| of "
-        "the faulty steps. The JSON file has the messages."
-    )
-    return Table("sampler-checks", reading, columns, rows, settings)
+    return Table("sampler-checks", columns, rows, settings)
 
 
 # What one process measures.
@@ -120,7 +116,6 @@ def to_table(rows: list[dict[str, Any]], settings: dict[str, Any]) -> Table:
 
 def answer(engine: str, dtype: str, seeds: list[int], healthy: Any, factors: bool) -> list[Any]:
     """The rows of one configuration, with one engine."""
-    logging.disable(logging.WARNING)
     with opened(engine, dtype) as bench:
         rows = []
         for case, fault in FAULTS.items():

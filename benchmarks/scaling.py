@@ -1,7 +1,9 @@
 """How the time and memory of a training step grow: with tokens, vocabulary, group size, processes.
 
 A rollout of random responses is trained on by a small random policy, as in `step`. Several
-processes are started by torchrun.
+processes are started by torchrun. CPU seconds are of one rollout's training at one thread, and peak
+memory is above what is there between steps; of several processes, those of the process with the
+most. Each axis changes one number. Balance: tokens of the fullest process over the mean one.
 """
 
 from __future__ import annotations
@@ -54,9 +56,6 @@ def measure(quick: bool, rounds: int) -> Table:
         rows.append({"axis": point[0], "value": point[1], **row})
     return Table(
         "scaling",
-        "CPU seconds of one rollout's training at one thread, and peak memory above what is there "
-        "between steps; of several processes, those of the process with the most. Each axis "
-        "changes one number. Balance: tokens of the fullest process over the mean one.",
         {
             "axis": ("axis", ""),
             "value": ("value", ""),

@@ -3,6 +3,11 @@
 A rollout of random responses is trained on by a small random policy: as rlobj does it, with single
 settings changed, and by a plain loop over padded micro-batches that is written here. Each variant
 runs in a process of its own.
+
+CPU seconds of one rollout's training at one thread, from scoring to the last update, and peak
+memory above what is there between steps. Useful: real tokens over padded ones. Left out: tokens
+that updates do not need. The gradient norm is the same for all variants of a case: they make the
+same update.
 """
 
 from __future__ import annotations
@@ -123,10 +128,6 @@ def measure(quick: bool, rounds: int) -> Table:
     rows = [to_row(*each, found[each], found[each[0], OURS]) for each in every]
     return Table(
         "step",
-        "CPU seconds of one rollout's training at one thread, from scoring to the last update, and "
-        "peak memory above what is there between steps. Useful: real tokens over padded ones. Left "
-        "out: tokens that updates do not need. The gradient norm is the same for all variants of a "
-        "case: they make the same update.",
         {
             "step": ("step", ""),
             "variant": ("variant", ""),

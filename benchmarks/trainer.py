@@ -3,15 +3,20 @@
 Both get the same policy folder, the same prompts in the same order, the same reward function, the
 same objective (DAPO's loss) and transformers' model, each in a process of its own, in turn. Each
 draws responses in its own way: rlobj in its own loop over the model, TRL with `generate`.
+
+CPU seconds are of a step at one thread. The rollout is drawing and grading responses, the update is
+the rest of the step, with logging. Peak memory is above the loaded policy, and pandas, which both
+sides import if it is installed, is loaded before. tokens/s allows for the lengths of the responses
+that each trainer draws. rlobj's speed: how many times as fast rlobj is, the median over rounds run
+in turn. Curves apart: mean distance of the reward curves (means of 10 steps) of rlobj and TRL with
+the same prompts; seeds apart: of two seeds of this trainer.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,8 +54,6 @@ def answer(
         seed: of the data order and of sampling.
         length: median of skewed lengths, in tokens.
     """
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     if find_spec("pandas"):  # TRL imports it at once, and pyarrow at its first table
         import_module("pandas")
     with tempfile.TemporaryDirectory() as folder:
@@ -89,14 +92,7 @@ class Watch(Callback):
         self._began, self._rollout = now, 0.0
 
 
-def run_rlobj(
-    work: Work,
-    steps: int,
-    micro_batch: int,
-    seed: int,
-    out: Path,
-    settings: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> dict[str, Any]:
     """A run of rlobj: DAPO's loss, float32, no evaluation and no tables of samples."""
     watch = Watch()
     rlobj.train(
@@ -119,7 +115,6 @@ def run_rlobj(
             "training.betas": BETAS,
             "seed": seed,
             **QUIET,
-            **(settings or {}),
         },
         callbacks=[watch],
     )
@@ -232,13 +227,6 @@ def to_table(
     rows.sort(key=lambda row: (works.index(row["work"]), row["side"] != OURS, row["seconds"]))
     return Table(
         "trainer",
-        "CPU seconds of a step at one thread. The rollout is drawing and grading responses, the "
-        "update is the rest of the step, with logging. Peak memory is above the loaded policy, and "
-        "pandas, which both sides import if it is installed, is loaded before. "
-        "Each trainer draws its own responses; tokens/s allows for their lengths. rlobj's speed: "
-        "how many times as fast rlobj is, the median over rounds run in turn. Curves apart: mean "
-        f"distance of the reward curves (means of {WINDOW} steps) of rlobj and TRL with the same "
-        "prompts; seeds apart: of two seeds of this trainer.",
         {
             "work": ("responses", ""),
             "side": ("trainer", ""),

@@ -1,18 +1,18 @@
 """rlobj inside TRL's GRPOTrainer: the same gradient as rlobj alone, and what it costs.
 
 Each row is a training end to end: TRL samples with `generate`, and the one update per rollout is
-made of micro-batches, on one process or two. The first gradient is compared with that of rlobj
-alone, which scores the recorded responses in one batch with its own forward pass, plans and
-differentiates. The parts of a step that rlobj adds are the plan, the forward pass without gradient
-that rules on the policy need if an update has several micro-batches, and the record.
+made of micro-batches, on one process or two. `gradient` is the relative distance of the first
+update's gradient from that of rlobj alone, which scores the recorded responses in one batch with
+its own forward pass, plans and differentiates. CPU seconds are of a step end to end, on the first
+process. The parts of a step that rlobj adds are the plan, the forward pass without gradient that
+rules on the policy need if an update has several micro-batches, and the record, with a full table
+of each step.
 """
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -53,8 +53,6 @@ def answer(
         CPU seconds of each step but the first, and of its parts; and of the first gradient the norm
         and the relative distance from that of rlobj alone.
     """
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as own:
         work = prepare("skewed", LENGTH, Path(own))
@@ -170,10 +168,6 @@ def measure(quick: bool, rounds: int) -> Table:
             rows.append(row)
     return Table(
         "trl",
-        "CPU seconds of a step of TRL end to end, on the first process, and the shares of it that "
-        "rlobj adds: the plan, the forward pass without gradient that it reads, and the record, "
-        "with a full table of each step. `gradient` is the relative distance of the first update's "
-        "gradient from that of rlobj alone.",
         {
             "objective": ("objective", ""),
             "micro_batch": ("micro-batch", "d"),

@@ -44,7 +44,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import graders
-from benchmarks.harness import ROOT, Table, ask, main, note, wilson
+from benchmarks.harness import ROOT, VERL, Table, ask, main, note, wilson
 from rlobj.answers import MathVerifier, verifier_version
 
 FILLER = (
@@ -148,10 +148,7 @@ def installed(grader: str) -> tuple[str, str] | None:
     package = grader.partition(",")[0]
     if grader == "rlobj":
         return sys.executable, verifier_version()
-    python = sys.executable
-    if grader == "verl":
-        folder = Path(os.environ.get("RLOBJ_VERL_VENV", ROOT / ".venv-verl"))
-        python = str(folder / "bin" / "python")
+    python = str(VERL) if grader == "verl" else sys.executable
     if not Path(python).exists():
         return None
     names = dict.fromkeys([package, "math-verify"])
@@ -309,7 +306,7 @@ def measure(quick: bool, rounds: int) -> Table:
     }
     table.sort(key=lambda row: list(rows).index(row["suite"]))
     parts = tuple(SPEED)
-    return Table("verifier", str(__doc__), columns, table, settings, ("grader",), parts)
+    return Table("verifier", columns, table, settings, ("grader",), parts)
 
 
 if __name__ == "__main__":

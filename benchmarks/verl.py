@@ -1,11 +1,14 @@
 """rlobj inside verl's training worker: the same gradient as rlobj alone, and what it costs.
 
 verl's own worker runs under Ray on the CPU, with gloo and FSDP2, in one process and in two. It gets
-rollouts of random tokens: nothing is sampled. The gradient of every update is compared with that of
-rlobj alone, which scores each response by itself and plans the whole update in one table. A step is
-verl's pass for the old log-probs and all updates on the rollout. The parts that rlobj adds are the
-plan, with advantages and controllers, and the forward pass without gradient that rules on the
-present policy need from the second update on.
+rollouts of random tokens: nothing is sampled; with sampling, the shares are smaller. `gradient` is
+the largest difference of a gradient from that of rlobj alone, over all updates on a rollout and
+relative to the gradient's largest entry; rlobj alone scores each response by itself and plans the
+whole update in one table. A step is verl's pass for the old log-probs and all updates on the
+rollout, in CPU seconds of the first process. The parts that rlobj adds are the plan, with
+advantages and controllers, and the forward pass without gradient that rules on the present policy
+need from the second update on. `updates` is their number per rollout, `micro-batch` the responses
+of each process in it.
 
 It needs the environment that .ci/verl makes:
 
@@ -133,13 +136,6 @@ def measure(quick: bool, rounds: int) -> Table:
     ray.shutdown()
     return Table(
         "verl",
-        "The largest difference of a gradient from that of rlobj alone, over all updates on a "
-        "rollout and relative to the gradient's largest entry; CPU seconds of a step of verl's "
-        "training worker (the pass for the old log-probs, and the updates) in the first process, "
-        "and the shares of it that rlobj adds: the plan, and the forward pass without gradient of "
-        "rules on the present policy. `updates` is their number per rollout, `micro-batch` the "
-        "responses of each process in it. Nothing is sampled: with sampling, the shares are "
-        "smaller.",
         {
             "preset": ("preset", ""),
             "updates": ("updates", "d"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +85,6 @@ def gap(model: Any, samples: Sequence[Sample], **settings: Any) -> float:
 def named(model: Any) -> list[tuple[str, Tensor]]:
     """Copies of the weights, in a Hugging Face checkpoint's names."""
     return [(name, value.detach().clone()) for name, value in model.named_parameters()]
-
-
-def swapped(
-    weights: Iterator[tuple[str, Tensor]], first: str, second: str
-) -> Iterator[tuple[str, Tensor]]:
-    """The same tensors, two layers under each other's names."""
-    for name, tensor in weights:
-        if first in name:
-            yield name.replace(first, second), tensor
-        else:
-            yield name.replace(second, first), tensor
 
 
 def check_long_prompts(sampler: Sampler, model: Any) -> None:

@@ -109,7 +109,7 @@ def _table(before: Found, after: Found) -> Table:
             row = rows.setdefault(name, {"fault": name})
             cells = zip(CELLS, _cells(outcome), strict=True)
             row |= {side: outcome, **{f"{side} {title}": text for title, text in cells}}
-    return Table("faults", str(__doc__), columns, list(rows.values()), versions)
+    return Table("faults", columns, list(rows.values()), versions, reading=str(__doc__))
 
 
 def _cells(outcome: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -8,25 +8,22 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import of_tests
 from rlobj.base.files import free_port
 from rlobj.config.presets import merge
 from rlobj.config.run_folder import RunFolder, read_sessions
 
 os.environ["OMP_NUM_THREADS"] = "1"  # programs are forked from one that has no other threads
-sys.path.append(str(ROOT / "tests"))
 # A folder `runs` beside this one would be a module to the type checker.
-forked, runs, tiny = map(import_module, ("forked", "runs", "tiny"))
+forked, runs, tiny = map(of_tests, ("forked", "runs", "tiny"))
 
 save_policy, until = tiny.save_tiny_policy, forked.wait_until
 KEY = "RLOBJ_API_KEY"

@@ -38,15 +38,6 @@ def fail_raise(note):
     raise KeyError("gone " + "x" * 10_000)
 
 
-class Rude(Exception):
-    def __str__(self):
-        raise OSError
-
-
-def fail_rude(note):
-    raise Rude
-
-
 def fail_own(note):
     raise ToolError("no such city")
 
@@ -94,10 +85,6 @@ def fail_long(note):
 
 def fail_none(note):
     return None
-
-
-def fail_set(note):
-    return {"a": {1}}
 
 
 def fail_surrogate(note):
@@ -152,7 +139,3 @@ async def wait(seconds: float) -> str:
     """
     await asyncio.sleep(seconds)
     return "waited"
-
-
-def bare(a):
-    return a

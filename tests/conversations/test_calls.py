@@ -50,35 +50,14 @@ QWEN_TEMPLATE = {
         "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
     },
 }
-FUNCTION_TEMPLATE = {
-    "defaults": {"role": "assistant"},
-    "start_anchor_pattern": r"<\|im_start\|>assistant\n(?:<think>\n)?",
-    "fields": {
-        "tool_calls": {
-            "open_pattern": r"<tool_call>\s*<function=(?P<name>[^\n>]+)>",
-            "close_pattern": r"</tool_call>\s*",
-            "repeats": True,
-            "content": "xml-inline",
-            "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</p"},
-            "transform": {
-                "type": "function",
-                "function": {"name": "{name}", "arguments": "{content}"},
-            },
-        },
-        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
-    },
-}
 
 
 @pytest.mark.parametrize(
     ("name", "template", "expected"),
     [
-        ("qwen2_5", None, "hermes"),
         ("qwen3", None, "hermes"),
-        ("qwen3_instruct_2507", None, "hermes"),
         ("llama3_1", None, "llama3"),
         ("qwen3", QWEN_TEMPLATE, "template"),
-        ("qwen3_5_think", FUNCTION_TEMPLATE, "template"),
     ],
 )
 def test_the_format_is_the_one_that_the_chat_template_writes(name, template, expected):
@@ -140,7 +119,6 @@ def test_the_call_of_a_whole_turn(text, expected):
     ("call", "reason"),
     [
         ('{"name": "calculator", "arguments": {', "no call of a tool: Expecting"),
-        ("[1]", "expected {"),
         ('{"name": "calculator"}', "expected {"),
         ('{"name": ["calculator"], "arguments": {}}', "expected {"),
         ('{"name": "calculater", "arguments": {}}', "Did you mean 'calculator'?"),
@@ -153,8 +131,6 @@ def test_the_call_of_a_whole_turn(text, expected):
             '{"name": "calculator", "arguments": {"expression": 12}}',
             'the argument \'expression\' is 12; expected {"type": "string"}',
         ),
-        ('{"name": "calculator", "arguments": {"expression": "1", "digits": true}}', "is true;"),
-        ('{"name": "calculator", "arguments": {"expression": "1", "digits": 1e400}}', "JSON"),
         ('{"name": "calculator", "arguments": {"expression": "1", "digits": NaN}}', "JSON"),
         ('{"name": "calculator", "arguments": {"expression": "\\ud800"}}', "surrogates"),
         ('{"name": "calculator", "arguments": {"expression": ' + "[" * 99999, "nested too deeply"),
@@ -215,14 +191,11 @@ GOOD = {"word": "w", "number": 1, "kind": "a", "rows": [1, 2]}
     [
         ({}, None),
         ({"number": 1.5, "either": "x", "maybe": None, "anything": [{}], "table": {"a": 1}}, None),
-        ({"number": "1"}, "number"),
         ({"number": True}, "number"),
         ({"kind": "c"}, "kind"),
         ({"rows": [1, "2"]}, "rows"),
-        ({"rows": 1}, "rows"),
         ({"either": 1.5}, "either"),
         ({"maybe": "1"}, "maybe"),
-        ({"word": None}, "word"),
         ({"table": []}, "table"),
     ],
 )
@@ -245,7 +218,6 @@ READERS = [
     reader("qwen3"),
     reader("llama3_1"),
     reader("qwen3", response_template=QWEN_TEMPLATE),
-    reader("qwen3_5_think", response_template=FUNCTION_TEMPLATE),
 ]
 
 

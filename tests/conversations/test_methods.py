@@ -15,9 +15,7 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import (
     EnvironmentSettings,
     MethodEnvironment,
-    Rendering,
     ToolEnvironment,
-    ToolPool,
     ToolResult,
     adapted,
 )
@@ -73,19 +71,6 @@ def test_calls_are_made_at_once_and_answered_in_their_order():
     assert not turn.done
 
 
-def test_a_turn_without_calls_ends_the_conversation():
-    turn = run(ToolEnvironment(SLOW).step(says()))
-    assert turn.done
-    assert turn.uses == ()
-
-
-def test_a_malformed_call_is_told_and_counted_and_not_made():
-    calls = [call("unknown", "there is no tool 'x'"), call("a", seconds=0.0)]
-    turn = run(ToolEnvironment(SLOW).step(says(*calls)))
-    assert told(turn) == ["error: there is no tool 'x'", "a 0.0"]
-    assert [use.error for use in turn.uses] == ["error", ""]
-
-
 def add(a: int, b: int) -> int:
     """Add two numbers.
 
@@ -93,17 +78,7 @@ def add(a: int, b: int) -> int:
         a: The first one.
         b: The second one.
     """
-    if a < 0:
-        raise ValueError("a is negative")
     return a + b
-
-
-def test_functions_are_tools_and_their_failures_are_answers():
-    with ToolPool(SETTINGS, [add]) as pool:
-        calls = [call("add", a=1, b=2), call("add", a=-1, b=2)]
-        turn = run(ToolEnvironment(pool).step(says(*calls)))
-    assert told(turn) == ["3", "error: ValueError: a is negative"]
-    assert [use.error for use in turn.uses] == ["", "error"]
 
 
 class Counter:
@@ -298,11 +273,6 @@ def test_a_conversation_with_an_object_of_trl():
     assert "Count to 3. Count. You are at 1.<|im_end|>" in read[0]
     assert sample.turns[0].observation == "Counter is now 3"
     assert [turn.reward for turn in sample.turns] == [0.0, 1.0]
-
-
-def test_a_chat_template_without_tools_is_refused_when_a_run_opens():
-    with pytest.raises(ConfigError, match="the chat template of 'gemma' fails"):
-        Rendering(chat_tokenizer("gemma"), Chat(), ToolPool(SETTINGS, [add]).schemas())
 
 
 def test_a_sampler_without_turns_is_refused_with_what_it_lacks():

@@ -50,13 +50,10 @@ def pool():
     ("how", "error", "text"),
     [
         ("raise", "error", "error: KeyError: 'gone xxx"),
-        ("rude", "error", "error: Rude: <unprintable Rude>"),
         ("own", "error", "no such city"),
         ("sys_exit", "error", "error: SystemExit: 3"),
         ("memory", "error", "error: MemoryError"),
         ("none", "error", "returned NoneType; expected a text, number, list or dict"),
-        ("set", "error", "error: TypeError: Object of type set is not JSON"),
-        ("sleep", "timeout", "error: the tool did not answer within 1 seconds"),
         ("pattern", "timeout", "error: the tool did not answer within 1 seconds"),
         ("exit", "crash", "error: the tool ended its process with the exit status 3"),
         ("exit_with_child", "crash", "error: the tool ended its process with the exit status 3"),
@@ -71,15 +68,10 @@ def pool():
 def test_a_tool_that_fails_is_an_answer_and_the_next_calls_succeed(pool, how, error, text):
     [result] = called(pool, ("fail", {"how": how}))
     assert (result.error, text in result.text) == (error, True), result
-    assert len(result.text) < 4096 + 100
+    assert len(result.text) < (400 if how == "raise" else 4096 + 100)
     assert str(FILE) not in result.text
     after = called(pool, *[("add", {"a": i, "b": 1}) for i in range(3)])
     assert [(each.text, each.error) for each in after] == [("1", ""), ("2", ""), ("3", "")]
-
-
-def test_an_error_with_a_long_message_is_cut(pool):
-    [result] = called(pool, ("fail", {"how": "raise"}))
-    assert len(result.text) < 400
 
 
 @pytest.mark.parametrize(
@@ -292,7 +284,6 @@ def test_a_tool_without_a_schema_is_named_and_a_right_one_is_shown(function, why
     [
         (("calculater",), [], "there is no tool 'calculater'. Did you mean 'calculator'?"),
         (("calculator", "mine:calculator"), [], "two tools have the name 'calculator'"),
-        ((), [doubled, doubled], "two tools have the name 'doubled'"),
         ((), [lambda a: a], "is no tool. Expected a function with a name"),
         ((), [5], "5 is no tool"),
     ],
@@ -312,7 +303,6 @@ def test_code_that_a_file_names_is_not_imported_without_trust():
     ("text", "message"),
     [
         ("import nowhere", "tool 'f': .*No module named 'nowhere'"),
-        ("def g(): pass", "tool 'f': .*no such name"),
         (
             "import os; os._exit(5)",
             "import of the tools f ended its process with the exit status 5",

