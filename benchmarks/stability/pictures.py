@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.stability.analysis import Effect
 from benchmarks.stability.conditions import BASE, TARGETS
 from benchmarks.stability.outcomes import EVERY, NEAR, Outcome
 from benchmarks.stability.plan import (
@@ -28,7 +27,7 @@ from benchmarks.stability.plan import (
 )
 
 if TYPE_CHECKING:
-    from benchmarks.stability.report import Results
+    from benchmarks.stability.report import Knob, Results
 
 COLOURS = {
     "static": "#0072B2",
@@ -104,12 +103,14 @@ def _beyond(axis: Any, found: Results) -> None:
     axis.tick_params(axis="x", labelsize=TEXT)
 
 
-def draw_decides(knobs: Sequence[tuple[str, Effect, Effect]], file: Path) -> None:
+def draw_decides(knobs: Sequence[Knob], file: Path) -> None:
     """The effect of each knob with its interval: on the accuracy at the end, and on the tokens."""
     figure = Figure(figsize=(INCHES, 1.1 + 0.32 * len(knobs)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for place, (_, end, cost) in enumerate(knobs):
         for axis, each, unit in ((left, end, float), (right, cost, lambda value: 2**value)):
+            if each is None:
+                continue
             low, high = each.interval or (each.difference, each.difference)
             clear = bool(each.interval) and (low > 0 or high < 0)
             colour = COLOURS["dynamic"] if clear else COLOURS["no refill"]

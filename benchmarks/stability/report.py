@@ -199,8 +199,9 @@ def controls(found: Results) -> str:
 def beyond(found: Results) -> str:
     """Who collapses with four updates per rollout."""
     rows = []
-    for part, arm in [(x, arm) for x in ("beyond", "steeper", "collapse") for arm in PARTS[x].arms]:
-        if runs := found.of(part, arm):
+    parts = ("beyond", "steeper", "collapse")
+    for arm in dict.fromkeys(arm for part in parts for arm in PARTS[part].arms):
+        if runs := [run for part in parts for run in found.of(part, arm)]:
             hits = sum(run.collapsed for run in runs)
             low, high = wilson(hits, len(runs))
             ends = [run.last for run in runs]
@@ -229,8 +230,13 @@ def band(found: Results) -> str:
     return table([*header, "entropy in the second half, nats", "last accuracy"], rows)
 
 
-def decides(found: Results) -> list[tuple[str, Effect, Effect]]:
-    """Knob, its effect on the accuracy at the end, and on log2 of the tokens until 0.85."""
+Knob = tuple[str, Effect, Effect | None]
+"""A title, the effect on the accuracy at the end, and on log2 of the tokens until 0.85; None if no
+run reaches 0.85."""
+
+
+def decides(found: Results) -> list[Knob]:
+    """The effect of each knob."""
     middle, high, low = ([("search", Arm(BASE, how, rate)) for how in RATES] for rate in SEARCHED)
     knobs = [
         Question(f"learning rate, {title}", [*zip(tried, middle, strict=True)])
@@ -251,12 +257,23 @@ def decides(found: Results) -> list[tuple[str, Effect, Effect]]:
     )
     if steep and less:
         decided.append((f"4 updates: {COLLAPSE:g} for {BEYOND:g}", [(steep, less)]))
-    return [(title, analysis.last(x), analysis.cost(x)) for title, x in decided if x]
+    return [
+        (title, analysis.last(x), analysis.cost(x) if _any_reached(x) else None)
+        for title, x in decided
+        if x
+    ]
+
+
+def _any_reached(pairs: Pairs) -> bool:
+    return any(run.reached() is not None for pair in pairs for side in pair for run in side)
 
 
 def decided(found: Results) -> str:
     """The table of what decides."""
-    rows = [[name, _runs(end), _signed(end), _ratio(cost)] for name, end, cost in decides(found)]
+    rows = [
+        [name, _runs(end), _signed(end), _ratio(cost) if cost else "– (no run reaches it)"]
+        for name, end, cost in decides(found)
+    ]
     return table(["knob", "runs", "last accuracy", "generated tokens until 0.85"], rows)
 
 
