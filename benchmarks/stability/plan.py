@@ -131,6 +131,8 @@ def strained(name: str, rate: float) -> Arm:
 
 STUDIED = (BASE, "stare", "stapo*", "random*")
 STRAINED = (BASE, "grpo", "stapo*", "stare", "20-entropy", "lp-reg", *GROUPS["clip"])
+SURVIVORS = tuple(name for name in STRAINED if name != "lp-reg")
+"""Those that do not collapse at the first of the two rates."""
 CONTROLS = ("more prompts", "more steps", "no refill")
 
 PARTS = {
@@ -150,11 +152,7 @@ PARTS = {
             (0,),
         ),
         Part("steeper", [strained(BASE, rate) for rate in STEEPER], (0,)),
-        Part(
-            "collapse",
-            [strained(name, COLLAPSE) for name in STRAINED if name != "lp-reg"],
-            (1, 2, 3),
-        ),
+        Part("collapse", [strained(name, COLLAPSE) for name in SURVIVORS], (1, 2, 3)),
         Part("band", [Arm.of(name, "static") for name in GROUPS["band"]], (0,)),
     )
 }

@@ -26,7 +26,7 @@ from benchmarks.stability.plan import (
     PARTS,
     RATES,
     SEARCHED,
-    STRAINED,
+    SURVIVORS,
     Arm,
     Question,
     gates,
@@ -252,12 +252,7 @@ def decides(found: Results) -> list[Knob]:
     knobs += [Question(each.title.replace(" / ", " for "), each.pairs) for each in objectives]
     decided = [(knob.title, found.pairs(knob)) for knob in knobs]
     steep, less = (
-        [
-            run
-            for name in STRAINED
-            if name != "lp-reg"
-            for run in found.of(part, strained(name, rate))
-        ]
+        [run for name in SURVIVORS for run in found.of(part, strained(name, rate))]
         for part, rate in (("collapse", COLLAPSE), ("beyond", BEYOND))
     )
     if steep and less:
