@@ -128,17 +128,10 @@ def stability_plan() -> str:
     return _stated(BENCHMARKS / "stability" / "__init__.py", "The analysis, ")
 
 
-def stability_rule() -> str:
-    """The rule that chooses the settings of the stability study, as its code states it."""
-    return _stated(BENCHMARKS / "stability" / "regimes.py", "The rule was ")
-
-
 STABILITY_PARTS = (
-    *("state", "conditions", "found", "search", "map", "power", "beyond", "by flag", "claims"),
-    "made",
-    *(f"edge {what}" for what in ("accuracy", "differences", "entropy", "tokens", "shares")),
+    *("state", "conditions", "search", "regime", "family", "secondary", "controls", "beyond"),
+    *("band", "needed", "decides", "made"),
 )
-STABLE_PARTS = ("stable accuracy", "stable differences", "stable entropy", "stable tokens")
 MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
 
 
@@ -167,15 +160,10 @@ STUDIES: dict[str, Callable[[], str]] = {
     "sampler-checks": sampler_checks_table,
     "verifier": verifier_table,
     "stability-plan": stability_plan,
-    "stability-rule": stability_rule,
     **{
         f"stability-{title.replace(' ', '-')}": partial(stability_part, title)
         for title in STABILITY_PARTS
     },
-    "stability-stable": lambda: "\n\n".join(
-        f"{title.partition(' ')[2].capitalize()}:\n\n{stability_part(title)}"
-        for title in STABLE_PARTS
-    ),
     **{
         f"mechanism-{title}": partial(stability_part, title, "mechanism")
         for title in MECHANISM_PARTS

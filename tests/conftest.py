@@ -37,7 +37,7 @@ settings.load_profile("rlobj")
 LONGEST = (
     *("test_server_training.py", "test_training.py", "test_step_forwards.py", "test_ranks.py"),
     *("test_sick_runs.py", "test_gradient_rows.py", "test_parallel.py", "test_vllm_server.py"),
-    *("test_sharded_moments.py", "test_stability_command.py", "test_trl_versions.py"),
+    *("test_sharded_moments.py", "test_stability_study.py", "test_trl_versions.py"),
     *("test_score_models.py", "test_surviving.py", "test_measurements.py", "test_eval_program.py"),
     *("test_step_balance.py", "test_hangs.py", "test_seeds.py", "test_own_loop.py"),
     *("test_resume.py", "test_run.py", "test_kernels.py", "test_default_task.py"),

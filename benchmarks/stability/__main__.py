@@ -9,20 +9,29 @@ A run that ended in DIR is not repeated, so a study that was stopped goes on wit
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shutil
 import signal
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
+from statistics import mean
 
 from rich.console import Console
 
-from benchmarks.stability import folder, runs
-from benchmarks.stability.conditions import CONDITIONS, GROUPS
-from benchmarks.stability.plan import Asked, Stage, Study
-from benchmarks.stability.progress import Lines, Measured, cores, estimate, remaining
-from benchmarks.stability.regimes import Setting
-from rlobj.base.errors import RlobjError, nearest
-from rlobj.config.layers import PROFILES
+from benchmarks import driver
+from benchmarks.stability import runs as training
+from benchmarks.stability.plan import PARTS, Run
+from rlobj.base.errors import RlobjError, RunError
+from rlobj.base.files import lock_folder
+from rlobj.config.layers import flattened
+from rlobj.config.run_folder import CONFIG_FILE, read_settings
 
 INTERRUPTED = 130
+SECONDS = 110.0
+"""CPU seconds of a run, until runs in the folder were measured."""
 
 
 def main() -> None:
@@ -30,11 +39,14 @@ def main() -> None:
     console = Console(stderr=True, highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        study = Study(options.runs, _asked(options))
+        study = [run for name in options.parts for run in PARTS[name].runs()]
+        refuse_other(options.runs, study)
         if not options.report:
-            _train(study, options, console)
+            train(options, study, console)
         if options.report or (options.out and not options.dry_run):
-            _report(study, options)
+            from benchmarks.stability import report
+
+            print(report.write(options.runs, options.out or options.runs / "report"))
     except RlobjError as error:
         console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
         raise SystemExit(2) from None
@@ -49,20 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--runs", type=Path, required=True, metavar="DIR", help="folder of the runs")
     add("--out", type=Path, help="folder of the report; default with --report: DIR/report")
-    ended = "train nothing; report the runs that ended. Give the options of their training"
-    add("--report", action="store_true", help=ended)
+    add("--report", action="store_true", help="train nothing; report the runs that ended")
     add("--dry-run", action="store_true", help="train nothing; say what would be trained")
-    add("--jobs", type=_positive, help="runs at one time, of about 600 MiB each; default: cores")
+    jobs = "runs at one time, of about 600 MiB each; default: cores"
+    add("--jobs", type=_positive, default=len(os.sched_getaffinity(0)), help=jobs)
+    add("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="train these parts only")
     add("--retry-failed", action="store_true", help="train failed runs again")
-    more = [name for name in GROUPS if name != "core"]
-    add("--also", help=f"train these groups at the edge, too: {','.join(more)}")
-    some = "train these conditions or groups only, such as dapo-loss,stapo,tau_p; no map"
-    add("--only", help=some)
-    add("--seeds", type=_positive, default=20, help="seeds at the edge (20)")
-    add("--stable-seeds", type=_positive, default=5, help="seeds at the stable setting (5)")
-    add("--rates", help="train at these learning rates, such as 5e-4,7e-4, without a search")
-    add("--task", default="scratchpad", choices=PROFILES, help="family of problems (scratchpad)")
-    add("--steps", type=_positive, default=200, help="rollouts of a run (200)")
     return parser
 
 
@@ -72,118 +76,70 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _asked(options: argparse.Namespace) -> Asked:
-    """What the options ask for.
+def refuse_other(folder: Path, study: Sequence[Run]) -> None:
+    """Check that the runs in a folder have the settings that they would have now.
 
     Raises:
-        RlobjError: an option that does not fit.
+        RunError: a file, a folder of something else, or a run with other settings.
     """
-    also = _names(options.also, {name: [*GROUPS[name]] for name in GROUPS}, "--also")
-    every = {**{name: [*group] for name, group in GROUPS.items()}, **{n: [n] for n in CONDITIONS}}
-    core = _names(options.only, every, "--only") or [*GROUPS["core"]]
-    return Asked(
-        conditions=[*dict.fromkeys([*core, *also])],
-        core=core,
-        seeds=options.seeds,
-        stable_seeds=options.stable_seeds,
-        task=options.task,
-        steps=options.steps,
-        rates=_rates(options.rates),
-        chart=not options.only,
-    )
-
-
-def _names(text: str | None, known: dict[str, list[str]], option: str) -> list[str]:
-    """The conditions that a list with commas names.
-
-    Names of conditions may have commas of their own, so the longest known name is taken first.
-    """
-    if text is None:
-        return []
-    found, rest = [], text.strip()
-    while rest or not found:
-        fitting = [n for n in known if rest == n or rest.startswith(f"{n},")]
-        if not fitting:
-            name = rest.split(",")[0]
-            near = nearest(name, known, spell_out=False) or f" Known: {'; '.join(known)}"
-            raise RlobjError(f"{option} {text!r}: there is no '{name}'.{near}")
-        name = max(fitting, key=len)
-        found += known[name]
-        rest = rest[len(name) + 1 :].lstrip()
-    return [*dict.fromkeys(found)]
-
-
-def _rates(text: str | None) -> list[float]:
-    if text is None:
-        return []
-    try:
-        rates = [float(each) for each in text.split(",")]
-    except ValueError:
-        rates = [0.0]
-    if any(not 0 < rate < 1 for rate in rates):
-        raise RlobjError(
-            f"--rates {text!r}: expected learning rates between 0 and 1, with commas, such as "
-            "5e-4,7e-4"
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise RunError(f"{folder} is a file; expected the folder of a study, or a new folder")
+    others = {each.name for each in folder.iterdir()} - {".lock", "report", *PARTS}
+    if others:
+        raise RunError(
+            f"{folder} is not the folder of this study: it has {', '.join(sorted(others)[:3])}. "
+            "Name a new folder: --runs NEW"
         )
-    for setting in map(Setting, rates):
-        if Setting.named(str(setting)) != setting:
-            raise RlobjError(
-                f"--rates {text}: {setting.learning_rate!r} has too many digits for the name of "
-                f"its folder, {setting}. Give at most six"
-            )
-    return [*dict.fromkeys(rates)]
+    for run in study:
+        out = run.folder(folder)
+        if driver.ended(out) != driver.DONE:
+            continue
+        made = flattened(read_settings(out)) if (out / CONFIG_FILE).is_file() else {}
+        for name, value in flattened(run.settings()).items():
+            if value not in ({}, made.get(name)):
+                raise RunError(
+                    f"{out} was made with {name}={made.get(name)!r}, and the study has {value!r}. "
+                    "Delete the folder of this run to train it again, or name a new one for the "
+                    "study: --runs NEW"
+                )
 
 
-def _train(study: Study, options: argparse.Namespace, console: Console) -> None:
+def train(options: argparse.Namespace, study: Sequence[Run], console: Console) -> None:
     """Say how long it takes, and train what is missing."""
-    held = folder.refuse_other(study.runs)
-    failed = folder.failed(study.runs)
-    measured, jobs = Measured.read(study.runs), options.jobs or cores()
-    stages = study.stages()
-    total = sum(stage.count for stage in stages)
-    left = remaining(study, stages, measured)
-    said = [estimate(left, total, measured, jobs)]
-    if failed:
-        again = "start again" if options.retry_failed else "stay so; --retry-failed starts them"
-        said.append(f"{len(failed)} of its {len(held)} runs failed and {again}.")
-    console.print("\n".join(said), soft_wrap=True)
+    folder, total = options.runs, len(study)
+    failed = [out for run in study if driver.ended(out := run.folder(folder)) == driver.FAILED]
+    if failed and not options.retry_failed:
+        console.print(f"{len(failed)} runs failed and stay so; --retry-failed trains them again.")
+    console.print(f"{total} runs: {_left(folder, study, options.jobs)}", soft_wrap=True)
     if options.dry_run:
         return
-    with folder.opened(study.runs):
-        if options.retry_failed:
-            folder.forget_failed(study.runs)
-            study = Study(study.runs, study.asked)
-        while stage := _next(study):
-            lines = Lines(study, console, jobs, study.stages())
-            runs.make(study.runs, stage.runs, jobs, lines.tell)
-    _say_choice(study, console)
-    if not options.out:
-        console.print("--report with the same options writes the report.", soft_wrap=True)
+    lock = threading.Lock()
+
+    def tell(run: Run, state: str) -> None:
+        with lock:
+            out = run.folder(folder)
+            console.print(f"{out.relative_to(folder)}: {state}", markup=False, soft_wrap=True)
+            if state == driver.DONE:
+                console.print(f"  {_left(folder, study, options.jobs)}", soft_wrap=True)
+            elif state != "running":
+                console.print(driver.last_lines(out), style="red", markup=False, soft_wrap=True)
+
+    with lock_folder(folder, "training the study in"):
+        for out in failed if options.retry_failed else ():
+            shutil.rmtree(out)
+        training.make(folder, study, options.jobs, tell)
 
 
-def _next(study: Study) -> Stage | None:
-    """The first stage with a run that did not end."""
-    for stage in study.stages():
-        if any(study.outcome(run) is None for run in stage.runs):
-            return stage
-    return None
-
-
-def _say_choice(study: Study, console: Console) -> None:
-    """Print which settings the rule chose."""
-    if study.asked.rates or not (choice := study.choice()):
-        return
-    for name in ("edge", "stable", "beyond"):
-        console.print(f"{name}: {getattr(choice, name) or 'none'}", soft_wrap=True)
-
-
-def _report(study: Study, options: argparse.Namespace) -> None:
-    """Write the report of the runs that ended."""
-    from benchmarks.stability import report
-
-    folder.refuse_other(study.runs)
-    out = options.out or study.runs / folder.REPORT
-    print(report.write(study.runs, out, study.asked))
+def _left(folder: Path, study: Sequence[Run], jobs: int) -> str:
+    """How many runs did not end, and how long they take together."""
+    ended = [out for run in study if driver.ended(out := run.folder(folder))]
+    marks = [out / driver.DONE for out in ended if (out / driver.DONE).exists()]
+    each = [json.loads(mark.read_text())["wall_seconds"] for mark in marks]
+    count = len(study) - len(ended)
+    seconds = count * (mean(each) if each else SECONDS) / max(min(jobs, count), 1)
+    return f"{count} to train, {timedelta(seconds=round(seconds))} left, {jobs} at one time"
 
 
 if __name__ == "__main__":

@@ -2,37 +2,50 @@
 
 Only the objective differs between conditions. The recipe of a preset (batch, learning rate, dynamic
 sampling, length penalty) is replaced by that of the study.
-
-The group `clip` was added after four seeds of the core at the edge, where lp-reg collapsed in each:
-it tells whether its wide clip or its protection of tokens is the cause. It is not a part of the
-comparison that was planned.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from rlobj import Clip, Objective, load_preset
+from rlobj import AdaptiveGate, Clip, Gate, Objective, load_preset
 
 BASE = "dapo-loss"
-"""The condition that all others are compared with, and the only one that regimes are chosen by."""
+"""The condition that all others are compared with."""
+TAU = 0.02
+"""The study's threshold of STAPO, from `rlobj replay --sweep` on runs of the base; see the plan."""
+TARGETS = (0.05, 0.1, 0.2)
+"""Targets of STARE's gate in nats, inside the range that runs of the base pass through."""
 
 POSITIVE, RARE, CERTAIN = "(advantage > 0)", "(prob < 0.002)", "entropy.bottom(0.8)"
 STAPO = f"{POSITIVE} & {RARE} & {CERTAIN}"
+CHOSEN = f"{POSITIVE} & (prob < {TAU}) & {CERTAIN}"
+
+
+GATES = {
+    **{f"gate {target:g}": Gate(target=target, on=1.1, off=1.0) for target in TARGETS},
+    **{
+        f"adaptive gate {target:g}": AdaptiveGate(target=target, start=1.1, low=1.0, high=1.5)
+        for target in TARGETS[:2]
+    },
+    **{
+        f"gate 0.1, weight {weight:g}": Gate(target=0.1, on=weight, off=1.0)
+        for weight in (2.0, 4.0)
+    },
+}
+"""STARE's gates: with the numbers of its paper at each target, and with larger weights."""
+
 
 GROUPS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "core": {
         **{name: (name, {}) for name in (BASE, "grpo", "20-entropy", "stapo", "stare", "lp-reg")},
         "random": ("stapo", {"drop": f"{POSITIVE}.sample(({STAPO}).count())"}),
     },
-    "presets": {
-        name: (name, {})
-        for name in (
-            *("justrl", "ar", "lopti", "ar-lopti", "gspo", "sapo", "cispo", "clip-cov", "kl-cov"),
-        )
+    "chosen threshold": {
+        "stapo*": ("stapo", {"drop": CHOSEN}),
+        "random*": ("stapo", {"drop": f"{POSITIVE}.sample(({CHOSEN}).count())"}),
     },
     "clip": {
-        "dapo-loss, clip of lp-reg": ("dapo-loss", {"surrogate": Clip(low=1.0, high=9.0)}),
         "lp-reg, clip of dapo-loss": (
             "lp-reg",
             {
@@ -42,21 +55,17 @@ GROUPS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             },
         ),
     },
+    "band": {name: ("stare", {"controllers": {"W": gate}}) for name, gate in GATES.items()},
+    "presets": {
+        name: (name, {})
+        for name in (
+            *("justrl", "ar", "lopti", "ar-lopti", "gspo", "sapo", "cispo", "clip-cov", "kl-cov"),
+        )
+    },
     "without": {
         "stapo, any advantage": ("stapo", {"drop": f"{RARE} & {CERTAIN}"}),
         "stapo, any probability": ("stapo", {"drop": f"{POSITIVE} & {CERTAIN}"}),
         "stapo, any entropy": ("stapo", {"drop": f"{POSITIVE} & {RARE}"}),
-    },
-    "tau_p": {
-        f"stapo, tau_p {tau}": ("stapo", {"drop": f"{POSITIVE} & (prob < {tau}) & {CERTAIN}"})
-        for tau in (0.0005, 0.01, 0.05, 0.2)
-    },
-    "tau_h": {
-        f"stapo, tau_h {tau}": (
-            "stapo",
-            {"drop": f"{POSITIVE} & {RARE} & entropy.bottom({tau})"},
-        )
-        for tau in (0.4, 0.6, 0.9)
     },
 }
 """Group -> name of a condition -> its preset, and the fields of the objective that it replaces."""

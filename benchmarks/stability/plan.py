@@ -1,175 +1,201 @@
-"""Which runs the study has: stages, each known when the runs before it have ended."""
+"""Which runs the study has: parts, each a question with its arms and seeds, and the comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean
+from typing import Any
 
-from benchmarks.stability import regimes
-from benchmarks.stability.analysis import Outcome, outcome
-from benchmarks.stability.conditions import BASE, GROUPS
-from benchmarks.stability.regimes import Setting
-from benchmarks.stability.runs import Run
+from benchmarks.stability.conditions import BASE, GATES, GROUPS
+
+SEARCHED = (5e-4, 7.5e-4, 3.33e-4)
+"""The learning rates of the search."""
+RATES = {"static": 3.33e-4, "dynamic": 5e-4}
+"""The learning rates that the search chose."""
+BEYOND = 6e-4
+"""Where dapo-loss collapsed with four updates per rollout in the first study."""
+STEEPER = (7e-4, 8.5e-4, 1e-3)
+"""Where dapo-loss is tried since it does not collapse there any more."""
+COLLAPSE = 7e-4
+"""The first learning rate of these at which it collapses."""
+GOAL = 0.85
+"""The held-out accuracy whose cost is compared."""
+GROUP, PROMPTS, STEPS, DYNAMIC_STEPS = 8, 16, 300, 180
+FACTOR = 2.33
+"""Generated tokens of dynamic sampling / those of as many static steps, in the search."""
+
+SAMPLING: dict[str, dict[str, Any]] = {
+    "static": {},
+    "dynamic": {"sampling.dynamic": {}},
+    "more prompts": {"sampling.prompts_per_step": round(PROMPTS * FACTOR)},
+    "more steps": {},
+    "no refill": {"sampling.dynamic": {"max_batches": 1}},
+}
+"""Name -> the settings that decide which groups a step has."""
+STEPS_OF = {
+    "dynamic": DYNAMIC_STEPS,
+    "more prompts": DYNAMIC_STEPS,
+    "more steps": round(DYNAMIC_STEPS * FACTOR),
+}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command was asked for.
+class Arm:
+    """What the runs of one line share: all but the seed.
 
     Attributes:
-        conditions: trained at the edge or, without a search, in each setting of `rates`.
-        core: those of the conditions that are also trained at the stable setting.
-        seeds: their number at the edge.
-        stable_seeds: their number at the stable setting.
-        task: the family of problems.
-        steps: of each run, but for the longer runs of the map.
-        rates: learning rates to train at without a search; none = search.
-        chart: train the map.
+        condition: the objective, a name of `CONDITIONS`.
+        sampling: a name of `SAMPLING`.
+        rate: learning rate of AdamW.
+        updates: optimizer updates per rollout.
+        steps: rollouts.
     """
 
-    conditions: Sequence[str] = tuple(GROUPS["core"])
-    core: Sequence[str] = tuple(GROUPS["core"])
-    seeds: int = 20
-    stable_seeds: int = 5
-    task: str = "scratchpad"
-    steps: int = 200
-    rates: Sequence[float] = ()
-    chart: bool = True
+    condition: str
+    sampling: str
+    rate: float
+    updates: int = 1
+    steps: int = STEPS
+
+    @classmethod
+    def of(cls, condition: str, sampling: str) -> Arm:
+        """An arm at the learning rate that the search chose for its sampling."""
+        rate = RATES["static" if sampling in ("static", "more steps") else "dynamic"]
+        return cls(condition, sampling, rate, steps=STEPS_OF.get(sampling, STEPS))
+
+    def __str__(self) -> str:
+        return f"{self.condition}, {self.sampling}, {self.rate:g}"
+
+    def settings(self, seed: int) -> dict[str, Any]:
+        """The settings of a run, by dotted name."""
+        return {
+            "seed": seed,
+            "sampling.prompts_per_step": PROMPTS,
+            "sampling.group_size": GROUP,
+            "training.steps": self.steps,
+            "training.updates_per_step": self.updates,
+            "training.learning_rate": self.rate,
+            "training.warmup_steps": 10,
+            "training.skip_inactive": False,
+            "evaluation.every": 10,
+            "evaluation.samples": 2,
+            "checkpoint.every": 0,
+            "output.samples_every": 0,
+            "output.tables_every": 0,
+            **SAMPLING[self.sampling],
+        }
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Runs that are trained together.
+class Part:
+    """A question, and the runs that answer it.
 
     Attributes:
-        title: what they are for.
-        runs: empty if earlier runs decide which ones these are.
-        count: their number.
-        steps: of all of them together.
+        name: of its folder.
+        arms: what is compared.
+        seeds: of each arm.
+        more: settings of all its runs.
+    """
+
+    name: str
+    arms: Sequence[Arm]
+    seeds: Sequence[int]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def runs(self) -> list[Run]:
+        """All of them, seed by seed, so that pairs are complete early."""
+        return [Run(self.name, arm, seed) for seed in self.seeds for arm in self.arms]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run; its folder is DIR/PART/ARM/SEED."""
+
+    part: str
+    arm: Arm
+    seed: int
+
+    def folder(self, runs: Path) -> Path:
+        name = str(self.arm).replace(",", "").replace(" ", "_")
+        return runs / self.part / name / str(self.seed)
+
+    def settings(self) -> dict[str, Any]:
+        return self.arm.settings(self.seed) | PARTS[self.part].more
+
+
+def strained(name: str, rate: float) -> Arm:
+    """An arm with four updates per rollout."""
+    return Arm(name, "static", rate, updates=4, steps=200)
+
+
+STUDIED = (BASE, "stare", "stapo*", "random*")
+STRAINED = (BASE, "grpo", "stapo*", "stare", "20-entropy", "lp-reg", *GROUPS["clip"])
+SURVIVORS = tuple(name for name in STRAINED if name != "lp-reg")
+"""Those that do not collapse at the first of the two rates."""
+CONTROLS = ("more prompts", "more steps", "no refill")
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part(
+            "search",
+            [Arm(BASE, how, rate) for rate in SEARCHED for how in RATES],
+            (100, 101),
+            {"evaluation.samples": 4, "output.tables_every": 20},
+        ),
+        Part("regime", [Arm.of(name, how) for how in RATES for name in STUDIED], range(6)),
+        Part("controls", [Arm.of(BASE, how) for how in CONTROLS], range(5)),
+        Part(
+            "beyond",
+            [strained(name, BEYOND) for name in STRAINED],
+            (0,),
+        ),
+        Part("steeper", [strained(BASE, rate) for rate in STEEPER], (0,)),
+        Part("collapse", [strained(name, COLLAPSE) for name in SURVIVORS], (1, 2, 3)),
+        Part("band", [Arm.of(name, "static") for name in GROUPS["band"]], (0,)),
+    )
+}
+"""The parts by name, in the order in which they are trained."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A comparison of the family: arms against arms, in pairs; each pair is a stratum.
+
+    Attributes:
+        title: of its row.
+        pairs: (part, arm) and the (part, arm) that it is compared with.
     """
 
     title: str
-    runs: Sequence[Run]
-    count: int
-    steps: int
-
-    @classmethod
-    def of(cls, title: str, runs: Sequence[Run]) -> Stage:
-        """A stage whose runs are known."""
-        return cls(title, runs, len(runs), sum(run.setting.steps for run in runs))
+    pairs: Sequence[tuple[tuple[str, Arm], tuple[str, Arm]]]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The settings that the rule chose, and what it looked at."""
-
-    edge: Setting | None
-    stable: Setting | None
-    beyond: Setting | None
-    shares: regimes.Shares
-    last: dict[Setting, float]
+def _regime(name: str, how: str) -> tuple[str, Arm]:
+    return "regime", Arm.of(name, how)
 
 
-class Study:
-    """The runs of a folder, and what they decide.
+FAMILY = [
+    Question(
+        "dynamic sampling / static",
+        [(_regime(n, "dynamic"), _regime(n, "static")) for n in STUDIED],
+    ),
+    *(
+        Question(f"{name} / {base}", [(_regime(name, how), _regime(base, how)) for how in RATES])
+        for name, base in (("stare", BASE), ("stapo*", BASE), ("stapo*", "random*"))
+    ),
+    *(
+        Question(
+            f"dynamic sampling / {how}",
+            [(_regime(BASE, "dynamic"), ("controls", Arm.of(BASE, how)))],
+        )
+        for how in CONTROLS
+    ),
+]
+"""The primary comparisons; Holm's correction counts all of them."""
 
-    Attributes:
-        runs: the folder.
-        asked: what to train.
-    """
 
-    def __init__(self, runs: Path, asked: Asked = Asked()) -> None:
-        self.runs, self.asked = runs, asked
-        self._known: dict[Run, Outcome] = {}
-
-    def outcome(self, run: Run) -> Outcome | None:
-        """How a run ended; None for one that did not end."""
-        if run not in self._known and (found := outcome(run.folder(self.runs))):
-            self._known[run] = found
-        return self._known.get(run)
-
-    def stages(self) -> list[Stage]:
-        """All stages in their order; the runs of some are not known before others have ended."""
-        asked = self.asked
-        if asked.rates:
-            named = [Setting(rate, task=asked.task, steps=asked.steps) for rate in asked.rates]
-            return [self._compared("given", named, asked.conditions, asked.seeds)]
-        axis = regimes.axis(asked.task, asked.steps)
-        found = [self._compared("search", axis, [BASE], regimes.SEEDS)]
-        between, choice = self.searched()
-        more = len(regimes.MORE_SEEDS)
-        if between:
-            found.append(self._compared("between", between, [BASE], regimes.MORE_SEEDS))
-        elif not choice:
-            found.append(self._later("between", more))
-        edge, stable = (choice.edge, choice.stable) if choice else (None, None)
-        wanted = [
-            ("edge", edge, asked.conditions, asked.seeds),
-            ("stable", stable, asked.core, asked.stable_seeds),
-        ]
-        for title, setting, conditions, seeds in wanted:
-            if setting:
-                found.append(self._compared(title, [setting], conditions, seeds))
-            elif not choice:
-                found.append(self._later(title, len(conditions) * seeds))
-        if not asked.chart:
-            return found
-        if edge and stable:
-            chart = regimes.chart(stable, edge)
-            found.append(self._compared("map", chart, [BASE], regimes.SEEDS))
-        elif not choice:
-            others = regimes.chart(axis[0], axis[0])
-            steps = len(regimes.SEEDS) * sum(each.steps for each in others)
-            found.append(Stage("map", [], len(regimes.SEEDS) * len(others), steps))
-        return found
-
-    def choice(self) -> Choice | None:
-        """What the rule chose; None while a run of the search is missing."""
-        return self.searched()[1]
-
-    def searched(self) -> tuple[list[Setting], Choice | None]:
-        """The settings that were tried between those of the axis, and what the rule chose.
-
-        While runs of the last of these settings, or of the axis, are missing, nothing is chosen.
-        """
-        between: list[Setting] = []
-        shares: dict[Setting, list[bool]] = {}
-        for setting in regimes.axis(self.asked.task, self.asked.steps):
-            shares[setting] = self._degraded(setting)
-            if not self._ended(setting, regimes.SEEDS):
-                return [], None
-        while len(between) < regimes.BISECTIONS and (tried := regimes.middle(shares)):
-            between.append(tried)
-            shares[tried] = self._degraded(tried)
-            if not self._ended(tried, regimes.MORE_SEEDS):
-                return between, None
-        last = {setting: mean(end.last for end in self._ends(setting)) for setting in shares}
-        edge, stable = regimes.edge(shares), regimes.stable(shares, last)
-        return between, Choice(edge, stable, regimes.beyond(shares, edge), shares, last)
-
-    def _ended(self, setting: Setting, seeds: Iterable[int]) -> bool:
-        return all(self.outcome(Run(setting, BASE, seed)) for seed in seeds)
-
-    def _ends(self, setting: Setting) -> list[Outcome]:
-        """The runs of the search that ended in a setting."""
-        ends = (self.outcome(Run(setting, BASE, seed)) for seed in regimes.MORE_SEEDS)
-        return [end for end in ends if end]
-
-    def _degraded(self, setting: Setting) -> list[bool]:
-        return [end.degraded for end in self._ends(setting)]
-
-    def _compared(
-        self,
-        title: str,
-        settings: Sequence[Setting],
-        conditions: Sequence[str],
-        seeds: int | Sequence[int],
-    ) -> Stage:
-        """All conditions in all settings, seed by seed, so that pairs are complete early."""
-        each = range(seeds) if isinstance(seeds, int) else seeds
-        return Stage.of(title, [Run(s, c, n) for n in each for s in settings for c in conditions])
-
-    def _later(self, title: str, count: int) -> Stage:
-        return Stage(title, [], count, count * self.asked.steps)
+def gates(target: float) -> list[tuple[str, str]]:
+    """Part and name of the gates with a target."""
+    return [("band", name) for name, gate in GATES.items() if gate.target == target]

@@ -1,193 +1,280 @@
-"""The report of a study, finished or not: stability.json, stability.md and two pictures.
+"""The report of a study, finished or not: stability.json, stability.md and pictures.
 
-docs/stability.md shows the parts of stability.md by their headings.
+docs/stability.md and the README show the parts of stability.md by their headings.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import mean, median
+from statistics import geometric_mean, mean, median
 from typing import Any
 
-from benchmarks.harness import machine
-from benchmarks.stability import claims, pictures, results, tables
-from benchmarks.stability.analysis import LEVEL, Outcome
-from benchmarks.stability.conditions import BASE
-from benchmarks.stability.plan import Asked
-from benchmarks.stability.regimes import Setting
-from benchmarks.stability.results import Results
-from benchmarks.stability.runs import Run
-from rlobj.base.errors import ConfigError, RunError
+from benchmarks.harness import machine, wilson
+from benchmarks.stability import analysis, pictures
+from benchmarks.stability.analysis import Effect, Pairs
+from benchmarks.stability.conditions import BASE, CONDITIONS, GROUPS, TARGETS, objective
+from benchmarks.stability.outcomes import Outcome, outcome
+from benchmarks.stability.plan import (
+    BEYOND,
+    COLLAPSE,
+    CONTROLS,
+    FAMILY,
+    PARTS,
+    RATES,
+    SEARCHED,
+    SURVIVORS,
+    Arm,
+    Question,
+    gates,
+    strained,
+)
+from rlobj.base.errors import RunError
 
 NAME = "stability"
 COMMAND = "python -m benchmarks.stability --runs DIR --out benchmarks/results"
 
 
-def write(runs: Path, out: Path, asked: Asked | None = None) -> str:
+class Results:
+    """The runs that ended, by part and arm."""
+
+    def __init__(self, runs: Path) -> None:
+        planned = [run for part in PARTS.values() for run in part.runs()]
+        ended = [(run, found) for run in planned if (found := outcome(run, runs))]
+        self.planned, self.all = len(planned), [found for _, found in ended]
+        self._of: dict[tuple[str, Arm], list[Outcome]] = {}
+        for run, found in ended:
+            self._of.setdefault((run.part, run.arm), []).append(found)
+        if not ended:
+            raise RunError(
+                f"no run of the study has ended in {runs}: expected --runs DIR, its folder"
+            )
+
+    def of(self, part: str, arm: Arm) -> list[Outcome]:
+        """The runs of an arm that ended."""
+        return self._of.get((part, arm), [])
+
+    def pairs(self, question: Question) -> Pairs:
+        """Those of a comparison; none if a side of a pair has no run."""
+        pairs = [(self.of(*ours), self.of(*base)) for ours, base in question.pairs]
+        return pairs if all(ours and base for ours, base in pairs) else []
+
+
+def write(runs: Path, out: Path) -> str:
     """Write the report of the runs below a folder, and return its text.
 
-    Args:
-        runs: folder of the study.
-        out: folder of the report.
-        asked: what the study was asked for, which says what is missing; None = the defaults.
-
     Raises:
-        RunError: there is no such folder of runs.
+        RunError: no run has ended there.
     """
-    try:
-        found = results.read(runs, asked)
-    except (OSError, ConfigError) as error:
-        raise RunError(
-            f"{error}. Delete the folder of this run; the command of the study trains it again"
-        ) from None
+    found = Results(runs)
     out.mkdir(parents=True, exist_ok=True)
-    text = markdown(found)
+    parts = {title: make(found) for title, make in REPORT.items()}
+    text = f"# {NAME}\n\n" + "\n".join(f"## {title}\n\n{part}\n" for title, part in parts.items())
     (out / f"{NAME}.md").write_text(text, encoding="utf-8")
     (out / f"{NAME}.json").write_text(numbers(found), encoding="utf-8")
-    edge = tables.core(found.of(found.edge))
-    if found.edge and edge:
-        where = f"at the edge, learning rate {found.edge.learning_rate:g}"
-        title = f"Held-out accuracy {where}"
-        comparisons = tables.compared(edge, every=False)
-        pictures.draw(edge, comparisons, title, out / f"{NAME}.png")
-        title = f"Entropy of the policy {where}"
-        pictures.draw_entropies(edge, title, out / f"{NAME}-entropy.png")
+    pictures.draw_runs(found, out / f"{NAME}.png")
+    pictures.draw_decides(decides(found), out / f"{NAME}-decides.png")
+    pictures.draw_band(found, out / f"{NAME}-entropy.png")
     return text
 
 
-def markdown(found: Results) -> str:
-    """The whole report."""
-    if not found.searched:
-        parts = {"state": state(found), "given": tables.by_flag(found), "made": made(found)}
-        return together(parts)
-    parts = {
-        "state": state(found),
-        "conditions": tables.conditions(found),
-        "found": findings(found),
-        "search": tables.search(found),
-        "map": tables.chart(found),
-        "power": tables.powers(found),
-    }
-    for title, setting in (("edge", found.edge), ("stable", found.stable)):
-        each, primary = tables.core(found.of(setting)), title == "edge"
-        made_of = {
-            "differences": lambda runs, primary=primary: tables.differences(runs, primary),
-            "entropy": tables.entropies,
-            "tokens": tables.tokens,
-        } | ({"shares": tables.share_tests} if primary else {})
-        parts[f"{title} accuracy"] = tables.accuracies(each)  # "Not run.", once
-        parts |= {f"{title} {what}": make(each) if each else "" for what, make in made_of.items()}
-    beyond = found.chosen.beyond if found.chosen else None
-    parts["beyond"] = tables.described(tables.core(found.of(beyond)))
-    parts |= {"by flag": tables.by_flag(found), "claims": claims.table(found), "made": made(found)}
-    return together(parts)
-
-
-def together(parts: Mapping[str, str]) -> str:
-    """The parts below their headings."""
-    sections = (f"## {title}\n\n{part}\n" for title, part in parts.items())
-    return f"# {NAME}\n\n" + "\n".join(sections)
-
-
 def numbers(found: Results) -> str:
-    """Everything as JSON, one run a line."""
-    head = {
-        "command": COMMAND,
-        "machine": facts(),
-        "planned": found.planned,
-        "missing": [[str(setting), *more] for setting, *more in found.missing],
-        "chosen": {
-            name: str(getattr(found.chosen, name, None) or "none")
-            for name in ("edge", "stable", "beyond")
-        },
-        "comparisons": {
-            str(setting): [asdict(each) for each in tables.compared(found.of(setting))]
-            for setting in (found.edge, found.stable)
-            if setting
-        },
-    }
-    rows = [
-        json.dumps(rounded({"setting": str(setting), "condition": condition, **asdict(run)}))
-        for setting, condition, run in each_run(found)
-    ]
+    """All runs as JSON, one a line."""
+    head = {"command": COMMAND, "machine": facts(), "planned": found.planned}
+    rows = [json.dumps(_rounded(asdict(run))) for run in found.all]
     text = json.dumps(head, indent=1).removesuffix("\n}")
     return f'{text},\n "runs": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
 
 
-def each_run(found: Results) -> Iterator[tuple[Setting, str, Outcome]]:
-    """Setting, condition and numbers of each run that ended."""
-    for setting, conditions in found.runs.items():
-        for condition, runs in conditions.items():
-            for run in runs.values():
-                yield setting, condition, run
-
-
-def rounded(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     """Numbers with six significant digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):
-        return {key: rounded(each) for key, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+# The parts.
 
 
 def state(found: Results) -> str:
     """How far the study is."""
-    ended = list(each_run(found))
-    failed = sum(bool(run.failed) for *_, run in ended)
-    text = f"{len(ended)} runs ended, {failed} of them failed."
-    if not found.missing:
-        return f"{text} All {found.planned} planned runs are among them."
-    left = sum(len(seeds) for *_, seeds in found.missing)
-    at_edge = any(setting == found.edge for setting, *_ in found.missing)
-    about = "Until they have ended, the p-values are not those of the plan."
-    if found.edge and not at_edge:
-        about = "The primary comparison, at the edge, is complete."
+    failed = sum(bool(run.failed) for run in found.all)
+    missing = found.planned - len(found.all)
+    left = f"**{missing} are missing.**" if missing else "None is missing."
     return (
-        f"**The study is not finished.** {text} {left} of {found.planned} planned runs are "
-        f"missing, {len(found.unfinished)} of them began. {about}"
+        f"{len(found.all)} of {found.planned} planned runs ended, {failed} of them failed. {left}"
     )
 
 
-def findings(found: Results) -> str:
-    """The result in a few sentences."""
-    edge = tables.core(found.of(found.edge))
-    if found.edge is None:
-        return "The search found no edge." if found.chosen else "The search is not finished."
-    if BASE not in edge:
-        return "No run of dapo-loss has ended at the edge yet."
-    base = list(edge[BASE].values())
-    before = mean(run.accuracies[0] for run in base if run.accuracies)
-    comparisons = tables.compared(edge, every=False)
-    holm = tables.corrected(edge)
-    clear = [each for each in comparisons if holm[each.name, each.base] < 1 - LEVEL]
-    rest = [each for each in comparisons if each not in clear]
-    lines = [
-        f"At the edge (learning rate {found.edge.learning_rate:g}), the held-out accuracy of "
-        f"dapo-loss goes from {before:.3f} to {mean(run.last for run in base):.3f}, the means of "
-        f"{len(base)} seeds. {tables.count(base, 'degraded')} runs degraded, which only says that "
-        "they ended below their start.",
-        f"{len(clear)} of the {len(comparisons)} primary comparisons "
-        f"{'has' if len(clear) == 1 else 'have'} a p-value below 0.05 "
-        "after Holm's correction.",
+def conditions(found: Results) -> str:
+    """What the objective of each condition changes in that of the base."""
+    ran = {run.condition for run in found.all} - {BASE, *GROUPS["band"]}
+    names = [name for name in CONDITIONS if name in ran]
+    return table(["objective", f"what differs from {BASE}"], [[n, _changes(n)] for n in names])
+
+
+def _changes(name: str) -> str:
+    """Rules, settings of the surrogate, and parts of the formula that the base does not have."""
+    ours, base = objective(name), objective(BASE)
+    rules = {"drop": ours.drop_rule, "keep": ours.keep_rule, "reweight": ours.weight}
+    parts = [f"{key}: `{rule}`" for key, rule in rules.items() if rule is not None]
+    same = type(ours.surrogate) is type(base.surrogate)
+    for key in type(base.surrogate).model_fields if same else ():
+        old, new = getattr(base.surrogate, key), getattr(ours.surrogate, key)
+        if old != new:
+            parts.append(f"surrogate, {key}: {'none' if old is None else old} → {new}")
+    known = base.explain().formula
+    for line in ours.explain().formula:
+        symbol, _, text = line.partition("  ")
+        if line not in known and text and "(1/Z" not in line and not (symbol == "S" and same):
+            parts.append(f"{symbol}: `{text.partition('): ')[0]})`")
+    return "; ".join(parts).replace("|", "\\|")
+
+
+def search(found: Results) -> str:
+    """The runs that the learning rates were chosen by."""
+    rows = []
+    for arm in sorted(PARTS["search"].arms, key=lambda arm: (arm.sampling, arm.rate)):
+        if runs := found.of("search", arm):
+            chosen = "chosen" if RATES[arm.sampling] == arm.rate else ""
+            rows.append([arm.sampling, f"{arm.rate:g}", *_costs(runs), chosen])
+    return table(["sampling", "learning rate", *COSTS, ""], rows)
+
+
+def regime(found: Results) -> str:
+    """Every arm of the main comparison."""
+    rows = []
+    for arm in PARTS["regime"].arms:
+        if runs := found.of("regime", arm):
+            sums = _sums(runs)
+            rule = [_part(sums, "dropped", "trained"), _part(sums, "caught", "judged dropped")]
+            rows.append([f"{arm.condition}, {arm.sampling}", *_costs(runs), *rule])
+    return table(["arm", *COSTS, "dropped", "of these spurious"], rows)
+
+
+def family(found: Results) -> str:
+    """The primary comparisons."""
+    effects = {x.title: analysis.cost(pairs) for x in FAMILY if (pairs := found.pairs(x))}
+    corrected = analysis.holm({title: each.p for title, each in effects.items()}, len(FAMILY))
+    rows = [
+        [title, _runs(each), _ratio(each), _chance(each.p), _chance(corrected[title])]
+        for title, each in effects.items()
     ]
-    for about, part in (("Below 0.05", clear), ("Not below 0.05", rest)):
-        if part:
-            shown = "; ".join(map(tables.signed_difference, part))
-            lines.append(f"{about} (difference in last accuracy and its 95% interval): {shown}.")
-    collapsed = (f"{name} {tables.count([*x.values()], 'collapsed')}" for name, x in edge.items())
-    lines.insert(1, f"Runs that collapsed at the edge: {', '.join(collapsed)}.")
-    for course in ("collapsed", "exploded"):
-        shares = (
-            f"{name} {sum(run.entropy_course == course for run in each.values())} of {len(each)}"
-            for name, each in edge.items()
-        )
-        lines.append(f"Runs whose entropy {course}: {', '.join(shares)}.")
-    return "\n".join(f"- {line}" for line in lines)
+    return table(["comparison", "runs", "generated tokens until 0.85", "p", "p, Holm"], rows)
+
+
+def secondary(found: Results) -> str:
+    """The same comparisons by other measures."""
+    rows = []
+    for question in FAMILY:
+        if pairs := found.pairs(question):
+            ratios = [_ratio(analysis.cost(pairs, unit)) for unit in ("steps", "seconds")]
+            differences = [_signed(analysis.last(pairs)), _signed(analysis.at_equal_tokens(pairs))]
+            rows.append([question.title.replace(" / ", " against "), *ratios, *differences])
+    titles = ["steps until 0.85", "CPU seconds until 0.85", "last accuracy"]
+    return table(["comparison", *titles, "accuracy at equal generated tokens"], rows)
+
+
+def controls(found: Results) -> str:
+    """Dynamic sampling beside its controls."""
+    arms = [("regime", Arm.of(BASE, how)) for how in RATES]
+    arms += [("controls", Arm.of(BASE, how)) for how in CONTROLS]
+    rows = []
+    for part, arm in arms:
+        if runs := found.of(part, arm):
+            generated = mean(run.tokens[-1] for run in runs)
+            trained = _sums(runs)["trained"]
+            silent = mean(run.without_signal for run in runs)
+            tokens = [f"{each / 1e6:.2f}" for each in (generated, trained / len(runs))]
+            rows.append([arm.sampling, f"{arm.steps}", *tokens, f"{silent:.0%}", *_costs(runs)])
+    header = ["sampling", "steps", "generated tokens, 10⁶", "trained on, 10⁶"]
+    return table([*header, "groups without signal", *COSTS], rows)
+
+
+def beyond(found: Results) -> str:
+    """Who collapses with four updates per rollout."""
+    rows = []
+    parts = ("beyond", "steeper", "collapse")
+    for arm in dict.fromkeys(arm for part in parts for arm in PARTS[part].arms):
+        if runs := [run for part in parts for run in found.of(part, arm)]:
+            hits = sum(run.collapsed for run in runs)
+            low, high = wilson(hits, len(runs))
+            ends = [run.last for run in runs]
+            entropy = median(run.entropies[-1] for run in runs)
+            share = f"{hits} of {len(runs)} [{low:.2f}, {high:.2f}]"
+            each = ", ".join(f"{end:.2f}" for end in sorted(ends))
+            best = mean(max(run.smooth) for run in runs)
+            rows.append(
+                [f"{arm.rate:g}", arm.condition, share, each, f"{best:.2f}", f"{entropy:.2f}"]
+            )
+    header = ["learning rate", "objective", "collapsed", "last accuracy of each run"]
+    return table([*header, "highest accuracy", "entropy at the end, nats"], rows)
+
+
+def band(found: Results) -> str:
+    """How long the entropy is near the targets of STARE's gate; dapo-loss has no target."""
+    rows = []
+    for target in TARGETS:
+        for part, name in [*gates(target), ("regime", BASE)]:
+            if runs := [r for r in found.of(part, Arm.of(name, "static")) if r.seed == 0]:
+                half = runs[0].entropies[len(runs[0].entropies) // 2 :]
+                shares = [f"{x:.0%}" for x in (runs[0].in_band[f"{target:g}"], runs[0].weight_on)]
+                ends = f"{min(half):.3f} – {max(half):.3f}"
+                rows.append([f"{target:g}", name, *shares, ends, f"{runs[0].last:.3f}"])
+    header = ["target, nats", "rule", "steps within 20% of the target", "steps with the weight"]
+    return table([*header, "entropy in the second half, nats", "last accuracy"], rows)
+
+
+Knob = tuple[str, Effect, Effect | None]
+"""A title, the effect on the accuracy at the end, and on log2 of the tokens until 0.85; None if no
+run reaches 0.85."""
+
+
+def decides(found: Results) -> list[Knob]:
+    """The effect of each knob."""
+    middle, high, low = ([("search", Arm(BASE, how, rate)) for how in RATES] for rate in SEARCHED)
+    knobs = [
+        Question(f"learning rate, {title}", [*zip(tried, middle, strict=True)])
+        for title, tried in (("× 1.5", high), ("/ 1.5", low))
+    ]
+    dynamic, *objectives = FAMILY[:4]
+    static = "regime", Arm.of(BASE, "static")
+    knobs.append(Question("dynamic sampling", dynamic.pairs))
+    knobs += [
+        Question(f"{how} for static", [(("controls", Arm.of(BASE, how)), static)])
+        for how in CONTROLS
+    ]
+    knobs += [Question(each.title.replace(" / ", " for "), each.pairs) for each in objectives]
+    decided = [(knob.title, found.pairs(knob)) for knob in knobs]
+    steep, less = (
+        [run for name in SURVIVORS for run in found.of(part, strained(name, rate))]
+        for part, rate in (("collapse", COLLAPSE), ("beyond", BEYOND))
+    )
+    if steep and less:
+        decided.append((f"4 updates: {COLLAPSE:g} for {BEYOND:g}", [(steep, less)]))
+    return [
+        (title, analysis.last(x), analysis.cost(x) if _any_reached(x) else None)
+        for title, x in decided
+        if x
+    ]
+
+
+def _any_reached(pairs: Pairs) -> bool:
+    return any(run.reached() is not None for pair in pairs for side in pair for run in side)
+
+
+def decided(found: Results) -> str:
+    """The table of what decides."""
+    rows = [
+        [name, _runs(end), _signed(end), _ratio(cost) if cost else "– (no run reaches it)"]
+        for name, end, cost in decides(found)
+    ]
+    return table(["knob", "runs", "last accuracy", "generated tokens until 0.85"], rows)
 
 
 def facts() -> dict[str, str]:
@@ -198,33 +285,91 @@ def facts() -> dict[str, str]:
 
 
 def made(found: Results) -> str:
-    """Hardware, time, seeds, command, and the runs that failed."""
+    """Hardware, time, command, and the runs that failed."""
     lines = [f"- {name}: {value}" for name, value in facts().items()]
-    each_made = [run.made for *_, run in each_run(found) if run.made]
-    if each_made:
-        commits = Counter(x["commit"] for x in each_made)
-        cpu, wall = ([x[key] for x in each_made] for key in ("cpu_seconds", "wall_seconds"))
-        lines += [
-            f"- a run: {median(cpu):.0f} s CPU, {median(wall):.0f} s wall (medians), one thread",
-            f"- {len(each_made)} runs: {sum(cpu) / 3600:.1f} h CPU, {sum(wall) / 3600:.1f} h wall",
-            f"- commits of the runs: {', '.join(f'{x} ({n} runs)' for x, n in commits.items())}",
-        ]
-    lines.append(f"- command: `{COMMAND}`")
-    for setting, conditions in found.runs.items():
-        shown = (f"{name} {tables.spans(sorted(each))}" for name, each in conditions.items())
-        lines.append(f"- seeds of {setting}: {'; '.join(shown)}")
-    lines += [f"- missing: {setting}, {x}: {tables.spans(s)}" for setting, x, s in found.missing]
-    failures = [each for each in each_run(found) if each[2].failed]
-    for setting, condition, run in failures:
-        folder = Run(setting, condition, run.seed).folder(found.folder)
-        lines.append(
-            f"- **failed**: {setting}, {condition}, seed {run.seed}: {run.failed}; the end of its "
-            f"log: {last_line(folder / 'log')}"
-        )
-    return "\n".join(lines if failures else [*lines, "- No run failed."])
+    each = [run.made for run in found.all if run.made]
+    commits = Counter(x["commit"] for x in each)
+    cpu, wall = ([x[key] for x in each] for key in ("cpu_seconds", "wall_seconds"))
+    lines += [
+        f"- a run: {median(cpu):.0f} s CPU (median; {min(cpu):.0f} to {max(cpu):.0f}), one thread",
+        f"- {len(each)} runs: {sum(cpu) / 3600:.1f} h CPU, {sum(wall) / 3600:.1f} h wall",
+        f"- commits of the runs: {', '.join(f'{x} ({n} runs)' for x, n in commits.items())}",
+        f"- command: `{COMMAND}`",
+    ]
+    lines += [
+        f"- **failed**: {run.part}, {run.condition}, {run.sampling}, seed {run.seed}: {run.failed}"
+        for run in found.all
+        if run.failed
+    ]
+    return "\n".join(lines)
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that is not empty."""
-    lines = log.read_text("utf-8", errors="replace").splitlines() if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "empty")
+REPORT: dict[str, Callable[[Results], str]] = {
+    "state": state,
+    "conditions": conditions,
+    "search": search,
+    "regime": regime,
+    "family": family,
+    "secondary": secondary,
+    "controls": controls,
+    "beyond": beyond,
+    "band": band,
+    "decides": decided,
+    "made": made,
+}
+"""Heading -> how the part is made."""
+
+# Cells.
+
+COSTS = (
+    *("runs", "reached 0.85", "generated tokens until 0.85, 10³"),
+    *("steps", "CPU s", "last accuracy"),
+)
+
+
+def _costs(runs: Sequence[Outcome]) -> list[str]:
+    """What runs spent until 0.85. A run that did not reach it counts with all that it spent."""
+    reached = sum(run.reached() is not None for run in runs)
+    cells = [str(len(runs)), str(reached)]
+    for unit, scale in (("tokens", 1e-3), ("steps", 1), ("seconds", 1)):
+        spent = (run.reached(unit) or getattr(run, unit)[-1] for run in runs)
+        cells.append(f"{'≥ ' if reached < len(runs) else ''}{scale * geometric_mean(spent):.0f}")
+    return [*cells, f"{mean(run.last for run in runs):.3f}"]
+
+
+def _sums(runs: Sequence[Outcome]) -> Counter[str]:
+    return sum((Counter(run.counts) for run in runs), Counter())
+
+
+def _part(sums: Mapping[str, float], part: str, whole: str) -> str:
+    return f"{sums[part] / sums[whole]:.2%}" if sums[whole] and sums[part] else "–"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [list(header), ["---"] * len(header), *rows]
+    if len(lines) == 2:
+        return "Not run."
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _runs(each: Effect) -> str:
+    return "{} and {}".format(*each.runs)
+
+
+def _ratio(each: Effect) -> str:
+    """An effect on log2, as a factor."""
+    text = f"× {2**each.difference:.2f}"
+    if each.interval:
+        text += f" [{2 ** each.interval[0]:.2f}, {2 ** each.interval[1]:.2f}]"
+    return text
+
+
+def _signed(each: Effect) -> str:
+    text = f"{each.difference:+.3f}"
+    return f"{text} [{each.interval[0]:+.3f}, {each.interval[1]:+.3f}]" if each.interval else text
+
+
+def _chance(p: float) -> str:
+    """A p-value with four digits."""
+    return f"{p:.4f}" if p >= 1e-4 else "< 0.0001"

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.stability.conditions import BASE
 from benchmarks.stability.mechanism.batches import POLICIES
 from benchmarks.stability.mechanism.pictures import draw, measured_rate
-from benchmarks.stability.tables import table
+from benchmarks.stability.report import table
 
 Found = Mapping[str, Any]
 SETS = {

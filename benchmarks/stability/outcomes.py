@@ -1,0 +1,145 @@
+"""The numbers of one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks import driver
+from benchmarks.stability.conditions import TARGETS
+from benchmarks.stability.plan import GOAL, Run
+from rlobj.config.run_folder import read_metrics
+
+WINDOW = 3
+"""Evaluations whose mean is the accuracy: one at the beginning, then two, then three."""
+EVERY = 10
+"""Steps whose mean entropy is one number of the curve."""
+NEAR = 0.2
+"""A step is in the band if its entropy is within this share of the target."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The numbers of one run that ended.
+
+    Attributes:
+        part, condition, sampling, rate, seed: which run it is.
+        failed: how its process ended; "" if it finished. A failed run has the numbers of its steps.
+        steps, tokens, seconds: at each evaluation: steps, generated tokens, and CPU seconds of
+            sampling and training without evaluations, up to there.
+        accuracies: held-out accuracies at these steps, the first one before training.
+        entropies: mean entropy of the policy in nats, one number for ten steps.
+        in_band: share of the steps whose entropy is within 20% of each target.
+        weight_on: share of the steps in which STARE's weight is not 1.
+        without_signal: mean share of the sampled groups whose responses have equal rewards.
+        counts: sums over the steps: trained, dropped and spurious tokens.
+        made: CPU seconds, wall seconds, commit.
+    """
+
+    part: str
+    condition: str
+    sampling: str
+    rate: float
+    seed: int
+    failed: str
+    steps: Sequence[int]
+    tokens: Sequence[float]
+    seconds: Sequence[float]
+    accuracies: Sequence[float]
+    entropies: Sequence[float]
+    in_band: Mapping[str, float] = field(default_factory=dict)
+    weight_on: float = 0.0
+    without_signal: float = 0.0
+    counts: Mapping[str, float] = field(default_factory=dict)
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def smooth(self) -> list[float]:
+        """The mean of each evaluation and the two before it."""
+        ends = range(1, len(self.accuracies) + 1)
+        return [mean(self.accuracies[max(end - WINDOW, 0) : end]) for end in ends]
+
+    @property
+    def last(self) -> float:
+        """The accuracy at the end; 0 for a failed run."""
+        return 0.0 if self.failed else self.smooth[-1]
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the run ended below half of the accuracy before training."""
+        return self.last < self.accuracies[0] / 2
+
+    def reached(self, unit: str = "tokens", goal: float = GOAL) -> float | None:
+        """What the run had spent when its accuracy reached the goal; None if it did not.
+
+        Args:
+            unit: "steps", "tokens" or "seconds".
+            goal: the accuracy.
+        """
+        pairs = zip(self.smooth, getattr(self, unit), strict=True)
+        return next((spent for accuracy, spent in pairs if accuracy >= goal), None)
+
+    def accuracy_at(self, spent: float, unit: str = "tokens") -> float:
+        """The accuracy of the last evaluation before so much was spent."""
+        pairs = zip(self.smooth, getattr(self, unit), strict=True)
+        return [accuracy for accuracy, each in pairs if each <= spent][-1]
+
+
+def outcome(run: Run, runs: Path) -> Outcome | None:
+    """The numbers of a run below a folder; None if it has not ended."""
+    folder = run.folder(runs)
+    if not (state := driver.ended(folder)):
+        return None
+    lines = [line for line in read_metrics(folder) if line["step"] <= run.arm.steps]
+    made = json.loads((folder / driver.DONE).read_text()) if state == driver.DONE else {}
+    why = "" if made else (folder / driver.FAILED).read_text().strip() or "failed"
+    share = made["cpu_seconds"] / made["wall_seconds"] if made else 1.0
+    steps = [line for line in lines if line["step"] > 0]
+    entropies = [line["policy/entropy"] for line in steps]
+    return Outcome(
+        *(run.part, run.arm.condition, run.arm.sampling, run.arm.rate, run.seed, why),
+        *_curve(lines, share),
+        [mean(entropies[at : at + EVERY]) for at in range(0, len(entropies), EVERY)],
+        {f"{t:g}": _share(abs(h / t - 1) <= NEAR for h in entropies) for t in TARGETS},
+        _share(line.get("controller/W", 1.0) != 1.0 for line in steps),
+        mean([line.get("groups/without_signal_share") or 0.0 for line in steps]),
+        _counts(steps),
+        made,
+    )
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], share: float) -> tuple[list[Any], ...]:
+    """Steps, tokens, CPU seconds and accuracies of the evaluations.
+
+    Args:
+        lines: all steps.
+        share: CPU seconds of the run / its wall seconds.
+    """
+    tokens, seconds, rows = 0.0, 0.0, []
+    for line in lines:
+        tokens += line.get("tokens/sampled", 0.0)
+        if line["step"]:
+            seconds += share * (line["time/step"] - line.get("time/evaluating", 0.0))
+        if (accuracy := line.get("eval/accuracy")) is not None:
+            rows.append((line["step"], tokens, seconds, accuracy))
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+def _share(hits: Iterable[bool]) -> float:
+    hits = list(hits)
+    return sum(hits) / len(hits) if hits else 0.0
+
+
+def _counts(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    names = {
+        "trained": "tokens/step",
+        "dropped": "tokens/dropped",
+        "judged dropped": "spurious/dropped",
+        "caught": "spurious/caught",
+        "spurious": "spurious/tokens",
+    }
+    return {key: sum(line.get(name) or 0.0 for line in steps) for key, name in names.items()}
