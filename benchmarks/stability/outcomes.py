@@ -100,19 +100,28 @@ def outcome(run: Run, runs: Path) -> Outcome | None:
     share = made["cpu_seconds"] / made["wall_seconds"] if made else 1.0
     steps = [line for line in lines if line["step"] > 0]
     entropies = [line["policy/entropy"] for line in steps]
+    spent, tokens, seconds, accuracies = _curve(lines, share)
     return Outcome(
-        *(run.part, run.arm.condition, run.arm.sampling, run.arm.rate, run.seed, why),
-        *_curve(lines, share),
-        [mean(entropies[at : at + EVERY]) for at in range(0, len(entropies), EVERY)],
-        {f"{t:g}": _share(abs(h / t - 1) <= NEAR for h in entropies) for t in TARGETS},
-        _share(line.get("controller/W", 1.0) != 1.0 for line in steps),
-        mean([line.get("groups/without_signal_share") or 0.0 for line in steps]),
-        _counts(steps),
-        made,
+        part=run.part,
+        condition=run.arm.condition,
+        sampling=run.arm.sampling,
+        rate=run.arm.rate,
+        seed=run.seed,
+        failed=why,
+        steps=spent,
+        tokens=tokens,
+        seconds=seconds,
+        accuracies=accuracies,
+        entropies=[mean(entropies[at : at + EVERY]) for at in range(0, len(entropies), EVERY)],
+        in_band={f"{t:g}": _share(abs(h / t - 1) <= NEAR for h in entropies) for t in TARGETS},
+        weight_on=_share(line.get("controller/W", 1.0) != 1.0 for line in steps),
+        without_signal=mean([line.get("groups/without_signal_share") or 0.0 for line in steps]),
+        counts=_counts(steps),
+        made=made,
     )
 
 
-def _curve(lines: Sequence[Mapping[str, Any]], share: float) -> tuple[list[Any], ...]:
+def _curve(lines: Sequence[Mapping[str, Any]], share: float) -> list[list[Any]]:
     """Steps, tokens, CPU seconds and accuracies of the evaluations.
 
     Args:
@@ -126,7 +135,7 @@ def _curve(lines: Sequence[Mapping[str, Any]], share: float) -> tuple[list[Any],
             seconds += share * (line["time/step"] - line.get("time/evaluating", 0.0))
         if (accuracy := line.get("eval/accuracy")) is not None:
             rows.append((line["step"], tokens, seconds, accuracy))
-    return tuple(map(list, zip(*rows, strict=True)))
+    return [*map(list, zip(*rows, strict=True))]
 
 
 def _share(hits: Iterable[bool]) -> float:

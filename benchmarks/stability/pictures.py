@@ -89,16 +89,11 @@ def _beyond(axis: Any, found: Results) -> None:
     if starts:
         axis.axvline(mean(starts), color="black", lw=0.8, ls=":")
         axis.axvline(mean(starts) / 2, color="black", lw=0.8)
-    handles = [
-        Line2D([], [], color=COLOURS[colour], marker="o", lw=0, label=f"rate {rate:g}")
-        for _, rate, colour in parts
-    ]
-    axis.legend(handles=handles, fontsize=TEXT - 1, frameon=False, loc="lower right")
     names = [name.replace(", clip", ",\nclip") for name in STRAINED]
     axis.set_yticks(range(len(names)), names, fontsize=TEXT - 1)
     axis.invert_yaxis()
     axis.set_xlim(0, 1)
-    axis.set_xlabel("last accuracy (left of line: collapsed)", fontsize=TEXT)
+    axis.set_xlabel(f"last accuracy (blue: {BEYOND:g})", fontsize=TEXT)
     axis.set_title("4 updates per rollout", fontsize=TITLE)
     axis.tick_params(axis="x", labelsize=TEXT)
 
@@ -122,6 +117,8 @@ def draw_decides(knobs: Sequence[Knob], file: Path) -> None:
     right.set_xticks([0.5, 1, 2], ["1/2", "1", "2"])
     left.set_yticks(range(len(knobs)), [name for name, *_ in knobs], fontsize=TEXT)
     left.invert_yaxis()
+    left.set_xscale("symlog", linthresh=0.05)
+    left.set_xticks([-0.5, -0.05, 0, 0.05], ["−0.5", "−0.05", "0", "0.05"])
     left.set_xlabel("last accuracy: difference", fontsize=TEXT)
     right.set_xlabel("generated tokens until 0.85: factor", fontsize=TEXT)
     for axis in (left, right):

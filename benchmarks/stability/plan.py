@@ -121,7 +121,7 @@ class Run:
         return runs / self.part / name / str(self.seed)
 
     def settings(self) -> dict[str, Any]:
-        return self.arm.settings(self.seed) | PARTS[self.part].more
+        return {**self.arm.settings(self.seed), **PARTS[self.part].more}
 
 
 def strained(name: str, rate: float) -> Arm:
