@@ -41,6 +41,7 @@ class Response:
     sampler: list[float]
     reference: list[float]
     entropy: list[float]
+    collision: list[float]
     teacher: list[float]
     advantage: float = 0.0
 
@@ -53,9 +54,10 @@ Rollout = list[Response]
 
 
 def responses(batch: TokenBatch, logprobs: Tensor) -> Rollout:
+    assert batch.rewards is not None
     groups, rewards = batch.groups.tolist(), batch.rewards.tolist()
     rows = torch.arange(len(batch)).split(batch.lengths.tolist())
-    old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy")
+    old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy", "old_collision")
     return [
         Response(
             *(groups[i], rewards[i], groups.count(groups[i]) > 1, list(logprobs[rows[i]])),
@@ -107,6 +109,12 @@ def gpg(response: Response, rollout: Rollout) -> float:
     """AMAP-ML/GPG, gpg_trainer.py: the loss is divided by the share of groups with a signal."""
     valid = sum(not equal(each, rollout) for each in rollout)
     return centred(response, rollout) * len(rollout) / valid if valid else 0.0
+
+
+def maxrl(response: Response, rollout: Rollout) -> float:
+    """tajwarfahim/maxrl, core_algos.py; a group of one is divided by its own reward here."""
+    own = of_group(rollout, response.group)
+    return centred(response, rollout) / (math.fsum(own) / len(own) + 1e-6)
 
 
 # Losses of an update. `count` is the number of its tokens.
@@ -272,6 +280,22 @@ def fipo(update: Rollout) -> Any:
     return total(losses)
 
 
+def otb(update: Rollout) -> Any:
+    """compute_optimal_token_baseline_advantage of verl, in the columns of the rollout's policy."""
+    losses, energies = [], {}
+    for each in update:
+        steps = [1 - 2 * math.exp(l) + c for l, c in zip(each.l0, each.collision, strict=True)]  # noqa: E741
+        energies[id(each)] = [math.fsum(steps[: t + 1]) for t in range(len(steps))]
+    for each in update:
+        for t, ratio in enumerate(each.ratios):
+            group = [x for x in update if x.group == each.group and len(x.l) > t]
+            weights = [energies[id(x)][t] for x in group]
+            baseline = math.fsum(w * x.reward for w, x in zip(weights, group, strict=True))
+            baseline = baseline / (math.fsum(weights) + 1e-8) if len(group) > 1 else 0.0
+            losses.append(clipped(ratio, each.reward - baseline, (0.8, 1.2)))
+    return total(losses)
+
+
 def stapo(update: Rollout) -> Any:
     """The paper: A > 0, π < 0.002, and one of the ⌈0.8·n⌉ lowest entropies of the update."""
     entropies = sorted(entropy for each in update for entropy in each.entropy)
@@ -314,10 +338,12 @@ SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
     "stapo": (normalized, stapo),
     "gpg": (gpg, reinforce),
     "prime-rl": (centred, prime_rl),
+    "maxrl": (maxrl, ppo),
     "archer": (normalized, archer),
     "ce-gppo": (normalized, ce_gppo),
     "lite-ppo": (by_the_batch, ppo),
     "fipo": (normalized, fipo),
+    "otb": (centred, otb),
     "passk": (expected_pass_at_k, ppo),
     "aspo": (normalized, aspo),
     "real": (centred, real),
@@ -332,6 +358,7 @@ GRADIENT_ONLY = {"prime-rl", "aspo", "real", "tpo"}
 def rollout_of(seed: int, kind: str) -> TokenBatch:
     """A rollout whose policy has moved far on some tokens."""
     batch = awkward_batch(seed, groups=5, longest=9)
+    assert batch.rewards is not None
     random = torch.Generator().manual_seed(seed)
     rewards = batch.rewards.clone()
     if kind == "binary":
@@ -372,6 +399,7 @@ def loss_of(
     gradient = torch.zeros(len(update), dtype=torch.float64)
     for table, part in zip(tables, order.tensor_split(parts), strict=True):
         if len(table):
+            assert table.logprobs.grad is not None
             gradient[update.rows(part)] = table.logprobs.grad
     return loss.detach(), gradient
 
@@ -467,8 +495,7 @@ def test_fipo_counts_a_token_that_has_become_impossible_as_20_nats() -> None:
     old = [-70.0] * 28
     batch = tokens([14, 14], [x + gap for x, gap in zip(old, gaps, strict=True)], old_logprobs=old)
     batch = batch.replace(rewards=torch.tensor([0.0, 1.0]).double())
-    rest = dict.fromkeys(("sampler_logprobs", "ref_logprobs", "entropy"), old)
-
+    rest = dict.fromkeys(("sampler_logprobs", "ref_logprobs", "entropy", "old_collision"), old)
     leaf = batch.logprobs.requires_grad_()
     mine = responses(batch.replace(**rest), leaf)
     for each in mine:

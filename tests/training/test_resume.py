@@ -24,6 +24,7 @@ from runs import (
     weights,
 )
 from safetensors.torch import load_file
+from tiny import tiny_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -33,6 +34,7 @@ from rlobj.config.run_config import compose
 from rlobj.config.run_folder import read_changes, read_run_config
 from rlobj.data import load_problems
 from rlobj.samplers import TransformersSampler
+from rlobj.training import run_training
 from rlobj_cli.app import app
 
 
@@ -272,3 +274,11 @@ def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_rewar
     assert result.best_checkpoint is not None
     assert result.best_checkpoint.name == "step-000002"
     assert [name for _, name, _, _ in read_changes(Path("run"))] == ["the file of a reward"]
+
+
+def test_another_configuration_does_not_overwrite_that_of_a_run(policy):
+    rlobj.train(tiny_config(policy, "stapo", training={"steps": 1}), out="run")
+    before = (Path("run") / "config.resolved.yaml").read_text()
+    with pytest.raises(ConfigError, match="run is resumed with the settings it was started with"):
+        run_training(tiny_config(policy, "gpg", training={"steps": 2}), "run", resume=True)
+    assert (Path("run") / "config.resolved.yaml").read_text() == before

@@ -198,10 +198,12 @@ def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
         lengths.append(len(samples[0].tokens))
 
     settings = SamplingSettings(max_tokens=12)
-    sampler.sample([[3, 4]] * 64, count=1, settings=settings, seeds=range(64), done=done)
+    asked = {"count": 1, "settings": settings, "seeds": range(64)}
+    drawn = sampler.sample([[3, 4]] * 64, **asked, done=done)
     assert told == lengths == sorted(lengths)  # after as many passes as it has tokens
     assert len(told) == 64
     assert len(set(lengths)) > 2
+    assert drawn == sampler.sample([[3, 4]] * 64, **asked)
 
 
 REWARD = """
