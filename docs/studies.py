@@ -130,7 +130,7 @@ def stability_plan() -> str:
 
 STABILITY_PARTS = (
     *("state", "conditions", "search", "regime", "family", "secondary", "controls", "beyond"),
-    *("band", "needed", "decides", "made"),
+    *("band", "decides", "made"),
 )
 MECHANISM_PARTS = ("sources", "carried", "bounds", "rules", "update", "quadrants", "growth")
 

@@ -9,7 +9,6 @@ A run that ended in DIR is not repeated, so a study that was stopped goes on wit
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -23,11 +22,13 @@ from rich.console import Console
 
 from benchmarks import driver
 from benchmarks.stability import runs as training
+from benchmarks.stability.conditions import objective
+from benchmarks.stability.outcomes import facts, outcome
 from benchmarks.stability.plan import PARTS, Run
 from rlobj.base.errors import RlobjError, RunError
 from rlobj.base.files import lock_folder
 from rlobj.config.layers import flattened
-from rlobj.config.run_folder import CONFIG_FILE, read_settings
+from rlobj.config.run_folder import read_settings
 
 INTERRUPTED = 130
 SECONDS = 110.0
@@ -39,10 +40,12 @@ def main() -> None:
     console = Console(stderr=True, highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        study = [run for name in options.parts for run in PARTS[name].runs()]
+        study = [run for name in dict.fromkeys(options.parts) for run in PARTS[name].runs()]
         refuse_other(options.runs, study)
         if not options.report:
             train(options, study, console)
+        if options.out and options.out.is_file():
+            raise RunError(f"--out {options.out} is a file; expected a folder for the report")
         if options.report or (options.out and not options.dry_run):
             from benchmarks.stability import report
 
@@ -96,14 +99,21 @@ def refuse_other(folder: Path, study: Sequence[Run]) -> None:
         out = run.folder(folder)
         if driver.ended(out) != driver.DONE:
             continue
-        made = flattened(read_settings(out)) if (out / CONFIG_FILE).is_file() else {}
-        for name, value in flattened(run.settings()).items():
-            if value not in ({}, made.get(name)):
+        settings = read_settings(out)
+        made = {name: settings.pop(name, None) for name in ("objective",)} | flattened(settings)
+        loss = objective(run.arm.condition).model_dump(mode="json", by_alias=True)
+        for name, value in {**flattened(run.settings()), "objective": loss}.items():
+            if value == {}:  # the defaults of a part that is off otherwise
+                same = any(key.startswith(f"{name}.") for key in made)
+            else:
+                same = made.get(name) == value
+            if not same:
                 raise RunError(
                     f"{out} was made with {name}={made.get(name)!r}, and the study has {value!r}. "
                     "Delete the folder of this run to train it again, or name a new one for the "
                     "study: --runs NEW"
                 )
+        outcome(run, folder)  # which names a damaged run
 
 
 def train(options: argparse.Namespace, study: Sequence[Run], console: Console) -> None:
@@ -135,8 +145,8 @@ def train(options: argparse.Namespace, study: Sequence[Run], console: Console) -
 def _left(folder: Path, study: Sequence[Run], jobs: int) -> str:
     """How many runs did not end, and how long they take together."""
     ended = [out for run in study if driver.ended(out := run.folder(folder))]
-    marks = [out / driver.DONE for out in ended if (out / driver.DONE).exists()]
-    each = [json.loads(mark.read_text())["wall_seconds"] for mark in marks]
+    done = [out for out in ended if driver.ended(out) == driver.DONE]
+    each = [facts(out)["wall_seconds"] for out in done]
     count = len(study) - len(ended)
     seconds = count * (mean(each) if each else SECONDS) / max(min(jobs, count), 1)
     return f"{count} to train, {timedelta(seconds=round(seconds))} left, {jobs} at one time"

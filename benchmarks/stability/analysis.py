@@ -92,7 +92,8 @@ def cost(pairs: Pairs, unit: str = "tokens") -> Effect:
     horizon = min(getattr(run, unit)[-1] for run in runs)
 
     def spent(run: Outcome) -> float:
-        return math.log2(min(run.reached(unit) or math.inf, horizon))
+        reached = run.reached(unit)
+        return math.log2(horizon if reached is None else min(reached, horizon))
 
     return effect(strata(pairs, spent))
 

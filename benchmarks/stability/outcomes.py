@@ -12,12 +12,14 @@ from typing import Any
 from benchmarks import driver
 from benchmarks.stability.conditions import TARGETS
 from benchmarks.stability.plan import GOAL, Run
+from rlobj.base.errors import RunError
 from rlobj.config.run_folder import read_metrics
 
 WINDOW = 3
 """Evaluations whose mean is the accuracy: one at the beginning, then two, then three."""
 EVERY = 10
 """Steps whose mean entropy is one number of the curve."""
+AGAIN = "Delete the folder of this run; the command of the study trains it again"
 NEAR = 0.2
 """A step is in the band if its entropy is within this share of the target."""
 
@@ -36,7 +38,7 @@ class Outcome:
         in_band: share of the steps whose entropy is within 20% of each target.
         weight_on: share of the steps in which STARE's weight is not 1.
         without_signal: mean share of the sampled groups whose responses have equal rewards.
-        counts: sums over the steps: trained, dropped and spurious tokens.
+        counts: sums over the steps: trained and dropped tokens, and those that are spurious.
         made: CPU seconds, wall seconds, commit.
     """
 
@@ -83,20 +85,32 @@ class Outcome:
         pairs = zip(self.smooth, getattr(self, unit), strict=True)
         return next((spent for accuracy, spent in pairs if accuracy >= goal), None)
 
-    def accuracy_at(self, spent: float, unit: str = "tokens") -> float:
-        """The accuracy of the last evaluation before so much was spent."""
-        pairs = zip(self.smooth, getattr(self, unit), strict=True)
-        return [accuracy for accuracy, each in pairs if each <= spent][-1]
+    def accuracy_at(self, tokens: float) -> float:
+        """The accuracy of the last evaluation before so many tokens were generated."""
+        pairs = zip(self.smooth, self.tokens, strict=True)
+        return [accuracy for accuracy, each in pairs if each <= tokens][-1]
 
 
 def outcome(run: Run, runs: Path) -> Outcome | None:
-    """The numbers of a run below a folder; None if it has not ended."""
+    """The numbers of a run below a folder; None if it has not ended.
+
+    Raises:
+        RunError: a run that finished lacks facts, steps, or its first or last evaluation; or one
+            that failed has no evaluation.
+    """
     folder = run.folder(runs)
     if not (state := driver.ended(folder)):
         return None
-    lines = [line for line in read_metrics(folder) if line["step"] <= run.arm.steps]
-    made = json.loads((folder / driver.DONE).read_text()) if state == driver.DONE else {}
+    lines = read_metrics(folder)
+    made = facts(folder) if state == driver.DONE else {}
     why = "" if made else (folder / driver.FAILED).read_text().strip() or "failed"
+    whole = [line.get("step") for line in lines] == [*range(run.arm.steps + 1)]
+    judged = [line.get("eval/accuracy") is not None for line in lines]
+    if not any(judged) or (made and not (whole and judged[0] and judged[-1])):
+        raise RunError(
+            f"{folder}: metrics.jsonl lacks steps or evaluations; expected {run.arm.steps} steps. "
+            f"{AGAIN}"
+        )
     share = made["cpu_seconds"] / made["wall_seconds"] if made else 1.0
     steps = [line for line in lines if line["step"] > 0]
     entropies = [line["policy/entropy"] for line in steps]
@@ -119,6 +133,23 @@ def outcome(run: Run, runs: Path) -> Outcome | None:
         counts=_counts(steps),
         made=made,
     )
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """What a run that finished says about its making.
+
+    Raises:
+        RunError: its file is damaged.
+    """
+    wanted = {"cpu_seconds": 60.0, "wall_seconds": 61.0, "commit": "abc1234"}
+    try:
+        made = json.loads((folder / driver.DONE).read_text("utf-8"))
+    except ValueError:
+        made = None
+    if not isinstance(made, dict) or not made.keys() >= wanted.keys():
+        file = folder / driver.DONE
+        raise RunError(f"{file} is damaged: expected JSON such as {json.dumps(wanted)}. {AGAIN}")
+    return made
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], share: float) -> list[list[Any]]:
@@ -149,6 +180,5 @@ def _counts(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "dropped": "tokens/dropped",
         "judged dropped": "spurious/dropped",
         "caught": "spurious/caught",
-        "spurious": "spurious/tokens",
     }
     return {key: sum(line.get(name) or 0.0 for line in steps) for key, name in names.items()}

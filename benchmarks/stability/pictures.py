@@ -83,7 +83,8 @@ def _beyond(axis: Any, found: Results) -> None:
     parts = (("beyond", BEYOND, "static"), ("collapse", COLLAPSE, "dynamic"))
     for place, name in enumerate(STRAINED):
         for part, rate, colour in parts:
-            ends = [run.last for run in found.of(part, strained(name, rate))]
+            arm = strained(name, rate)
+            ends = [run.last for run in (*found.of(part, arm), *found.of("steeper", arm))]
             axis.plot(ends, [place] * len(ends), "o", ms=5, alpha=0.6, color=COLOURS[colour])
     starts = [run.accuracies[0] for run in found.all if run.part == "beyond"]
     if starts:

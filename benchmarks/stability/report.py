@@ -26,7 +26,6 @@ from benchmarks.stability.plan import (
     PARTS,
     RATES,
     SEARCHED,
-    SURVIVORS,
     Arm,
     Question,
     gates,
@@ -239,7 +238,7 @@ def decides(found: Results) -> list[Knob]:
     """The effect of each knob."""
     middle, high, low = ([("search", Arm(BASE, how, rate)) for how in RATES] for rate in SEARCHED)
     knobs = [
-        Question(f"learning rate, {title}", [*zip(tried, middle, strict=True)])
+        Question(f"1 update: rate {title}", [*zip(tried, middle, strict=True)])
         for title, tried in (("× 1.5", high), ("/ 1.5", low))
     ]
     dynamic, *objectives = FAMILY[:4]
@@ -251,12 +250,10 @@ def decides(found: Results) -> list[Knob]:
     ]
     knobs += [Question(each.title.replace(" / ", " for "), each.pairs) for each in objectives]
     decided = [(knob.title, found.pairs(knob)) for knob in knobs]
-    steep, less = (
-        [run for name in SURVIVORS for run in found.of(part, strained(name, rate))]
-        for part, rate in (("collapse", COLLAPSE), ("beyond", BEYOND))
-    )
-    if steep and less:
-        decided.append((f"4 updates: {COLLAPSE:g} for {BEYOND:g}", [(steep, less)]))
+    collapsed = strained(BASE, COLLAPSE)
+    steep = [*found.of("steeper", collapsed), *found.of("collapse", collapsed)]
+    if steep and (less := found.of("beyond", strained(BASE, BEYOND))):
+        decided.insert(0, (f"4 updates: rate {COLLAPSE:g} for {BEYOND:g}", [(steep, less)]))
     return [
         (title, analysis.last(x), analysis.cost(x) if _any_reached(x) else None)
         for title, x in decided
@@ -332,7 +329,8 @@ def _costs(runs: Sequence[Outcome]) -> list[str]:
     reached = sum(run.reached() is not None for run in runs)
     cells = [str(len(runs)), str(reached)]
     for unit, scale in (("tokens", 1e-3), ("steps", 1), ("seconds", 1)):
-        spent = (run.reached(unit) or getattr(run, unit)[-1] for run in runs)
+        each = [(run.reached(unit), getattr(run, unit)[-1]) for run in runs]
+        spent = [every if reached is None else reached for reached, every in each]
         cells.append(f"{'≥ ' if reached < len(runs) else ''}{scale * geometric_mean(spent):.0f}")
     return [*cells, f"{mean(run.last for run in runs):.3f}"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ from benchmarks.stability.plan import Arm, Run
 from scipy import stats
 from stability_runs import write_run
 
-RUN = Run("regime", Arm.of("dapo-loss", "static"), 0)
+RUN = Run("regime", replace(Arm.of("dapo-loss", "static"), steps=10), 0)
 
 
 def made(tmp_path: Path, *accuracies: float, seed: int = 0, tokens: float = 1000.0) -> Outcome:
-    run = Run("regime", RUN.arm, seed)
+    run = Run("regime", replace(RUN.arm, steps=10 * len(accuracies) - 10), seed)
     write_run(tmp_path, run, accuracies, tokens=tokens)
     found = outcome(run, tmp_path)
     assert found is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,14 @@ def planted(folder: Path, dynamic: int = 3, static: int = 6) -> None:
     for part in PARTS.values():
         for run in part.runs():
             at = dynamic if run.arm.sampling == "dynamic" else static
-            curve = [0.5] * at + [0.86 + run.seed / 1000] * (20 - at)
+            count = math.ceil(run.arm.steps / 10) + 1
+            curve = [0.5] * at + [0.86 + run.seed / 1000] * (count - at)
             write_run(folder, run, curve, more=dropped)
 
 
 def test_the_plan_has_at_most_110_runs_and_all_that_it_compares() -> None:
     planned = [run for part in PARTS.values() for run in part.runs()]
-    assert len({run.folder(Path()) for run in planned}) == len(planned) == 109
+    assert len({run.folder(Path()) for run in planned}) == len(planned) == 110
     arms = {(name, arm) for name, part in PARTS.items() for arm in part.arms}
     assert all(each in arms for question in FAMILY for pair in question.pairs for each in pair)
     assert {run.arm.condition for run in planned} <= CONDITIONS.keys()
@@ -56,7 +58,7 @@ def test_the_random_control_drops_as_many_tokens_as_the_rule() -> None:
     assert str(objective("random*").drop_rule) == f"(advantage > 0).sample(({rule}).count())"
 
 
-def test_only_the_named_knob_differs_between_arms() -> None:
+def test_arms_of_one_learning_rate_differ_in_their_sampling_only() -> None:
     def settings(arm: Arm) -> dict[str, Any]:
         given = [(name, nested(name, value)) for name, value in arm.settings(0).items()]
         own = [("data", {"data": {"source": "scratchpad"}}), *given]
@@ -96,7 +98,7 @@ def test_the_report_finds_the_planted_difference_and_no_other(
     planted(study)
     assert call(monkeypatch, "--runs", str(study), "--report", "--out", str(out)) == 0
     text = capsys.readouterr().out
-    assert "109 of 109 planned runs ended, 0 of them failed. None is missing." in text
+    assert "110 of 110 planned runs ended, 0 of them failed. None is missing." in text
     family = text.partition("## family\n\n")[2].partition("\n## ")[0].splitlines()[2:]
     rows = {cells[1].strip(): cells for line in family if len(cells := line.split("|")) > 4}
     assert len(rows) == len(FAMILY)
@@ -106,7 +108,7 @@ def test_the_report_finds_the_planted_difference_and_no_other(
     assert "1.00%" in text
     assert "90.00%" in text
     saved = json.loads((out / "stability.json").read_text())
-    assert len(saved["runs"]) == 109
+    assert len(saved["runs"]) == 110
     assert (out / "stability.md").read_text() == text.removesuffix("\n")
     for name in ("stability", "stability-decides", "stability-entropy"):
         assert imread(out / f"{name}.png").shape[1] > 1000
@@ -117,17 +119,18 @@ def test_a_study_in_progress_says_what_is_missing_and_a_failed_run_is_named(
 ) -> None:
     for how in RATES:
         for seed in (0, 1):
-            write_run(tmp_path, Run("regime", Arm.of(BASE, how), seed), [0.5, 0.9, 0.9])
+            arm = Arm.of(BASE, how)
+            write_run(tmp_path, Run("regime", arm, seed), [0.5] + [0.9] * (arm.steps // 10))
     failed = Run("regime", Arm.of("stare", "static"), 0)
     write_run(tmp_path, failed, [0.5, 0.6], failed="out of memory")
     assert call(monkeypatch, "--runs", str(tmp_path), "--report") == 0
     text = capsys.readouterr().out
-    assert "5 of 109 planned runs ended, 1 of them failed. **104 are missing.**" in text
+    assert "5 of 110 planned runs ended, 1 of them failed. **105 are missing.**" in text
     assert "**failed**: regime, stare, static, seed 0: out of memory" in text
     assert text.partition("## beyond\n\n")[2].startswith("Not run.")
     assert call(monkeypatch, "--runs", str(tmp_path), "--dry-run") == 0
     told = capsys.readouterr().err
-    assert "104 to train" in told
+    assert "105 to train" in told
     assert "1 runs failed and stay so; --retry-failed trains them again." in told
 
 
@@ -143,9 +146,46 @@ def test_other_folders_and_options_are_refused(
     assert "'0' is not a whole number of at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("done", "{}", "done is damaged: expected JSON such as"),
+        ("done", "not JSON", "done is damaged: expected JSON such as"),
+        ("metrics.jsonl", "", "metrics.jsonl lacks steps or evaluations; expected 300 steps"),
+        ("metrics.jsonl", '{"step": 0, "eval/accuracy": 0.5}\n', "expected 300 steps"),
+        ("config.resolved.yaml", "objective: {}\n", "was made with seed=None, and the study has 0"),
+    ],
+)
+def test_a_damaged_run_is_named_and_nothing_is_reported(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    text: str,
+    told: str,
+) -> None:
+    run = Run("regime", Arm.of(BASE, "static"), 0)
+    folder = write_run(tmp_path, run, [0.5] * 31)
+    (folder / file).write_text(text)
+    assert call(monkeypatch, "--runs", str(tmp_path), "--report") == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert told in error
+    assert str(folder) in error
+
+
+def test_a_run_of_another_objective_is_refused(tmp_path: Path) -> None:
+    run = Run("regime", Arm.of("stapo*", "dynamic"), 0)
+    folder = write_run(tmp_path, run, [0.5] * 19)
+    command.refuse_other(tmp_path, [run])
+    file = folder / "config.resolved.yaml"
+    file.write_text(file.read_text().replace("prob < 0.02", "prob < 0.05"))
+    with pytest.raises(command.RunError, match="was made with objective="):
+        command.refuse_other(tmp_path, [run])
+
+
 def test_the_table_of_conditions_says_what_their_objectives_change(tmp_path: Path) -> None:
     for name in STUDIED:
-        write_run(tmp_path, Run("regime", Arm.of(name, "static"), 0), [0.5, 0.6])
+        write_run(tmp_path, Run("regime", Arm.of(name, "static"), 0), [0.5] * 31)
     text = report.conditions(report.Results(tmp_path))
     assert f"drop: `{objective('stapo*').drop_rule}`".replace("|", "\\|") in text
     assert "reweight: `when(surprisal.top(" in text

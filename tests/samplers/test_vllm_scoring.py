@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -139,6 +143,20 @@ def test_a_run_learns_from_a_teacher_behind_a_server(plain, model, monkeypatch, 
     refused = {**own, "objective": {"shape": "teacher_entropy"}}
     with pytest.raises(ConfigError, match="a server gives no entropies"):
         run_training(tiny_config(tmp_path / "policy", "grpo", **refused), tmp_path / "other")
+
+
+def score_again_and_again(scorer: ServerScorer) -> None:
+    while True:
+        scorer.logprobs(random_sequences(40))
+
+
+@real
+def test_a_server_that_is_killed_while_it_scores_is_an_error_after_patience(scorer, plain):
+    threading.Timer(0.5, lambda: os.killpg(plain[0].pid, signal.SIGKILL)).start()
+    began = time.monotonic()
+    with pytest.raises(RunError, match=rf"scores\.teacher: .*{scorer.url}.*Waited \d+ s"):
+        score_again_and_again(scorer)
+    assert time.monotonic() - began < 60
 
 
 # Answers that a server of ours does not give.

@@ -80,20 +80,30 @@ def test_a_teachers_columns_are_those_of_its_model(policy, teacher, tmp_path):
     assert lines[0]["train/grad_norm"] > 0
 
 
-def test_the_gap_alone_needs_no_answer_no_group_and_no_verdict(policy, teacher, tmp_path):
-    rows = [{"prompt": row["prompt"]} for row in ROWS]
-    settings = {**SHORT, **ROWS_TEMPLATE, "training.steps": 3, "training.learning_rate": 5e-3}
-    settings["scores.teacher.run"] = str(teacher)
-    given: dict[str, Any] = {"model": str(policy), "data": rows, "out": tmp_path / "run"}
-    with pytest.raises(DataError, match="found no column for the answer"):
-        rlobj.train("dapo-loss", settings={**settings, "objective.shape": GAP["shape"]}, **given)
-    settings |= {"objective.shape": "teacher_gap", "objective.surrogate": "reinforce"}
-    settings["sampling.group_size"] = 1
-    lines = rlobj.train("dapo-loss", settings=settings, **given).history
-    assert all(line["train/grad_norm"] > 0 for line in lines)
-    assert lines[-1]["score/teacher/gap"] > lines[0]["score/teacher/gap"]  # the reverse KL falls
-    assert lines[-1]["reward/undecided_share"] == 1
-    assert not lines[-1]["diagnosis/findings"]
+def test_the_gap_alone_needs_no_reward_no_group_and_no_verdict(policy, teacher, tmp_path):
+    def undecided(response: str, answer: str, **columns: Any) -> None:
+        return None
+
+    alone = {"shape": "teacher_gap", "surrogate": "reinforce"}
+    config = {
+        **SHORT,
+        "sampling.group_size": 1,
+        "training.steps": 3,
+        "training.learning_rate": 5e-3,
+    }
+    settings = {**config, "scores.teacher.run": str(teacher), "evaluation.every": 0}
+    settings |= {f"objective.{name}": value for name, value in alone.items()}
+    result = rlobj.train(
+        "dapo-loss",
+        model=str(policy),
+        data="max-digits",
+        reward=undecided,
+        settings=settings,
+        out=tmp_path / "run",
+    )
+    gaps = [line["score/teacher/gap"] for line in result.history]
+    assert all(line["train/grad_norm"] > 0 for line in result.history)
+    assert gaps[-1] > gaps[0]  # the reverse KL falls
 
 
 @pytest.mark.parametrize(("shape", "kept"), [("advantage + teacher_gap", True), (None, False)])
@@ -123,10 +133,8 @@ def test_dynamic_sampling_keeps_groups_with_the_signal_of_a_score(
 
 
 def test_averages_and_copies_follow_the_policy_at_the_end_of_each_step(policy, tmp_path):
-    """Also in a run that is resumed."""
-    config = tiny_config(policy, "dapo-loss", **STEPS, **LAGS)
-    run, cut = tmp_path / "run", tmp_path / "cut"
-    run_training(config, run)
+    run = tmp_path / "run"
+    run_training(tiny_config(policy, "dapo-loss", **STEPS, **LAGS), run)
     trained = [load_file(next((each / "model").glob("*.safetensors"))) for each in checkpoints(run)]
     slow = load_file(policy / "model.safetensors")
     for number, (folder, own) in enumerate(zip(checkpoints(run), trained, strict=True), 1):
@@ -144,10 +152,15 @@ def test_averages_and_copies_follow_the_policy_at_the_end_of_each_step(policy, t
     gaps = [line["score/slow/gap"] for line in metrics(run)]
     assert gaps[0] == pytest.approx(0, abs=1e-6)
     assert gaps[-1] < 0  # the average is less sure of the policy's own tokens
-    make_steps(config, cut, 2)
-    run_training(config, cut, resume=True)
-    assert metrics(cut) == metrics(run)
-    assert same(weights(cut), weights(run))
+
+
+def test_a_resumed_run_has_the_same_averages(policy, tmp_path):
+    config = tiny_config(policy, "dapo-loss", **STEPS, **LAGS)
+    run_training(config, tmp_path / "whole")
+    make_steps(config, tmp_path / "cut", 2)
+    run_training(config, tmp_path / "cut", resume=True)
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
 
 @pytest.mark.slow
@@ -326,6 +339,19 @@ def test_a_log_prob_that_is_not_finite_ends_the_run_and_is_named(policy, teacher
             RunError, match=r"scores\.teacher: 1 of its values .* step 1, the first"
         ):
             run_step(trainer)
+
+
+def test_problems_without_answers_are_enough_for_a_teacher_alone(policy, teacher, tmp_path):
+    rows = [{"prompt": row["prompt"]} for row in ROWS]
+    settings = {**SHORT, **ROWS_TEMPLATE, "training.steps": 1, "scores.teacher.run": str(teacher)}
+    given: dict[str, Any] = {"model": str(policy), "data": rows, "out": tmp_path / "run"}
+    with pytest.raises(DataError, match="found no column for the answer"):
+        rlobj.train("dapo-loss", settings={**settings, "objective.shape": GAP["shape"]}, **given)
+    settings["objective.shape"] = "teacher_gap"
+    line = rlobj.train("dapo-loss", settings=settings, **given).history[-1]
+    assert line["reward/undecided_share"] == 1
+    assert line["train/grad_norm"] > 0
+    assert not line["diagnosis/findings"]
 
 
 def test_a_rank_without_responses_scores_with_the_others(policy, teacher, tmp_path):

@@ -87,9 +87,7 @@ class Frame(Evaluator):
         try:
             self.table = _join(tables, columns)
             for name, who in columns.items():
-                own = name == "rewards"  # [B]; NaN means undecided
-                read = self.table.column if own else self.table.finite
-                self._batch[name] = read(name, who).detach()
+                self._batch[name] = self._read(name, who)
             if "sampler_logprobs" in columns and self.table.sampler_logprobs is not None:
                 decided, unknown = self.table.decided, self.table.sampler_logprobs.isnan()
                 tokens, known = int(decided.sum()), int((decided & ~unknown).sum())
@@ -113,6 +111,12 @@ class Frame(Evaluator):
         self.decided = self.table.decided
         self.decided_responses = self.table.decided_responses
         self._all_decided = bool(self.decided.all())
+
+    def _read(self, name: str, who: str) -> Tensor:
+        """A TokenBatch column, detached; finite on rows of decided responses, [N]."""
+        if name == "rewards":  # [B]; NaN means undecided
+            return self.table.column(name, who).detach()
+        return self.table.finite(name, who)
 
     def batch(self, name: str) -> Tensor:
         """A TokenBatch column in the frame's dtype, 0 on rows of undecided responses, [N]."""
