@@ -3,7 +3,7 @@
 `python -m benchmarks.stability --runs DIR` does all of it; docs/stability.md reports it.
 
     conditions   the objectives
-    plan         the runs, in five parts, and the comparisons
+    plan         the runs, in parts, and the comparisons
     outcomes     the numbers of one run
     analysis     the statistics
     mechanism    what single updates do to planted spurious tokens
@@ -45,8 +45,9 @@ before were: the first study (four updates per rollout), seven runs by hand with
 - **Changed after seed 0** of these two parts, whose runs are only described: dapo-loss did not
   collapse at 6e-4 (the prepared policy is not that of the first study). So it was tried at 7e-4,
   8.5e-4 and 1e-3, and at the first of these where it collapsed, six objectives got seeds 1 to 3;
-  lp-reg, which had collapsed at 6e-4, did not. In five gates the weight changed nothing, so the
-  sixth run and one more went to the weights 2 and 4 with the target 0.1.
+  lp-reg, which had collapsed at 6e-4, did not. In four gates the weight changed nothing, so the
+  sixth run and one more went to the weights 2 and 4 with the target 0.1. Seed 0 of the regime and
+  the controls was trained before this change, and the other seeds after it.
 - Everything else (steps, seconds, last, accuracy at equal tokens) is secondary and described.
 - The search chose 3.33e-4 for static sampling (geometric mean 0.37 million tokens) and 5e-4 for
   dynamic sampling (0.38), and TAU = 0.02. Controls: *more steps* has the learning rate of static
