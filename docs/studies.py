@@ -125,7 +125,7 @@ def verifier_table() -> str:
 
 def stability_plan() -> str:
     """The analysis of the stability study, as its code states it."""
-    return _stated(BENCHMARKS / "stability" / "__init__.py", "The analysis, ")
+    return _stated(BENCHMARKS / "stability" / "__init__.py", "The analysis was ")
 
 
 STABILITY_PARTS = (

@@ -8,9 +8,9 @@
     analysis     the statistics
     mechanism    what single updates do to planted spurious tokens
 
-The analysis, written and committed before any objective other than dapo-loss was trained. Known
-before were: the first study (four updates per rollout), seven runs by hand with an older version
-(one update per rollout, 5e-4; dynamic sampling ended higher), and the search.
+The analysis was written and committed before any objective other than dapo-loss was trained. Three
+things were known: the first study (four updates per rollout), seven runs by hand with an older
+version (one update per rollout, 5e-4; dynamic sampling ended higher), and the search.
 
 - *Accuracy* is the mean of an evaluation and the two before it, on held-out problems; *last* is the
   one at the end. *Reached* means that the accuracy is at least 0.85. *Generated* tokens are all
@@ -52,7 +52,6 @@ before were: the first study (four updates per rollout), seven runs by hand with
 - The search chose 3.33e-4 for static sampling (geometric mean 0.37 million tokens) and 5e-4 for
   dynamic sampling (0.38), and TAU = 0.02. Controls: *more steps* has the learning rate of static
   sampling, *more prompts* and *no refill* that of dynamic sampling.
-- Left out before the runs, for time: static runs have 300 steps and dynamic ones 180, which
-  generate more tokens; the search has two seeds; the learning rates of the other objectives were
-  not searched.
+- The time was limited. So static runs have 300 steps and dynamic ones 180, which generate more
+  tokens; the search has two seeds; and the other objectives have no search of their own.
 """

@@ -41,11 +41,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         study = [run for name in dict.fromkeys(options.parts) for run in PARTS[name].runs()]
+        if options.out and options.out.is_file():
+            raise RunError(f"--out {options.out} is a file; expected a folder for the report")
         refuse_other(options.runs, study)
         if not options.report:
             train(options, study, console)
-        if options.out and options.out.is_file():
-            raise RunError(f"--out {options.out} is a file; expected a folder for the report")
         if options.report or (options.out and not options.dry_run):
             from benchmarks.stability import report
 
@@ -100,7 +100,7 @@ def refuse_other(folder: Path, study: Sequence[Run]) -> None:
         if driver.ended(out) != driver.DONE:
             continue
         settings = read_settings(out)
-        made = {name: settings.pop(name, None) for name in ("objective",)} | flattened(settings)
+        made = {"objective": settings.pop("objective", None), **flattened(settings)}
         loss = objective(run.arm.condition).model_dump(mode="json", by_alias=True)
         for name, value in {**flattened(run.settings()), "objective": loss}.items():
             if value == {}:  # the defaults of a part that is off otherwise

@@ -27,20 +27,25 @@ class Effect:
         runs: number of values on both sides.
         difference: mean over the strata of (mean of the first - mean of the second).
         interval: its 95% interval by Welch and Satterthwaite; None with one run on a side.
-        p: of the permutation test, two-sided.
+        strata: the values.
     """
 
     runs: tuple[int, int]
     difference: float
     interval: Interval | None
-    p: float
+    strata: Strata
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value of the permutation test, which takes about a second."""
+        return permutation(self.strata)
 
 
 def effect(strata: Strata) -> Effect:
     """Compare two samples in each stratum, and average."""
     difference = mean(mean(ours) - mean(base) for ours, base in strata)
     sizes = sum(len(ours) for ours, _ in strata), sum(len(base) for _, base in strata)
-    return Effect(sizes, difference, _welch(strata, difference), permutation(strata))
+    return Effect(sizes, difference, _welch(strata, difference), strata)
 
 
 def _welch(strata: Strata, difference: float) -> Interval | None:

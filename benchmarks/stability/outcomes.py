@@ -129,7 +129,7 @@ def outcome(run: Run, runs: Path) -> Outcome | None:
         entropies=[mean(entropies[at : at + EVERY]) for at in range(0, len(entropies), EVERY)],
         in_band={f"{t:g}": _share(abs(h / t - 1) <= NEAR for h in entropies) for t in TARGETS},
         weight_on=_share(line.get("controller/W", 1.0) != 1.0 for line in steps),
-        without_signal=mean([line.get("groups/without_signal_share") or 0.0 for line in steps]),
+        without_signal=_share(line.get("groups/without_signal_share") or 0.0 for line in steps),
         counts=_counts(steps),
         made=made,
     )
@@ -169,7 +169,8 @@ def _curve(lines: Sequence[Mapping[str, Any]], share: float) -> list[list[Any]]:
     return [*map(list, zip(*rows, strict=True))]
 
 
-def _share(hits: Iterable[bool]) -> float:
+def _share(hits: Iterable[float]) -> float:
+    """The mean; 0 without a step."""
     hits = list(hits)
     return sum(hits) / len(hits) if hits else 0.0
 

@@ -146,11 +146,7 @@ PARTS = {
         ),
         Part("regime", [Arm.of(name, how) for how in RATES for name in STUDIED], range(6)),
         Part("controls", [Arm.of(BASE, how) for how in CONTROLS], range(5)),
-        Part(
-            "beyond",
-            [strained(name, BEYOND) for name in STRAINED],
-            (0,),
-        ),
+        Part("beyond", [strained(name, BEYOND) for name in STRAINED], (0,)),
         Part("steeper", [strained(BASE, rate) for rate in STEEPER], (0,)),
         Part("collapse", [strained(name, COLLAPSE) for name in SURVIVORS], (1, 2, 3)),
         Part("band", [Arm.of(name, "static") for name in GROUPS["band"]], (0,)),

@@ -159,9 +159,10 @@ def regime(found: Results) -> str:
 def family(found: Results) -> str:
     """The primary comparisons."""
     effects = {x.title: analysis.cost(pairs) for x in FAMILY if (pairs := found.pairs(x))}
-    corrected = analysis.holm({title: each.p for title, each in effects.items()}, len(FAMILY))
+    chances = {title: each.p for title, each in effects.items()}
+    corrected = analysis.holm(chances, len(FAMILY))
     rows = [
-        [title, _runs(each), _ratio(each), _chance(each.p), _chance(corrected[title])]
+        [title, _runs(each), _ratio(each), _chance(chances[title]), _chance(corrected[title])]
         for title, each in effects.items()
     ]
     return table(["comparison", "runs", "generated tokens until 0.85", "p", "p, Holm"], rows)
