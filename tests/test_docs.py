@@ -11,7 +11,6 @@ import pkgutil
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 import torch
 import typer.main
 import yaml
+from documents import BLOCK, PAGES, README, ROOT, blocks, commands
 from typer.testing import CliRunner
 
 import rlobj
@@ -30,27 +30,8 @@ from rlobj.data import load_problems
 from rlobj.rewards import Custom
 from rlobj_cli.app import app
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
-
-
-def blocks(page: Path) -> list[tuple[str, str, int]]:
-    """Return language, text and line number of each fenced block."""
-    text = page.read_text(encoding="utf-8")
-    return [(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """Yield the arguments of each `rlobj ...` line."""
-    for language, text, _ in blocks(page):
-        if language == "bash":
-            for command in re.split(r"\n|&&", text.replace("\\\n", " ")):
-                words = shlex.split(command, comments=True)
-                if words and Path(words[0]).name == "rlobj":
-                    yield words[1:]
 
 
 def pages_with(*languages: str) -> list[Path]:
@@ -185,7 +166,7 @@ def test_settings_named_in_the_text_exist(docs_tables):
     known |= {"kind", "columns", *Custom.model_fields}
     known |= {"max_prompt_length", "train_batch_size", "max_response_length"}  # verl's `data`
     for page in PAGES:
-        text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+        text = BLOCK.sub("", page.read_text(encoding="utf-8"))
         for section, key in re.findall(rf"`({'|'.join(sections)})\.([\w.]+)", text):
             assert key in known, f"{page.name}: {section}.{key} is no setting"
 
@@ -359,3 +340,12 @@ def test_no_page_contains_a_local_path():
     home = os.sep + "root" + os.sep
     for page in PAGES:
         assert home not in page.read_text(encoding="utf-8")
+
+
+def test_the_readme_and_the_first_page_state_the_same_limits():
+    """Up to the next heading or block."""
+    texts = [page.read_text(encoding="utf-8") for page in (README, ROOT / "docs" / "index.md")]
+    limits = [text.partition("\n## Limits of this version\n")[2] for text in texts]
+    readme, first_page = (re.split(r"\n(?:##|```)", text)[0].strip() for text in limits)
+    assert len(readme) > 100
+    assert readme == first_page
