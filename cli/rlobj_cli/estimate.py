@@ -37,10 +37,8 @@ def estimate(
     from rlobj.config.layers import file_layer, layers_of, origins, parse_setting
     from rlobj.config.run_config import build_config
 
-    if not 0 < used <= 1 or (mean_tokens is not None and mean_tokens <= 0):
-        raise ConfigError(
-            "--utilization is a share above 0 and at most 1; --mean-tokens is above 0"
-        )
+    if not 0.001 <= used <= 1:
+        raise ConfigError(f"--utilization is {used:g}; expected a share from 0.001 to 1")
     layers = [file_layer(config)] if config is not None else []
     layers.append(("--model", {"model": {"name": model}}))
     layers += [("--set", parse_setting(text)) for text in settings or []]
@@ -49,6 +47,12 @@ def estimate(
     if "data.source" not in origins(layers):
         layers.insert(0, ("any problems", {"data": {"source": "addition"}}))
     built = build_config(layers, trust=trust)
+    longest = built.sampling.max_tokens
+    if mean_tokens is not None and not 1 <= mean_tokens <= longest:
+        raise ConfigError(
+            f"--mean-tokens is {mean_tokens:g}; expected 1 to {longest}, which is "
+            "sampling.max_tokens"
+        )
     console = Console()
     with working(Console(stderr=True)):
         from rlobj_cli.screen.estimating import chosen, show

@@ -79,9 +79,36 @@ def test_bad_input_is_one_sentence(eight: Path) -> None:
     for words, message in (
         (("--gpus", "many"), "expected the number of GPUs"),
         ((), "this machine has no GPU: name the GPUs, such as --gpus 8x80"),
-        (("--gpus", "80", "--utilization", "2"), "--utilization is a share"),
+        (("--gpus", ""), "gpus is ''; expected the number of GPUs"),
+        (("--gpus", "8x0.0000001"), "from 1 to 10000"),
+        (("--gpus", "9999999x80"), "expected the number of GPUs"),
+        (("--gpus", "80", "--utilization", "2"), "--utilization is 2; expected a share"),
+        (("--gpus", "80", "--utilization", "nan"), "--utilization is nan; expected a share"),
+        (("--gpus", "80", "--mean-tokens", "nan"), "--mean-tokens is nan; expected 1 to 1024"),
+        (("--gpus", "80", "--mean-tokens", "1025"), "expected 1 to 1024, which is sampling.max_t"),
     ):
         assert message in " ".join(output("--model", eight, *words, code=2).split())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", 1_000_000),
+        ("num_hidden_layers", -3),
+        ("max_position_embeddings", -5),
+        ("max_position_embeddings", "many"),
+        ("vocab_size", 10**15),
+        ("hidden_size", 0),
+        ("num_attention_heads", float("nan")),
+    ],
+)
+def test_a_number_that_no_model_has_is_refused_by_name(
+    key: str, value: Any, eight: Path, tmp_path: Path
+) -> None:
+    numbers = json.loads((eight / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**numbers, key: value}))
+    text = " ".join(output("--model", tmp_path, "--gpus", "80", code=2).split())
+    assert f"has {key} = {value!r}; expected a whole number from 1 to" in text
 
 
 def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,11 +86,15 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
     """The estimate of a run after `choose`, on some GPUs; None = those of this machine.
 
     Raises:
-        ConfigError: there are no GPUs, or config.json cannot be read.
+        ConfigError: there are no GPUs, `gpus` is something else, or config.json cannot be read or
+            has a number that no model has.
     """
     if gpus is None and card_bytes() is None:
         raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
-    cards = Cards.parse(gpus) if gpus else Cards(torch.cuda.device_count(), card_bytes() or 0)
+    if gpus is None:
+        cards = Cards(torch.cuda.device_count(), card_bytes() or 0)
+    else:
+        cards = Cards.parse(gpus)
     size = Size.named(config.model)
     if size is None:
         raise ConfigError(

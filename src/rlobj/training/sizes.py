@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import shown
 from rlobj.base.yaml import packaged_table
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.models.embedded import build_policy
@@ -102,21 +104,61 @@ class Size:
 
         Returns:
             None if `config.json` cannot be read.
+
+        Raises:
+            ConfigError: `config.json` has a number that no model has.
         """
         if config.name is None:
             return cls.of(build_policy(0), config.lora)
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
         code = config.trust_remote_code
         try:
+            file, _ = PretrainedConfig.get_config_dict(config.name, local_files_only=local)
+            _check_numbers(file.get("text_config") or file, config.name)
             found = AutoConfig.from_pretrained(
                 config.name, trust_remote_code=code, local_files_only=local
             )
+            _check_numbers(vars(found.get_text_config()), config.name)
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(found, trust_remote_code=code)
             return cls.of(model, config.lora)
+        except ConfigError:
+            raise
         except Exception:  # a file may hold anything, and transformers has errors of many kinds
             return None
+
+
+_LARGEST = {
+    "num_hidden_layers": 1000,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "num_attention_heads": 10_000,
+    "num_key_value_heads": 10_000,
+    "head_dim": 100_000,
+    "vocab_size": 100_000_000,
+    "max_position_embeddings": 1_000_000_000,
+}
+"""The numbers of a config.json that an estimate reads, and a bound far above those of any model."""
+
+
+def _check_numbers(config: Mapping[str, Any], name: str) -> None:
+    """Refuse numbers that are not possible, before a model of that size is made.
+
+    Lists, which some models have for their layers, are left to transformers.
+
+    Raises:
+        ConfigError: names the number and the model.
+    """
+    for key, largest in _LARGEST.items():
+        number = config.get(key)
+        if number is None or isinstance(number, list):
+            continue
+        if type(number) is not int or not 1 <= number <= largest:
+            raise ConfigError(
+                f"the config.json of {name} has {key} = {shown(number)}; expected a whole number "
+                f"from 1 to {largest:,}"
+            )
 
 
 @functools.cache
@@ -172,15 +214,17 @@ class Cards:
             >>> Cards.parse("8x80")
             Cards(count=8, bytes=85899345920, kind='H100')
         """
-        form = rf"(?:(\d+)\s*[x*×]\s*)?(?:({'|'.join(KINDS)})|(\d+(?:\.\d+)?)\s*(?:G|GB|GiB)?)"
+        number = r"([0-9]{1,6})\s*[x*×]\s*"
+        form = rf"(?:{number})?(?:({'|'.join(KINDS)})|([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GiB)?)"
         found = re.fullmatch(form, text.strip(), re.IGNORECASE)
         count, name, size = found.groups() if found else ("0", None, "0")
         name = name and name.upper()
         memory = float(KINDS[name]["memory"] if name else size)
-        if not int(count or 1) or not memory:
+        if not int(count or 1) or not 1 <= memory <= 10_000:
             raise ConfigError(
-                f"gpus is {text!r}; expected the number of GPUs and the memory of each in GB, such "
-                f"as 8x80, or 80 for one; or a name, such as 8xH100: {', '.join(KINDS)}"
+                f"gpus is {shown(text)}; expected the number of GPUs and the memory of each in GB, "
+                "from 1 to 10000, such as 8x80, or 80 for one; or a name, such as 8xH100: "
+                f"{', '.join(KINDS)}"
             )
         nearest = min(KINDS, key=lambda kind: abs(KINDS[kind]["memory"] - memory))
         return cls(int(count or 1), int(memory * GIB), name or nearest)
