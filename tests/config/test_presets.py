@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlobj import (
     ConfigError,
@@ -71,6 +72,7 @@ from rlobj.objectives.surrogates import (
     Unclipped,
     Vespo,
 )
+from rlobj.rewards import Overlong
 
 ALL = TokenMean(over="all")
 DAPO = Objective(surrogate=Clip(low=0.2, high=0.28))
@@ -361,6 +363,36 @@ def test_a_recipe_draws_the_whole_batches_of_the_released_trainer(name: str) -> 
         assert dynamic.allow_fewer == (name == "ce-gppo")
     elif dynamic is not None:
         assert (dynamic.whole_batches, dynamic.max_batches) == (False, 1)
+
+
+SCALES = {"dapo": (1.0, -1.0), "fipo": (1.0, -1.0), "20-entropy": (1.0, 0.0)}
+"""The rewards of a right and of a wrong response in the release; its penalty at the limit is 1."""
+
+
+def test_the_advantages_of_long_responses_are_those_of_the_rewards_in_the_release() -> None:
+    found = {}
+    for name in preset_names():
+        preset = load_preset(name)
+        shaping = preset.config.get("rewards", {}).get("overlong")
+        if shaping is None:
+            continue
+        assert "penalty" in shaping  # pinned, with a source
+        limit = preset.config["sampling"]["max_tokens"]
+        lengths, groups = torch.tensor([100, limit, 100, limit]), torch.zeros(4, dtype=torch.int)
+        ours = Overlong(**shaping).shape(torch.tensor([1.0, 1.0, 0.0, 0.0]), lengths, limit)
+        right, wrong = SCALES[name]
+        released = [right, right - 1, wrong, wrong - 1]
+        mean = sum(released) / 4
+        std = (sum((each - mean) ** 2 for each in released) / 3) ** 0.5
+        advantages = preset.objective.advantage(ours, groups, lengths).tolist()
+        assert advantages == pytest.approx([(each - mean) / std for each in released], abs=1e-5)
+        found[name] = advantages
+    short_and_long = pytest.approx([1.162, 0.387, -0.387, -1.162], abs=1e-3)
+    assert found == {
+        "dapo": short_and_long,
+        "fipo": short_and_long,
+        "20-entropy": pytest.approx([1.225, 0, 0, -1.225], abs=1e-3),
+    }
 
 
 def test_archer_goes_over_each_rollout_three_times() -> None:

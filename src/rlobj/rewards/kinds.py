@@ -111,7 +111,7 @@ class Overlong(Model):
     cache: float = Field(gt=0, lt=1)
     """L_c as a share of sampling.max_tokens"""
     penalty: float = Field(default=1.0, ge=0)
-    """penalty of a response at the limit"""
+    """penalty of a response at the limit, in units of the reward"""
 
     def shape(self, rewards: Tensor, lengths: Tensor, max_tokens: int) -> Tensor:
         """Add the penalty to rewards [B]; an undecided reward (NaN) stays undecided.
