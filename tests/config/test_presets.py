@@ -97,6 +97,7 @@ SQUARES = (CENTRED**2).sum(by="group", within=SHORT)
 FREE = maximum(SHORT.count(by="group") - 1, 1)
 LOW = entropy.bottom(0.8, round="linear", by="response")
 BOUND = when(LOW, 0.2, 0.5)
+RARE = (advantage > 0) & (prob < 0.002)
 SIGNAL = (advantage > 0) | (advantage < 0)
 BELOW, ABOVE = (advantage < 0) & (ratio < 0.8), (advantage > 0) & (ratio > 1.2)
 FAR = (advantage < 0) & (ratio > 10)
@@ -262,6 +263,7 @@ DEFINITIONS = {
     "rloo": Objective(advantage=LeaveOneOut()),
     "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
     "stapo": JUSTRL.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
+    "stapo-v4": JUSTRL.drop(RARE & entropy.bottom(0.75, within=RARE)),
     "stare": JUSTRL.replace(controllers={"W": W}).reweight(when(UP, "W", 1)),
     "stare-c2": JUSTRL.replace(controllers={"W": W, "M": M}).reweight(
         when(UP, "W", when(DOWN, "M", 1))
@@ -318,6 +320,7 @@ RELEASED = {  # prompts, responses, tokens, prompt tokens, updates, learning rat
     "lopti": (64, 8, 4096, 400, 2, 1e-6, 0.01),
     "lp-reg": (256, 8, 8192, 2048, 1, 1e-6, 0.0),
     "stapo": (256, 8, 15360, 1024, 4, 1e-6, 0.1),
+    "stapo-v4": (256, 8, 15360, 1024, 4, 1e-6, 0.1),
     "stare": (64, 8, 3072, 1024, 1, 1e-6, 0.01),
     "stare-c2": (64, 8, 3072, 1024, 1, 1e-6, 0.01),
 }

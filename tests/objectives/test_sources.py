@@ -296,16 +296,35 @@ def otb(update: Rollout) -> Any:
     return total(losses)
 
 
-def stapo(update: Rollout) -> Any:
-    """The paper: A > 0, π < 0.002, and one of the ⌈0.8·n⌉ lowest entropies of the update."""
-    entropies = sorted(entropy for each in update for entropy in each.entropy)
-    cut = entropies[math.ceil(Fraction(8, 10) * len(entropies)) - 1] if entropies else 0.0
+def rare(response: Response) -> list[bool]:
+    return [bool(response.advantage > 0 and new.exp() < 0.002) for new in response.l]
+
+
+def without_rare_ones(update: Rollout, share: Fraction, entropies: list[float]) -> Any:
+    """Drop the rare tokens whose entropy is among the ⌈share·n⌉ lowest of n."""
+    cut = sorted(entropies)[math.ceil(share * len(entropies)) - 1] if entropies else 0.0
     losses = []
     for each in update:
-        for new, ratio, entropy in zip(each.l, each.ratios, each.entropy, strict=True):
-            if not (each.advantage > 0 and new.exp() < 0.002 and entropy <= cut):
+        for ratio, entropy, dropped in zip(each.ratios, each.entropy, rare(each), strict=True):
+            if not (dropped and entropy <= cut):
                 losses.append(clipped(ratio, each.advantage, (0.8, 1.28), dual=10))
     return total(losses)
+
+
+def stapo(update: Rollout) -> Any:
+    """Versions 1 to 3: A > 0, π < 0.002, and one of the ⌈0.8·n⌉ lowest entropies of the update."""
+    return without_rare_ones(update, Fraction(8, 10), [h for each in update for h in each.entropy])
+
+
+def stapo_v4(update: Rollout) -> Any:
+    """Versions 4 and 5: one of the ⌈0.75·n⌉ lowest among the n tokens with A > 0, π < 0.002."""
+    own = [
+        entropy
+        for each in update
+        for entropy, chosen in zip(each.entropy, rare(each), strict=True)
+        if chosen
+    ]
+    return without_rare_ones(update, Fraction(3, 4), own)
 
 
 def m2po(update: Rollout) -> Any:
@@ -336,6 +355,7 @@ def gfpo(update: Rollout) -> Any:
 
 SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
     "stapo": (normalized, stapo),
+    "stapo-v4": (normalized, stapo_v4),
     "gpg": (gpg, reinforce),
     "prime-rl": (centred, prime_rl),
     "maxrl": (maxrl, ppo),
@@ -526,11 +546,32 @@ def test_the_loss_of_stapo_on_five_tokens_equals_values_by_hand() -> None:
     assert stapo(batch).loss.item() == pytest.approx(-(1 + 1 - 1 - 1) / 4)
 
 
+def test_stapo_of_version_4_takes_the_quantile_among_rare_tokens_of_correct_responses() -> None:
+    """Five rare tokens have A > 0: the ceil(0.75·5) = 4th smallest entropy is 3.0, and two have it.
+
+    `stapo` ranks all eight: the ceil(0.8·8) = 7th smallest is 4.0, and it drops all five.
+    """
+    batch = tokens(
+        [6, 2],
+        [math.log(p) for p in (0.001, 0.001, 0.001, 0.001, 0.001, 0.5, 0.001, 0.9)],
+        entropy=[1.0, 2.0, 3.0, 3.0, 4.0, 5.0, 0.1, 0.2],
+        advantages=[1.0, -1.0],
+    )
+    kept = {}
+    for name in ("stapo", "stapo-v4"):
+        kept[name] = (load_preset(name).objective.plan([batch]).weights[0] > 0).tolist()
+    assert kept["stapo-v4"] == [False, False, False, False, True, True, True, True]
+    assert kept["stapo"] == [False, False, False, False, False, True, True, True]
+
+
 @given(st.data())
 def test_the_gradient_norm_of_the_logits_is_within_the_bounds_of_stapos_paper(
     data: st.DataObject,
 ) -> None:
-    """|w|²(1 − 2π + e^{−H}) ≤ ‖∂J/∂logits‖² = |w|²(1 − 2π + Σ_k π_k²), w = ω·A·r of the token."""
+    """|w|²(1 − 2π + e^{−H}) ≤ ‖∂J/∂logits‖² = |w|²(1 − 2π + Σ_k π_k²), w = ω·A·r of the token.
+
+    Version 4 has an upper bound too: |w|²(2 − 2π − C·H²), C = (V − 1)/(V·log² V).
+    """
     vocabulary = data.draw(st.integers(2, 12))
     scores = st.lists(st.floats(-8, 8), min_size=vocabulary, max_size=vocabulary)
     logits = torch.tensor(data.draw(scores), dtype=torch.float64, requires_grad=True)
@@ -550,5 +591,8 @@ def test_the_gradient_norm_of_the_logits_is_within_the_bounds_of_stapos_paper(
     assert squared == pytest.approx(float(exact), rel=1e-9, abs=1e-14)
     lower = w**2 * (1 - 2 * pi[token] + torch.exp(-entropy))
     assert float(lower) <= squared * (1 + 1e-9) + 1e-13
+    constant = (vocabulary - 1) / (vocabulary * math.log(vocabulary) ** 2)
+    upper = w**2 * (2 - 2 * pi[token] - constant * entropy**2)
+    assert squared <= float(upper) * (1 + 1e-9) + 1e-13
     norm = gradient_norm(log_pi[token], collision, torch.tensor(w))
     assert float(norm) == pytest.approx(math.sqrt(squared), rel=1e-6, abs=1e-7)
