@@ -226,7 +226,8 @@ DEFINITIONS = {
     "real": PLAIN.replace(
         advantage=GroupCentered(),
         shape=when(
-            CORRECT.any(by="group") & (reward <= 0.5).any(by="group"),
+            (CORRECT & (length > 0)).any(by="group")
+            & ((reward <= 0.5) & (length > 0)).any(by="group"),
             when(
                 CORRECT,
                 UP_REAL / (1 + UP_REAL.sum(by="group", within=CORRECT)),

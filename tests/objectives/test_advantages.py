@@ -130,7 +130,7 @@ def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
         (AccurateGroupCentered(), 9),  # the other two of three responses have equal rewards
         (MaximumLikelihood(epsilon=0.5), 3 / 3.5),
         (LengthWeighted(), 3),
-        (QuantileBaseline(epsilon=0.5), 2),
+        (QuantileBaseline(epsilon=0.5), 0),  # the quantile of one reward is this reward
         (PassAtK(), 0),
         (ExpectedPassAtK(k=1), 0),
     ],

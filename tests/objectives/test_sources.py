@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import on_ranks
 from strategies import NAN, awkward_batch, tokens
 from torch import Tensor
 
@@ -147,6 +148,18 @@ def groups_of(update: Rollout) -> list[Rollout]:
     return [[each for each in update if each.group == group] for group in groups]
 
 
+def quantile(response: Response, rollout: Rollout) -> float:
+    """The smallest reward x of the group with F(x) ≥ 0.4; of one reward, itself."""
+    own = sorted(of_group(rollout, response.group))
+    baseline = next(x for x in own if sum(y <= x for y in own) >= Fraction(2, 5) * len(own))
+    return (response.reward - baseline) / ((std(own) if response.several else 1.0) + 1e-6)
+
+
+def dapo(update: Rollout) -> Any:
+    found = [clipped(r, each.advantage, (0.8, 1.28)) for each in update for r in each.ratios]
+    return total(found)
+
+
 def expected_pass_at_k(response: Response, rollout: Rollout) -> float:
     """The rewards of all pairs of responses; the release has their mean in closed form."""
     members = [each for each in rollout if each.group == response.group]
@@ -183,7 +196,7 @@ def real(update: Rollout) -> Any:
     """compute_policy_loss_real: log(1 + sum of exp) over the correct and over the wrong ones."""
     losses = []
     for group in groups_of(update):
-        correct = {each.reward > 0.5 for each in group}
+        correct = {each.reward > 0.5 for each in group if each.l}
         for sign in correct if len(correct) == 2 else ():
             members = [each for each in group if each.l and (each.reward > 0.5) == sign]
             scores = [(torch.stack(x.l) - torch.tensor(x.l0)).mean() / 0.5 for x in members]
@@ -366,6 +379,7 @@ SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
     "otb": (centred, otb),
     "passk": (expected_pass_at_k, ppo),
     "aspo": (normalized, aspo),
+    "qae": (quantile, dapo),
     "real": (centred, real),
     "tpo": (centred, tpo),
     "m2po": (normalized, m2po),
@@ -596,3 +610,69 @@ def test_the_gradient_norm_of_the_logits_is_within_the_bounds_of_stapos_paper(
     assert squared <= float(upper) * (1 + 1e-9) + 1e-13
     norm = gradient_norm(log_pi[token], collision, torch.tensor(w))
     assert float(norm) == pytest.approx(math.sqrt(squared), rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("reward", [1.0, 0.0])
+def test_a_response_without_tokens_is_neither_right_nor_wrong_for_real(reward: float) -> None:
+    """If it is the only right (or wrong) one of its group, nothing tells the others apart."""
+    alone = tokens([0, 3, 2], [-1.0] * 5, rewards=[reward, 1 - reward, 1 - reward], groups=[0] * 3)
+    objective = load_preset("real").objective
+    assert objective.plan([alone]).advantages[0].tolist() == [0.0] * 5
+    both = tokens([0, 3, 2], [-1.0] * 5, rewards=[reward, reward, 1 - reward], groups=[0] * 3)
+    signs = objective.plan([both]).advantages[0].sign().tolist()
+    assert signs == [2 * reward - 1] * 3 + [1 - 2 * reward] * 2
+
+
+@pytest.mark.parametrize("name", ["qae", "real", "tpo"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_preset_equals_its_source_where_most_responses_are_empty_on_any_ranks(
+    name: str, seed: int
+) -> None:
+    """Groups of one to four; empty and undecided responses; two ranks with one to three tables."""
+    random = torch.Generator().manual_seed(seed)
+
+    def pick(*choices: float, size: int) -> list[float]:
+        places = torch.randint(len(choices), (size,), generator=random)
+        return [choices[i] for i in places.tolist()]
+
+    groups = [g for g, size in enumerate(pick(1, 1, 2, 3, 4, size=9)) for _ in range(int(size))]
+    lengths = [int(n) for n in pick(0, 0, 1, 3, size=len(groups))]
+    rewards = pick(0.0, 0.0, 1.0, 1.0, NAN, size=len(groups))
+    size = sum(lengths)
+    old = torch.tensor(pick(-1.0, -2.0, -4.0, size=size)).double()
+    new = old + torch.tensor(pick(-0.5, 0.0, 0.75, size=size)).double()
+    columns = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy", "old_collision")
+    rows = dict.fromkeys(columns, old.tolist()) | {"entropy": [1.0] * size}
+    batch = tokens(lengths, new.tolist(), rewards=rewards, groups=groups, **rows)
+    leaf = batch.logprobs.detach().requires_grad_()
+    mine = responses(batch.replace(logprobs=leaf), leaf)
+    advantage, source = SOURCES[name]
+    for each in mine:
+        each.advantage = 0.0 if equal(each, mine) else advantage(each, mine)
+    expected = torch.as_tensor(source(mine))
+    slope = torch.zeros_like(leaf)
+    if expected.requires_grad:
+        [slope] = torch.autograd.grad(expected, [leaf])
+    objective = load_preset(name).objective
+    order = torch.randperm(len(groups), generator=random)
+    halves = [order[: len(order) // 3], order[len(order) // 3 :]]
+
+    def on_rank(comm: Comm) -> Tensor:
+        tables = []
+        for index, part in enumerate(halves[comm.rank].tensor_split(1 + 2 * comm.rank)):
+            table = batch.select(part, 3 * comm.rank + index)
+            tables.append(table.replace(logprobs=table.logprobs.detach().requires_grad_()))
+        credited = objective.with_advantages(tables, comm=comm)
+        plan = objective.plan(credited, objective.observe(credited, comm=comm), comm)
+        gradient = torch.zeros_like(leaf)
+        for part, table in zip(
+            halves[comm.rank].tensor_split(1 + 2 * comm.rank), credited, strict=True
+        ):
+            objective.loss(table, plan).loss.backward()
+            if len(table):
+                assert table.logprobs.grad is not None
+                gradient[batch.rows(part)] = table.logprobs.grad
+        return gradient
+
+    found = torch.stack(on_ranks(2, on_rank)).sum(0)
+    torch.testing.assert_close(found, slope, rtol=1e-10, atol=1e-13)

@@ -9,7 +9,8 @@ The sign of A must not depend on rounding. So these rules hold for all advantage
 - a group whose decided rewards are all equal gets exactly 0;
 - a group of several responses with fewer than two decided ones gets 0;
 - an undecided response (reward NaN) gets 0, and no mean includes it;
-- a group of one response has mean 0 and standard deviation 1, as in the released code.
+- a group of one response has mean 0 and standard deviation 1, as in the released code. Baselines
+  that are one of the rewards give it A = 0.
 """
 
 from __future__ import annotations
@@ -281,7 +282,8 @@ class LengthWeighted(Advantage):
 class QuantileBaseline(Advantage):
     """A = (R − b) / (std_g + ε), b = the smallest reward x of the group with F(x) ≥ K.
 
-    This is the paper's quantile. The released code interpolates between two rewards instead.
+    This is the paper's quantile. The released code interpolates between two rewards instead. In a
+    group of one response it is the reward, so that A = 0.
     Source: QAE, arXiv:2509.22611.
     """
 
@@ -296,7 +298,6 @@ class QuantileBaseline(Advantage):
             member = groups.group == group
             ranked = groups.rewards[member]  # sorted by reward already
             baseline[member] = ranked[rounded_share(self.K, len(ranked), "ceil") - 1]
-        baseline = torch.where(groups.single, 0.0, baseline)
         return (groups.rewards - baseline) / (groups.std(groups.rewards) + self.epsilon)
 
 
