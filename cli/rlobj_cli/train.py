@@ -121,10 +121,12 @@ def _check_problems(data: str | None, task: str | None) -> None:
 
 def _overrides(config: Path | None, given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
     """The layers above the preset, lowest first."""
+    from rlobj.base.files import path_of
     from rlobj.config.layers import file_layer, parse_setting
 
-    if config is not None and not config.expanduser().is_file():
-        what = "is a folder, not a YAML file" if config.is_dir() else "is not there"
+    if config is not None and not (path := path_of(config)).is_file():
+        what = "is a folder, not a YAML file" if path.is_dir() else "is no file"
+        what = what if path.exists() else "is not there"
         raise ConfigError(f"--config {config} {what}")
     below = [file_layer(config)] if config is not None else []
     return [*below, *given, *(("--set", parse_setting(text)) for text in settings)]

@@ -9,7 +9,7 @@ import pytest
 from limits import replaced, within
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import is_locked, lock_folder, read_whole, refuse_links
+from rlobj.base.files import is_locked, lock_folder, path_of, read_whole, refuse_links, there
 
 
 @pytest.mark.parametrize("name", [".lock", "samples", "metrics.jsonl", "wandb/latest"])
@@ -63,3 +63,32 @@ def test_a_folder_that_is_written_has_files_and_folders_only(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "a" / "pipe")
     with pytest.raises(ConfigError, match="pipe is a pipe; expected a file"):
         refuse_links(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("~nosuchuser", "'~nosuchuser': there is no such user; ~/ is your own home"),
+        ("a" * 256, "cannot be a path: File name too long"),
+        ("a/" * 3_000, r"\(6,001 characters\) cannot be a path: File name too long"),
+        ("a\0b", r"'a\\x00b' cannot be a path: no path has the character NUL"),
+        ("a\ud800", "cannot be a path: .* surrogates not allowed"),
+    ],
+    ids=["user", "name", "path", "NUL", "surrogate"],
+)
+def test_a_text_that_can_be_no_path_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        path_of(name)
+    if name[0] != "~":
+        with pytest.raises(ConfigError, match=message):
+            there(Path(name))
+
+
+def test_a_path_needs_nothing_at_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("no", "file/below", "loop", "loop/below", "äö 中"):
+        assert path_of(tmp_path / name) == tmp_path / name
+        assert not there(tmp_path / name)
+    assert there(tmp_path / "file")
+    assert path_of("~") == Path.home()

@@ -80,6 +80,48 @@ COMMANDS = {
 }
 
 
+NO_PATHS = {
+    "~nosuchuser/x": ": there is no such user; ~/ is your own home",
+    "a" * 5_000: " characters) cannot be a path: File name too long",
+    f"folder/{'b' * 300}": " characters) cannot be a path: File name too long",
+}
+"""Texts that can be no path, and words of the refusal."""
+
+PLACES = (
+    "presets show {}",
+    "presets diff grpo {}",
+    "train --preset {} --dry-run",
+    "train --config {} --dry-run",
+    "train --preset grpo --model embedded --data {} --dry-run",
+    "train --preset grpo --model embedded --data rows.jsonl --eval-on {} --dry-run",
+    "train --preset grpo --model embedded --set data.source=[{}] --dry-run",
+    "train --preset grpo --model {} --data rows.jsonl --dry-run",
+    "train --preset grpo --reward {}.py:score --dry-run",
+    "train --preset grpo --environment {}.py:Env --dry-run",
+    "train --preset grpo --set 'rewards={{kind: reward_model, model: {}}}' --dry-run",
+    "train --preset opd --set 'scores.teacher={{run: {}}}' --dry-run",
+    "train --preset opsd --set 'scores.hinted.prompt={}' --dry-run",
+    "train --from {}",
+    "eval {} --on rows.jsonl",
+    "eval embedded --on {}",
+    "serve {}",
+)
+"""Commands that read a path which may begin with ~."""
+
+FOLDERS = (
+    "train --preset grpo --out {}",
+    "train --resume {}",
+    "eval embedded --on rows.jsonl --out {}",
+    "eval compare {} folder",
+    "diagnose {}",
+    "inspect {}",
+    "report {}",
+    "replay {}",
+    "watch {}",
+)
+"""Commands that read or write a folder as the shell gives it."""
+
+
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files that the rows name, in the current folder."""
@@ -102,6 +144,20 @@ def test_bad_input_ends_with_code_2_and_words_that_help(line, words, tmp_path):
     assert result.exit_code == 2, text
     assert words in text
     assert "Traceback" not in text
+    left = {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.*")}
+    assert {name for name in left if "__pycache__" not in name} == set(FILES)
+
+
+@pytest.mark.parametrize("place", [*PLACES, *FOLDERS])
+def test_a_text_that_can_be_no_path_is_refused_in_words(place: str, tmp_path: Path) -> None:
+    for text, words in NO_PATHS.items():
+        if text[0] == "~" and place in FOLDERS:
+            continue
+        result = runner.invoke(app, shlex.split(place.format(text)))
+        shown = " ".join(result.output.split())
+        assert result.exit_code == 2, (shown, result.exception)
+        assert words in shown, shown
+        assert "Traceback" not in shown
     left = {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.*")}
     assert {name for name in left if "__pycache__" not in name} == set(FILES)
 

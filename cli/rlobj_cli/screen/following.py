@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.files import is_locked, step_of
+from rlobj.base.files import is_locked, step_of, there
 from rlobj.base.targets import importing
 from rlobj.config import run_folder
 from rlobj.config.resuming import trust_option
@@ -73,6 +73,7 @@ def follow(console: Console, run: Path, trust: bool = False) -> int:
 
 def _wait_for(console: Console, run: Path) -> None:
     """Wait a while for a run that is just starting: it needs seconds to make its folder."""
+    there(run)
     end, told = time.monotonic() + PATIENCE, False
     while not (run.is_dir() and any(run.iterdir())) or (
         is_locked(run) and not (run / "config.resolved.yaml").exists()

@@ -32,6 +32,43 @@ def packaged(package: str, name: str) -> str:
     return (files(package) / name).read_text(encoding="utf-8")
 
 
+def path_of(name: str | Path) -> Path:
+    """The path that a person wrote, with `~` as a home; nothing needs to be there.
+
+    Raises:
+        ConfigError: nobody has the home, or as `there`.
+    """
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:  # Python names no user in it
+        text = f"{_short(name)}: there is no such user; ~/ is your own home"
+        raise ConfigError(text) from None
+    there(path)
+    return path
+
+
+def there(path: Path) -> bool:
+    """Whether a path leads to something.
+
+    Raises:
+        ConfigError: it can lead to nothing, because it is too long or has a character that no path
+            has; or it may not be read.
+    """
+    try:
+        os.fsencode(path)
+        if "\0" in str(path):
+            raise ValueError("no path has the character NUL")
+        return path.exists()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{_short(path)} cannot be a path: {reason}") from None
+
+
+def _short(name: str | Path) -> str:
+    text = ascii(str(name))
+    return text if len(text) <= 100 else f"{text[:100]}... ({len(text):,} characters)"
+
+
 def a_file(path: Path) -> Path:
     """The path of a file to read: a pipe would wait for ever, and a device never ends.
 
@@ -160,7 +197,7 @@ def is_locked(folder: Path) -> bool:
 def located(name: str, home: Path) -> str:
     """The absolute path of a file or folder, seen from `home`; any other name as it is."""
     path = home / name
-    return str(path) if name and path.exists() else name
+    return str(path) if name and there(path) else name
 
 
 def located_target(target: str, home: Path) -> str:

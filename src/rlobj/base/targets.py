@@ -19,6 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.files import path_of
 
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""
@@ -119,7 +120,7 @@ def require_file(target: str) -> Path:
     Raises:
         ConfigError: it does not exist.
     """
-    path = Path(target.rpartition(":")[0]).expanduser()
+    path = path_of(target.rpartition(":")[0])
     if not path.is_file():
         raise ConfigError(f"target {target!r}: there is no file {str(path)!r}.")
     return path

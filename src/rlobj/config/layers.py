@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import flattened, load_preset, merge
@@ -137,7 +138,7 @@ def file_layer(path: str | Path) -> Layer:
     Raises:
         ConfigError: no such file, or it is not a YAML mapping.
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     return FromFile(path), dict(load_preset(path.absolute()).config)
 
 

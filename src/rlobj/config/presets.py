@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.files import read_whole
+from rlobj.base.files import a_file, path_of, read_whole
 
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _OWN_KEYS = ("base", "paper", "summary", "sources")
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
+_MOST_BASES = 100
 DEFAULT_MAX_TOKENS = 1024
 """`sampling.max_tokens` of a preset that does not set it."""
 
@@ -114,6 +115,8 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         seen = (*above, path.resolve())
         if base.resolve() in seen:
             raise ConfigError(f"{path}: base '{own['base']}' leads back to itself")
+        if len(seen) > _MOST_BASES:
+            raise ConfigError(f"{path}: more than {_MOST_BASES} files build on one another")
         below = _load(base, seen)
         bases = (base.stem, *below.bases)
         config = merge(below.config, config)
@@ -147,11 +150,14 @@ def _find(name: str, beside: Path | None) -> Path:
     bare = "/" not in name and not name.endswith((".yaml", ".yml"))
     if bare and name in preset_names():
         return preset_folder() / f"{name}.yaml"
-    path = Path(name).expanduser()
+    path = path_of(name)
     if beside is not None and not path.is_absolute():
-        path = beside.parent / path
+        path = path_of(beside.parent / path)
     if path.is_file():
         return path
+    if path.exists() and not bare:
+        with reported(ConfigError, "the preset cannot be read", OSError):
+            a_file(path)
     if bare:
         near = nearest(name, preset_names(), spell_out=False)
         raise ConfigError(f"unknown preset '{name}'.{near} rlobj presets list shows all presets.")

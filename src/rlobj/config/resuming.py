@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.files import path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
@@ -107,7 +108,7 @@ def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before:
 def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
     """The digests of the files of rewards, columns, environments and tools, by their names."""
     named = named_code({name: settings.get(name) for name in ("rewards", "columns", "environment")})
-    files = [Path(target.rpartition(":")[0]).expanduser() for target in named]
+    files = [path_of(target.rpartition(":")[0]) for target in named]
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
     }

@@ -40,6 +40,7 @@ from rlobj.base.files import (
     read_whole,
     remove,
     step_of,
+    there,
     write_whole,
 )
 from rlobj.config.presets import read_yaml
@@ -100,7 +101,7 @@ def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
 
 def is_run(path: Path) -> bool:
     """Whether the folder holds a run."""
-    return (path / CONFIG_FILE).exists()
+    return there(path / CONFIG_FILE)
 
 
 def named_folder(path: Path) -> Path:
@@ -128,12 +129,15 @@ def run_paths(runs: Any) -> list[Path]:
     """The folders of one run or of several runs, as a caller names them.
 
     Raises:
-        ConfigError: no path, or something else.
+        ConfigError: no path, something else, or a text that can be no path.
     """
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
-    return list(map(Path, paths))
+    found = list(map(Path, paths))
+    for path in found:
+        there(path)
+    return found
 
 
 def read_run_config(path: Path) -> RunConfig:
@@ -151,10 +155,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the path is not the folder of a run, or another version of rlobj made the run.
     """
+    there(path)
     around = next(filter(is_run, path.absolute().parents), None)
     inside = f". It is inside of a run: {around}" if around else ""
-    if path.is_file():
-        raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder{inside}")
+    if path.exists() and not path.is_dir():
+        what = "a file" if path.is_file() else "a pipe or a device"
+        raise ConfigError(f"{path} is not a run: it is {what}, and a run is a folder{inside}")
     if not path.is_dir():
         beside = [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
         near = nearest(str(path), beside, spell_out=False)

@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.base.errors import ConfigError, DataError, nearest, reported
+from rlobj.base.files import a_file, path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
@@ -489,7 +490,7 @@ def _problems(
     fallback: bool,
 ) -> Iterable[Problem]:
     """The problems of a source; with `fallback`, all of a source without splits."""
-    path = Path(source).expanduser()
+    path = path_of(source)
     if (source in TASKS or is_gym(source)) and part not in ("train", "test"):
         raise DataError(f"{source} has the splits train and test, not '{part}'.")
     if source in TASKS:
@@ -525,9 +526,13 @@ def require_source(source: str) -> None:
     """Check that a name can be a source, without loading it.
 
     Raises:
-        DataError: it is neither known, nor there, nor of the form of a hub id.
+        ConfigError: it can be no path.
+        DataError: it is neither known, nor there, nor of the form of a hub id; or a pipe or device.
     """
-    path, names = Path(source).expanduser(), [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
+    path, names = path_of(source), [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
+    if path.exists() and source not in names and not path.is_dir():
+        with reported(DataError, "the data cannot be read", OSError):
+            a_file(path)
     known = source in names or is_gym(source) or path.exists() or source.startswith(PYTHON_OBJECT)
     if known or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return

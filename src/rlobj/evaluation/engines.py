@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import ConfigError, counted
+from rlobj.base.files import path_of
 from rlobj.config.layers import (
     DEFAULT_TASK,
     OWN_PROBLEMS_PROFILE,
@@ -88,14 +89,14 @@ def find_model(
     Raises:
         ConfigError: no such model, or no such checkpoint.
     """
-    run = isinstance(model, str | Path) and is_run(Path(model).expanduser())
+    run = isinstance(model, str | Path) and is_run(path_of(model))
     if checkpoint is not None and not run:
         raise ConfigError(f"checkpoint={checkpoint} needs a run, and the model is {model}")
     require_tokenizer(model, tokenizer, passed=not isinstance(model, str | Path))
     if not isinstance(model, str | Path):
         name = getattr(model.config, "name_or_path", "") or type(model).__name__
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
-    name, path = str(model), Path(model).expanduser()
+    name, path = str(model), path_of(model)
     if name == "embedded":
         return _embedded([DEFAULT_TASK] if asked is None else asked)
     if run:

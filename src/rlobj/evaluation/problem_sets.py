@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, nearest
-from rlobj.base.files import files_digest
+from rlobj.base.files import files_digest, path_of
 from rlobj.base.targets import require_file
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import PROFILES, Layer, flattened
@@ -323,7 +323,7 @@ def named_problems(on: Problems) -> list[Any] | None:
 
 def _split(on: str) -> list[str]:
     """Names between commas; an existing path is one name, even with a comma in it."""
-    if on.strip() and Path(on).exists():
+    if on.strip() and path_of(on).exists():
         return [on]
     names: list[str] = []
     for name in filter(None, map(str.strip, on.split(","))):
@@ -335,7 +335,7 @@ def _split(on: str) -> list[str]:
 
 def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
     known = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
-    given = is_gym(name) or Path(name).exists() or "/" in name or Path(name).suffix
+    given = is_gym(name) or path_of(name).exists() or "/" in name or Path(name).suffix
     if name not in known and not given:
         raise DataError(
             f"on={name}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
@@ -356,7 +356,8 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
     """A run's own test problems, with the run's settings."""
     if "data" not in model[1]:
         name = model[1]["model"]["name"]
-        absent = "" if Path(name).exists() else f"there is no folder '{name}' here. For a hub id, "
+        there = path_of(name).exists()
+        absent = "" if there else f"there is no folder '{name}' here. For a hub id, "
         raise ConfigError(
             f"{absent}name the problems: on={','.join(list(BENCHMARKS)[:3])}, on=all, a "
             f"built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run has its "
@@ -410,7 +411,7 @@ def _source_settings(name: str) -> dict[str, Any]:
 
 def _short(name: str) -> str:
     """A file's name without its folders; a hub id whole."""
-    path = Path(name).expanduser()
+    path = path_of(name)
     return path.name if path.exists() else name
 
 

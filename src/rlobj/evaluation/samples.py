@@ -38,6 +38,7 @@ from rlobj.base.files import (
     parse_json,
     read_whole,
     refuse_links,
+    there,
     write_whole,
 )
 from rlobj.data import Problem
@@ -155,6 +156,8 @@ class Samples:
 
     def __init__(self, path: Path | str | None = None, rank: int = 0) -> None:
         self.path = None if path is None else Path(path).absolute()
+        if self.path is not None:
+            there(self.path)
         self.rank = rank
         self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
@@ -188,7 +191,7 @@ class Samples:
         """
         if self.path is None:
             return contextlib.nullcontext()
-        if (self.path / SETTINGS).exists():
+        if there(self.path / SETTINGS):
             refuse_links(self.path)
         return lock_folder(self.path, "evaluating into")
 
@@ -199,7 +202,7 @@ class Samples:
             ConfigError: the folder has files and no evaluation.
         """
         path = self.path
-        if path is None or not path.is_dir() or (path / SETTINGS).exists():
+        if path is None or not path.is_dir() or there(path / SETTINGS):
             return
         if any(entry.name != ".lock" for entry in path.iterdir()):
             raise ConfigError(
@@ -214,7 +217,7 @@ class Samples:
         Raises:
             DataError: settings.json is not a JSON object.
         """
-        if self.path is None or not (self.path / SETTINGS).exists():
+        if self.path is None or not there(self.path / SETTINGS):
             return self._settings
         with reported(DataError, f"{self.path / SETTINGS} cannot be read", OSError, ValueError):
             found = parse_json(read_whole(self.path / SETTINGS))
@@ -388,7 +391,7 @@ class Samples:
         Raises:
             DataError: a damaged line.
         """
-        if self.path is None or not (self.path / name).exists():
+        if self.path is None or not there(self.path / name):
             return
         file = self.path / name
         end, count = self._read.get(name, (0, 0))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.files import located, parse_json, read_whole, refuse_others, step_of
+from rlobj.base.files import located, parse_json, path_of, read_whole, refuse_others, step_of
 from rlobj.base.targets import require_file
 from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, settings_of
@@ -105,9 +105,10 @@ def require_model(name: str) -> None:
     Raises:
         ConfigError: the name is a file, a run, or a folder that is not there or has no model.
     """
-    path = Path(name).expanduser()
-    if path.is_file():
-        raise ConfigError(f"{name} is a file; a model is a folder or a hub id")
+    path = path_of(name)
+    if path.exists() and not path.is_dir():
+        what = "a file" if path.is_file() else "a pipe or a device"
+        raise ConfigError(f"{name} is {what}; a model is a folder or a hub id")
     if is_run(path):
         newest = newest_checkpoint(path)
         folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
@@ -132,7 +133,7 @@ def require_weights(name: str | None) -> None:
     Raises:
         ConfigError: it has none.
     """
-    path = Path(name or "").expanduser()
+    path = path_of(name or "")
     if not (path / "config.json").is_file() or any(
         next(path.glob(pattern), None) for pattern in ("*.safetensors", "*.bin")
     ):
@@ -155,7 +156,7 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
     if score.model is not None and not score.is_policy:
         found["model"] = located(score.model, Path.cwd())
     if score.run is not None:
-        path = Path(score.run).expanduser().absolute()
+        path = path_of(score.run).absolute()
         read_settings(path)  # which says what else it is
         checkpoint = _checkpoint(name, score.model_copy(update={"run": str(path)}))
         found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
@@ -168,7 +169,7 @@ def _read_template(name: str, prompt: str) -> str:
     what = f"scores.{name}.prompt is {prompt[:80]!r}, which is no file that can be read"
     expected = ". Expected a file, or a template such as '{{ prompt }} The answer is {{ answer }}.'"
     with reported(ConfigError, what, OSError, ValueError, advice=expected):
-        text = read_whole(Path(prompt).expanduser(), 1 << 20).decode()
+        text = read_whole(path_of(prompt), 1 << 20).decode()
     if not is_template(text):
         raise ConfigError(f"scores.{name}.prompt: {prompt} has no {{{{ prompt }}}} in it")
     return text

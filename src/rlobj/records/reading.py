@@ -15,7 +15,7 @@ from pyarrow import parquet, types
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.files import a_file, step_of
+from rlobj.base.files import a_file, step_of, there
 from rlobj.base.yaml import packaged_table
 
 SCHEMA_VERSION = 1
@@ -185,7 +185,7 @@ def checked_files(
     Raises:
         ConfigError: no run or no such files there, or files that are damaged or of another version.
     """
-    if run.is_file():
+    if there(run) and run.is_file():
         _check(run, columns)
         return [run]
     if not run.is_dir():

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rlobj.base.batches import by_length
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.files import files_digest, located
+from rlobj.base.files import files_digest, located, path_of
 from rlobj.base.progress import beat, waiting
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
@@ -59,7 +59,7 @@ class RewardModel(Reward):
     def seen_from(self, home: Path) -> Self:
         model = located(self.model, home)
         return self.model_copy(
-            update={"model": model, "digest": self.digest or _digest(Path(model).expanduser())}
+            update={"model": model, "digest": self.digest or _digest(path_of(model))}
         )
 
     def open(self) -> Grader:
@@ -89,12 +89,12 @@ class _ModelGrader(Grader):
         with reported(ConfigError, f"the reward model {name} cannot be read", Exception):
             self._config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        if settings.digest not in (None, _digest(Path(name).expanduser())):
+        if settings.digest not in (None, _digest(path_of(name))):
             raise ConfigError(
                 f"{name} is not the reward model with the digest {settings.digest}: it has changed "
                 "since. Put the old one back, or start a new run with rewards.digest=null"
             )
-        kinds, folder = self._config.architectures or ["unknown"], Path(name).expanduser()
+        kinds, folder = self._config.architectures or ["unknown"], path_of(name)
         if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
             raise ConfigError(
                 f"the reward model {name} has the architecture {', '.join(kinds)}; expected a "
@@ -169,7 +169,7 @@ class _ModelGrader(Grader):
         """
         cards, name = self._request("/v1/models")["data"], self._settings.model
         served = [card[key] for card in cards for key in ("root", "id") if card.get(key)]
-        mine = Path(name).expanduser().resolve()
+        mine = path_of(name).resolve()
         if served and mine not in [Path(each).resolve() for each in served]:
             raise ConfigError(
                 f"the reward server {self._settings.server} serves {', '.join(served)}, not {name}."

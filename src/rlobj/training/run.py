@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import located, located_target, step_of
+from rlobj.base.files import located, located_target, path_of, step_of
 from rlobj.base.targets import PYTHON_OBJECT, importing
 from rlobj.config import run_folder
 from rlobj.config.layers import (
@@ -333,9 +333,9 @@ def layers_from(
             without `trust`.
     """
     text = str(origin)
-    whole = run_folder.is_run(Path(text).expanduser())  # a folder whose name may have an @
+    whole = run_folder.is_run(path_of(text))  # a folder whose name may have an @
     name, _, step = (text, "", "") if whole else text.rpartition("@")
-    path = Path(name or text).expanduser().absolute()
+    path = path_of(name or text).absolute()
     settings = run_folder.read_settings(path)
     given = [(layer, dict(values)) for layer, values in above]
     named = [values.pop("preset", None) for _, values in given]
@@ -447,7 +447,7 @@ def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
         ConfigError: it has a run already.
     """
     if out is not None:
-        if run_folder.is_run(Path(out)):
+        if run_folder.is_run(path_of(out)):
             RunFolder(out).refuse_if_taken()
         return Path(out)
     name = Path(config.preset).stem if config.preset else "run"
@@ -469,7 +469,7 @@ def _configured(objective: Any, above: list[Layer], trust: bool) -> RunConfig:
             "Objective, a RunConfig, or a YAML file"
         )
     name = str(objective)
-    path = Path(name).expanduser()
+    path = path_of(name)
     if not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
         return build_config(layers_of(name, above), trust=trust)
     layers = layers_of(None, [file_layer(path), *above])
