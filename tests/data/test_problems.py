@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import os
+import socket
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy
+import pyarrow
 import pytest
 from data_files import numbered, verl_row, write_lines, write_parquet
+from pyarrow import parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import Columns, DataConfig, Problem, load_problems
 from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text
+from rlobj.data.sources import require_source
 
 
 def load(source, split="train", **fields):
@@ -87,6 +97,126 @@ def test_a_puzzle_has_its_quiz_and_the_text_of_its_solution(tmp_path):
 )
 def test_answer_text_of_published_forms(value, expected):
     assert answer_text(value, "row 1") == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "expected"),
+    [
+        *((text, text.replace(",", "")) for text in ("1,080", "-12,345.67", "1,234,567", "1,080.")),
+        *((text, text.replace(",", "")) for text in ("$1,234", "\\$1,234.50", "-$1,234", "1,234%")),
+        *((text, text) for text in ("(1, 2)", "1,2,3", "12,34", "1,23,456", "0,123", "1,2345")),
+        *((text, text) for text in ("1.234,56", "[1,234]", "1,234, 5", "x = 1,234", "1,234 cm")),
+        *((text, text) for text in ("1080", "1{,}234", "")),
+    ],
+)
+def test_commas_of_a_gold_stay_unless_they_group_the_digits_of_one_number(gold, expected):
+    assert answer_text(f"It is 1,000 + 80.\n#### {gold}", "row 1") == expected
+    assert answer_text(gold, "row 1") == gold  # text alone stays as it is
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Decimal("3.00"), "3"),
+        (Decimal("2.50"), "2.5"),
+        (Decimal("-1E+3"), "-1000"),
+        (Decimal("NaN"), ""),
+        (Fraction(1, 3), "1/3"),
+        (True, "True"),
+        (-0.0, "0"),
+        (1e22, "10000000000000000000000"),
+        (2**63, "9223372036854775808"),
+        (b" 3 ", "3"),
+        ("π".encode(), "π"),
+        ([b"3"], "3"),
+        (("x",), "x"),
+        ([[3.0]], "3"),
+        ([None], ""),
+        ((), ""),
+        (numpy.int64(3), "3"),
+        (numpy.float64(0.1), "0.1"),
+        (numpy.float32(0.1), "0.1"),
+        (numpy.float32(3), "3"),
+    ],
+    ids=repr,
+)
+def test_a_gold_of_another_type_keeps_its_value(value, expected):
+    assert answer_text(value, "row 1") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("inf"), "row 1 has the answer inf; expected a finite number"),
+        (Decimal("-Infinity"), "the answer -Infinity; expected a finite number"),
+        (date(2024, 1, 5), r"the type date \(2024-01-05\); expected text or a number. Write it"),
+        (datetime(2024, 1, 5), "the type datetime"),
+        (timedelta(days=1), "the type timedelta"),
+        (numpy.array([3, 4]), "the type ndarray"),
+        ({1: 2}, "an object with the fields 1"),
+        (b"\xff", "bytes that are not UTF-8 text .* at byte 0"),
+        ([b"\xff\xfe"], "bytes that are not UTF-8"),
+        ((1, 2), "has 2 answers"),
+        (1j, "the type complex"),
+    ],
+    ids=repr,
+)
+def test_a_gold_whose_text_would_be_another_answer_is_refused(value, message):
+    with pytest.raises(DataError, match=message):
+        answer_text(value, "row 1")
+
+
+def test_parquet_golds_of_each_type_are_kept(tmp_path):
+    """Bytes are text in columns of older writers, and a float32 is the number that was written."""
+    golds = {
+        "binary": pyarrow.array([b"3"], pyarrow.binary()),
+        "large binary": pyarrow.array([b"3"], pyarrow.large_binary()),
+        "float32": pyarrow.array([0.1], pyarrow.float32()),
+        "decimal": pyarrow.array([Decimal("3.50")], pyarrow.decimal128(10, 2)),
+        "uint64": pyarrow.array([2**64 - 1], pyarrow.uint64()),
+        "list": pyarrow.array([["x"]], pyarrow.list_(pyarrow.string())),
+        "bool": pyarrow.array([True]),
+        "dictionary": pyarrow.array(["x"]).dictionary_encode(),
+    }
+    found = {}
+    for name, column in golds.items():
+        path = tmp_path / f"{name}.parquet"
+        parquet.write_table(
+            pyarrow.table({"problem": [b"Q?"], "answer": column, "id": [b"a"]}), path
+        )
+        [problem] = load(path)
+        assert (problem.prompt, problem.id) == ("Q?", "a")
+        found[name] = problem.answer
+    assert list(found.values()) == ["3", "3", "0.1", "3.5", str(2**64 - 1), "x", "True", "x"]
+
+
+def test_a_nested_float32_of_parquet_is_the_number_that_was_written(tmp_path):
+    kind = pyarrow.struct([("answer", pyarrow.list_(pyarrow.float32())), ("x", pyarrow.int8())])
+    extra = pyarrow.array([{"answer": [0.1], "x": 1}], kind)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"problem": ["Q?"], "extra": extra}), path)
+    [problem] = load(path, columns=Columns(answer="extra.answer"))
+    assert problem.answer == "0.1"
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            pyarrow.array([b"3", b"\xff"]),
+            "a.parquet, row 2, column 'answer' has bytes that are not",
+        ),
+        (pyarrow.array([0, 1], pyarrow.date32()), "row 1, column 'answer' has .* the type date"),
+        (pyarrow.array([0, 1], pyarrow.timestamp("ms")), "row 1, column 'answer' has .* datetime"),
+        (pyarrow.array([math.inf, 1.0]), "row 1, column 'answer' has the answer inf"),
+    ],
+    ids=["bytes", "date", "timestamp", "infinite"],
+)
+def test_parquet_golds_that_are_no_text_and_no_number_are_refused(tmp_path, column, message):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"problem": ["A?", "B?"], "answer": column}), path)
+    with pytest.raises(DataError, match=message):
+        load(path)
 
 
 def test_system_and_user_messages_are_joined_and_assistant_messages_refused(tmp_path):
@@ -217,6 +347,18 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
         ("a.json", '[{"problem": "A", "answer": "1"}, 3]', r"a\.json, item 2: expected an object"),
         ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: the row has 1 fields, and the header 2"),
         ("a.csv", 'problem,answer\nA,"1\n', r"a\.csv:\d: malformed CSV"),
+        ("a.csv", "problem,answer,answer\nA,1,2\n", r"a\.csv:1: the header has .* 'answer' twice"),
+        ("a.tsv", "answer\tproblem\tanswer\n", r"a\.tsv:1: the header has .* 'answer' twice"),
+        (
+            "a.jsonl",
+            '{"problem": "A", "answer": "1"}\n{"problem": "B", "answer": "1", "answer": "2"}',
+            r"a\.jsonl:2: an object has the key 'answer' more than once, with 1 and 2",
+        ),
+        (
+            "a.json",
+            '[{"problem": "A", "x": {"y": 1, "y": 1}}]',
+            r"a\.json: .* key 'y' more than once",
+        ),
         ("a.parquet", "PAR?", r"a\.parquet: not a readable Parquet file"),
         ("a.txt", "What is 2+2?", r"unknown file type '\.txt'"),
         ("a.jsonl", "", r"no problem with a question and an answer"),
@@ -229,6 +371,59 @@ def test_error_names_the_place_in_the_file(tmp_path, name, text, message):
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         load(tmp_path / name)
+
+
+def test_two_parquet_columns_with_one_name_are_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table([["A?"], ["B?"], ["1"]], names=["prompt", "prompt", "answer"])
+    parquet.write_table(table, path)
+    with pytest.raises(DataError, match=r"a\.parquet: there are two columns .* 'prompt'"):
+        load(path)
+
+
+def test_columns_of_a_csv_without_a_name_may_be_several(tmp_path):
+    (tmp_path / "a.csv").write_text("problem,answer,,\nA,1,,\n")
+    assert [problem.answer for problem in load(tmp_path / "a.csv")] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "extra"),
+    [("jsonl", {}), ("jsonl", None), ("jsonl", {"other": 1}), ("parquet", None)],
+)
+def test_a_first_row_without_a_nested_column_is_named(tmp_path, suffix, extra):
+    rows = [{"problem": "A?", "extra": extra}, {"problem": "B?", "extra": {"answer": "2"}}]
+    write = {"jsonl": write_lines, "parquet": write_parquet}[suffix]
+    path = write(tmp_path / f"a.{suffix}", rows)
+    columns = Columns(prompt="problem", answer="extra.answer")
+    where = {"jsonl": "jsonl:1", "parquet": "parquet, row 1"}[suffix]
+    with pytest.raises(DataError, match=rf"{where}: the first row has nothing at 'extra\.answer'"):
+        load(path, columns=columns)
+    [problem] = load(write(tmp_path / f"b.{suffix}", rows[1:]), columns=columns)
+    assert problem.answer == "2"
+
+
+def test_a_pipe_a_device_and_a_socket_are_no_data(tmp_path):
+    """A pipe waits for its other end, and a device never ends."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "link.jsonl").symlink_to("/dev/zero")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "socket.jsonl"))
+    for name, kind in {"pipe": "a pipe", "link": "a device", "socket": "a socket"}.items():
+        path = tmp_path / f"{name}.jsonl"
+        for read in (load, require_source):
+            with pytest.raises(DataError, match=f"is {kind}; expected a file"):
+                read(str(path))
+        with pytest.raises(DataError, match=f"is {kind}; expected a file"):
+            load(path, "test")
+    listener.close()
+    with pytest.raises(DataError, match="expected a file"):
+        load(tmp_path)
+
+
+def test_a_folder_that_is_named_like_a_file_is_searched(tmp_path):
+    """Other programs write the parts of a Parquet file into a folder with its name."""
+    write_parquet(tmp_path / "train.parquet" / "part-0.parquet", numbered(2))
+    assert len(load(tmp_path)) == len(load(tmp_path / "train.parquet")) == 2
 
 
 def test_text_that_is_not_utf8_is_refused(tmp_path):

@@ -13,13 +13,14 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from rlobj.base.errors import DataError, MissingExtra, nearest
-from rlobj.base.files import a_file, read_whole
+from rlobj.base.files import a_file, path_of, read_whole
 from rlobj.data.layouts import DuplicateFilter
 from rlobj.data.problems import Row
 
@@ -44,14 +45,17 @@ def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator
         DataError: the path is a folder, the suffix is unknown, the text is not UTF-8, or a line
             cannot be read.
     """
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; expected a file: {', '.join(SUFFIXES)}.")
+    try:
+        a_file(path)
+    except OSError as error:
+        if error.errno is None:
+            raise DataError(f"{error}: {', '.join(SUFFIXES)}.") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
     if path.suffix not in SUFFIXES:
         raise DataError(
             f"{path}: unknown file type '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
         )
     try:
-        a_file(path)
         if path.suffix == ".parquet":
             yield from _parquet(path, duplicates)
         else:
@@ -73,9 +77,10 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
     Raises:
         DataError: the folder has no data file, or none of this split.
     """
-    if folder.is_file():
+    if not folder.is_dir():  # a file; `read_file` refuses a pipe or a device
         return [folder]
-    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    files = sorted(path for path in found if not path.is_dir())
     words = {
         path: set(re.split(r"[^a-z0-9]+", str(path.relative_to(folder)).lower())) for path in files
     }
@@ -127,6 +132,24 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
+class _GivenTwice(ValueError):
+    """An object of JSON has two values for one key, and a reader would take the last."""
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = repeated(key for key, _ in pairs)
+        values = " and ".join(str(value)[:40] for key, value in pairs if key == twice)
+        raise _GivenTwice(f"an object has the key '{twice}' more than once, with {values}")
+    return found
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that stood there before; None = all are different."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 def _json_lines(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(_lines(file, path), start=1):
@@ -154,7 +177,9 @@ def _parsed(text: str, where: str, expected: str = "") -> Any:
         DataError: it is no JSON; the message has the column that was being read.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except _GivenTwice as error:
+        raise DataError(f"{where}: {error}.") from None
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
         reason, column = str(error), ""
         if isinstance(error, json.JSONDecodeError):
@@ -168,7 +193,9 @@ def _json(path: Path) -> Iterator[Row]:
     """A list of objects, an object that contains one such list, or JSON lines."""
     text = read_whole(path, 1 << 32).decode("utf-8-sig")
     try:
-        whole = json.loads(text)
+        whole = json.loads(text, object_pairs_hook=_without_repeats)
+    except _GivenTwice as error:
+        raise DataError(f"{path}: {error}.") from None
     except (ValueError, RecursionError) as error:
         if getattr(error, "msg", "") == "Extra data":
             yield from _json_lines(path)
@@ -191,6 +218,8 @@ def _separated(path: Path) -> Iterator[Row]:
         reader = csv.reader(_lines(file, path), delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
+            if twice := repeated(filter(None, header)):
+                raise DataError(f"{path}:1: the header has the column '{twice}' twice.")
             for fields in filter(None, reader):
                 where = f"{path}:{reader.line_num}"
                 if len(fields) != len(header):
@@ -210,7 +239,7 @@ def _parquet(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[
         # With pre-buffering, the whole file would end up in memory.
         with parquet.ParquetFile(path, pre_buffer=False) as file:
             yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), duplicates)
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowException, NotImplementedError) as error:
         raise DataError(f"{path}: not a readable Parquet file ({error}).") from error
 
 
@@ -220,14 +249,41 @@ def arrow_rows(
     """Yield rows of Arrow record batches, numbered from 1, without duplicates."""
     start = 1
     for batch in batches:
-        new = range(batch.num_rows) if duplicates is None else duplicates.new_rows(batch)
-        if len(new) == batch.num_rows:
-            rows = batch.to_pylist()
-        else:
-            rows = [batch.slice(index, 1).to_pylist()[0] for index in new]
+        if twice := repeated(batch.schema.names):
+            raise DataError(f"{name}: there are two columns with the name '{twice}'.")
+        try:
+            table = _with_exact_floats(batch)
+            new = range(batch.num_rows) if duplicates is None else duplicates.new_rows(table)
+            if len(new) == batch.num_rows:
+                rows = table.to_pylist()
+            else:
+                rows = [table.slice(index, 1).to_pylist()[0] for index in new]
+        except (ValueError, OverflowError) as error:  # half a character, two fields with one name
+            where = f"{name}, rows {start} to {start + batch.num_rows - 1}"
+            raise DataError(f"{where}: a value cannot be read ({error}).") from error
         for index, row in zip(new, rows, strict=True):
             yield f"{name}, row {start + index}", row
         start += batch.num_rows
+
+
+def _with_exact_floats(batch: Any) -> Any:
+    """The batch with float64 in place of float32: 0.1 as 0.1, and not as 0.10000000149011612."""
+    import pyarrow
+
+    def replaced(kind: Any, by: Any) -> Any:
+        if kind == pyarrow.float32():
+            return by
+        if pyarrow.types.is_struct(kind):
+            return pyarrow.struct([each.with_type(replaced(each.type, by)) for each in kind])
+        if pyarrow.types.is_list(kind):
+            return pyarrow.list_(kind.value_field.with_type(replaced(kind.value_type, by)))
+        return kind
+
+    for place, field in enumerate(batch.schema):
+        if (text := replaced(field.type, pyarrow.string())) != field.type:
+            exact = replaced(field.type, pyarrow.float64())
+            batch = batch.set_column(place, field.name, batch.column(place).cast(text).cast(exact))
+    return batch
 
 
 SUFFIXES = {
@@ -291,7 +347,7 @@ def published_rows(
     variable = os.environ.get("RLOBJ_DATA_DIR")
     folder = data_dir or (Path(variable) if variable else None)
     if folder is not None:
-        folder = folder.expanduser()
+        folder = path_of(folder)
         if not folder.is_dir():
             option = f"RLOBJ_DATA_DIR={variable}" if data_dir is None else f"data_dir={folder}"
             raise DataError(f"{option}: there is no such folder.")

@@ -20,13 +20,15 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from numbers import Integral, Rational, Real
 from typing import Any, Literal
 
 from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model, half_surrogates
 from rlobj.base.yaml import packaged_table
-from rlobj.data.problems import Problem, Row, digest
+from rlobj.data.problems import Problem, Row, decoded, digest
 
 KNOWN: dict[str, list[str]] = packaged_table("rlobj.data", "columns.yaml")
 """Part -> common column names by priority, in any case; a dot selects a nested column."""
@@ -111,6 +113,7 @@ class RowReader:
         for column, wrong in half_surrogates(row):  # which JSON allows, and no file can hold
             raise DataError(f"{where}, column '{column}': {wrong}")
         name = None if names[2] is None else value_of(row, names[2])
+        name = decoded(name, f"{where}, column '{names[2]}'")
         extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
             extra["alternatives"] = answers
@@ -158,9 +161,11 @@ def find_columns(
         if chosen in names:
             found[part] = chosen
         elif chosen is not None and strict:
+            what = "nothing at" if "." in chosen else "no column"
             raise DataError(
-                f"{where}: there is no column '{chosen}' (data.columns.{part})."
-                f"{nearest(chosen, names)}"
+                f"{where}: the first row has {what} '{chosen}' (data.columns.{part}), and the "
+                f"columns are found in the first row.{nearest(chosen, names)} If other rows have "
+                "it, leave this row out, or set null in it."
             )
         elif known:
             found[part] = known[0]
@@ -204,13 +209,14 @@ def prompt_text(value: Any, where: str) -> str:
     Raises:
         DataError: a message of the assistant, or a value of another type.
     """
+    value = decoded(value, where)
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, list):
         texts = []
         for message in value:
             shape = message if isinstance(message, dict) else {}
-            content = shape.get("content")
+            content = decoded(shape.get("content"), where)
             if shape.get("role") not in ("system", "user") or not isinstance(content, str):
                 raise DataError(
                     f"{where}: expected messages {{role: system or user, content: text}}, "
@@ -227,37 +233,65 @@ def answer_text(value: Any, where: str) -> str:
     r"""Return the gold answer alone; "" if there is none.
 
     27.0 gives `27`, a list with one item gives the item, `... #### 1,234` gives `1234`, and
-    `...\boxed{204}...` gives the content of the last closed box.
+    `...\boxed{204}...` gives the content of the last closed box. Commas behind `####` stay, unless
+    the answer is one number whose digits they group by three.
 
     Args:
-        value: text, a number, or a list with one of them.
+        value: text, a number, true or false, or a list with one of them.
         where: the location of the value, for error messages.
 
     Raises:
-        DataError: a list with several answers, or an object.
+        DataError: a list with several answers, an object, an infinite number, bytes that are no
+            text, or a value of another type, such as a date.
 
     Example:
-        >>> [answer_text(value, "row 1") for value in (27.0, ["x"], "so #### 1,234")]
-        ['27', 'x', '1234']
+        >>> [answer_text(value, "row 1") for value in (27.0, ["x"], "so #### 1,234", "#### (1, 2)")]
+        ['27', 'x', '1234', '(1, 2)']
     """
-    if isinstance(value, list) and len(value) == 1:
+    while isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
-    if value is None or value == []:
+    value = decoded(value, where)
+    if value is None or (isinstance(value, list | tuple) and not value):
         return ""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.0f}" if value.is_integer() else str(value)
     if isinstance(value, dict):
         raise DataError(
-            f"{where} has an object with the fields {', '.join(value)}. Select one with a "
-            "dot: data.columns.answer=COLUMN.FIELD"
+            f"{where} has an object with the fields {', '.join(map(str, value))}. Select one with "
+            "a dot: data.columns.answer=COLUMN.FIELD"
         )
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         raise DataError(f"{where} has {len(value)} answers ({str(value)[:80]}); expected one.")
+    if isinstance(value, Real | Decimal) and not isinstance(value, bool):
+        return _number_text(value, where)
+    if not isinstance(value, str | bool):
+        raise DataError(
+            f"{where} has an answer of the type {type(value).__name__} ({str(value)[:80]}); "
+            "expected text or a number. Write it as text, in the form of a response's answer."
+        )
     text = str(value).strip()
     marked = re.search(r"####\s*([^\n]*)\Z", text)
     if marked:
-        return marked[1].strip().replace(",", "")
+        answer = marked[1].strip()
+        return answer.replace(",", "") if _GROUPED.fullmatch(answer) else answer
     return last_box(text) or text
+
+
+_GROUPED = re.compile(
+    r"[-+\u2212]?\s*(?:\\?[$€£¥])?[-+\u2212]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?\s*(?:\\?[%$])?"
+)
+"""One number with groups of three digits, perhaps with a sign, a currency or percent."""
+
+
+def _number_text(value: Any, where: str) -> str:
+    """A number as the shortest text that has its value; "" if it is NaN."""
+    if isinstance(value, Rational):  # also numpy's whole numbers
+        return str(int(value) if isinstance(value, Integral) else value)
+    if math.isnan(value):
+        return ""
+    if math.isinf(value):
+        raise DataError(f"{where} has the answer {value}; expected a finite number, or text.")
+    if value == int(value):
+        return str(int(value)) if isinstance(value, Decimal) else f"{value + 0:.0f}"
+    return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
 class DuplicateFilter:

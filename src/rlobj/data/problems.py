@@ -57,6 +57,22 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def decoded(value: Any, where: str) -> Any:
+    """Bytes as text, as columns of Parquet files may have them; other values as they are.
+
+    Raises:
+        DataError: they are no UTF-8 text.
+    """
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return value
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where} has bytes that are not UTF-8 text ({error.reason} at byte {error.start})."
+        ) from None
+
+
 class UniqueProblems:
     """Problems with unique questions and ids; of equal questions, the first is kept.
 
@@ -310,7 +326,7 @@ def format_prompt(template: str, problem: Problem) -> str:
         if name == "prompt":
             return problem.prompt
         if name in problem.extra:
-            return str(problem.extra[name])
+            return str(decoded(problem.extra[name], f"problem {problem.id}, column '{name}'"))
         raise ConfigError(
             f"data.template contains '{{{name}}}', but problem {problem.id} has no such column."
             f"{nearest(name, ['prompt', *problem.extra])} "

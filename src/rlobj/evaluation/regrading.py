@@ -22,7 +22,7 @@ from rlobj.base.files import files_digest
 from rlobj.data import Problem
 from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text, column_names, prompt_text, value_of
-from rlobj.data.problems import digest
+from rlobj.data.problems import decoded, digest
 from rlobj.data.sources import load_benchmark
 from rlobj.evaluation.evaluating import AUTO, blocks_of, grade_stored, open_keys
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, GradeChange, publish
@@ -55,7 +55,7 @@ class _Row:
     def id(self) -> str | None:
         """The id of the problem."""
         found = self._value("id")
-        return None if found is None else str(found)
+        return None if found is None else str(decoded(found, f"{self.where}, the id"))
 
     @cached_property
     def prompt(self) -> str:
@@ -210,6 +210,7 @@ def _finder(known: Sequence[Problem]) -> Callable[[_Row], Problem]:
 
 def _text(value: Any, where: str) -> str:
     """A text, or the last message of a chat, by the assistant."""
+    value = decoded(value, where)
     if isinstance(value, str):
         return value
     last = value[-1] if _all(dict, value) else value
