@@ -37,6 +37,7 @@ from rlobj.base.files import (
     lock_folder,
     nearby,
     parse_json,
+    path_of,
     read_whole,
     remove,
     step_of,
@@ -134,10 +135,7 @@ def run_paths(runs: Any) -> list[Path]:
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
-    found = list(map(Path, paths))
-    for path in found:
-        there(path)
-    return found
+    return list(map(path_of, paths))
 
 
 def read_run_config(path: Path) -> RunConfig:
@@ -155,10 +153,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the path is not the folder of a run, or another version of rlobj made the run.
     """
-    there(path)
     around = next(filter(is_run, path.absolute().parents), None)
     inside = f". It is inside of a run: {around}" if around else ""
-    if path.exists() and not path.is_dir():
+    if there(path) and not path.is_dir():
         what = "a file" if path.is_file() else "a pipe or a device"
         raise ConfigError(f"{path} is not a run: it is {what}, and a run is a folder{inside}")
     if not path.is_dir():
