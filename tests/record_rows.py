@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 
 from rlobj.base.arrow import write_parquet
-from rlobj.records.reading import SCHEMA
+from rlobj.records.reading import DESIGN_KEY, SCHEMA, Design
 
 DEFAULTS: dict[str, Any] = {
     "schema_version": 1,
@@ -46,11 +47,16 @@ def dropped(text: str = "7", **columns: Any) -> dict[str, Any]:
     return {"text": text, "prob": 0.001, **rule, **columns}
 
 
-def write_records(run: Path, rows: list[dict[str, Any]], name: str = "part-0") -> Path:
+def write_records(
+    run: Path, rows: list[dict[str, Any]], name: str = "part-0", design: Design | None = None
+) -> Path:
     """A file of records of these rows; what a row leaves out is `DEFAULTS`."""
     run.mkdir(exist_ok=True)
     (run / "config.resolved.yaml").touch()
     table = pyarrow.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
+    if design is not None:
+        more = {DESIGN_KEY: json.dumps(design._asdict())}
+        table = table.replace_schema_metadata({**SCHEMA.metadata, **more})
     file = run / "records" / f"{name}.parquet"
     write_parquet(file, table)
     return file

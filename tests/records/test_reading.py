@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import pytest
+from record_rows import write_records
 from test_recorder import observed_of, record
 
 from rlobj import ConfigError
 from rlobj.records import open_records, read_records, read_tables
+from rlobj.records.reading import DESIGN_KEY, read_design
 
 
 @pytest.fixture
@@ -178,3 +182,45 @@ def test_files_with_damaged_pages_or_other_columns_are_refused(run):
 def test_a_file_in_the_making_is_not_read(run):
     (run / "records" / ".step-000004-rank-0.parquet.partial").write_bytes(b"half")
     assert set(read_records(run)["step"].to_pylist()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "why"),
+    [
+        ("{records_mb: 0}", 2, "output.records_mb=0 switched the record off"),
+        ("{records_share: 0.001}", 0, "no step was recorded yet"),
+        (
+            "{records_share: 0.001}",
+            2,
+            r"of 768 tokens in 2 steps no rule touched one, and output.records_share=0.001 chose "
+            r"none of the others; .* Set output.records_share=0.1",
+        ),
+    ],
+)
+def test_an_empty_record_says_why_and_what_to_type(tmp_path, settings, steps, why):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "config.resolved.yaml").write_text(f"output: {settings}")
+    lines = [{"step": step, "tokens/step": 384} for step in range(1, steps + 1)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    refused(f"records is empty: {why}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        '{"halvings": 0, "ranks": 1, "steps": "all"}',
+        '{"halvings": -9999, "ranks": 1, "steps": [1]}',
+        "[]",
+        '{"halvings": 0}',
+        '{"x": 1}',
+        "\x00",
+    ],
+)
+def test_a_damaged_description_of_a_file_is_unknown(tmp_path, design):
+    write_records(tmp_path, [{}])
+    [file] = (tmp_path / "records").iterdir()
+    table = parquet.read_table(file)
+    metadata = {**table.schema.metadata, DESIGN_KEY: design}
+    parquet.write_table(table.replace_schema_metadata(metadata), file)
+    assert read_design(tmp_path) is None
+    assert len(read_records(tmp_path)) == 1

@@ -20,8 +20,8 @@ from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records import read_records
 from rlobj.records.observed import ObservedUpdate
-from rlobj.records.reading import COLUMNS
-from rlobj.records.recorder import ROW_BYTES, Recorder
+from rlobj.records.reading import COLUMNS, read_design
+from rlobj.records.recorder import FLOOR, ROW_BYTES, Recorder
 from rlobj.training import Callback, CallerInputs, run_training
 
 KEYS = ("step", "update", "response", "position")
@@ -38,7 +38,9 @@ def observed_of(preset: str = "20-entropy", seed: int = 0, groups: int = 64) -> 
     return ObservedUpdate(objective, {"update": 0}, table, plan, sequences, *columns)
 
 
-def record(folder: Path, megabytes: float = 200.0, share: float = 0.1, rank: int = 0) -> Recorder:
+def record(
+    folder: Path, megabytes: float = 200.0, share: float | None = 0.1, rank: int = 0
+) -> Recorder:
     output = {"records_mb": megabytes, "records_share": share, "tables_every": 0}
     config = RunConfig(output=output, training={"steps": 100})
     comm = SingleProcess()
@@ -123,10 +125,26 @@ def test_tokens_of_another_phase_and_of_undecided_responses_are_no_rows(tmp_path
     assert pc.max(first["old_prob"]).as_py() < 0.5
 
 
+class OneOfTwo(SingleProcess):
+    """A rank of two, which knows what both of them count."""
+
+    def __init__(self, rank: int, total: int) -> None:
+        self.rank, self.size, self.total = rank, 2, total
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.dim() else torch.tensor(self.total)
+
+
+def untouched(observed: ObservedUpdate) -> int:
+    clauses = observed.plan.clauses
+    return int((clauses.in_phase & (clauses.codes < 0)).sum())
+
+
+@pytest.mark.parametrize("share", [0.1, None])
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, order):
+def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, order, share):
     observed = observed_of()
-    recorder = record(tmp_path / "one")
+    recorder = record(tmp_path / "one", share=share)
     recorder.update(1, 0, observed)
     recorder.close_file()
     whole = read_records(tmp_path / "one")
@@ -141,12 +159,103 @@ def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, 
         sequences = [observed.sequences[i] for i in chosen]
         values = {name: getattr(observed, name)[rows] for name in ("logprobs", "entropy")}
         values |= {"collision": table.collision, "entropy_sensitivity": values["logprobs"]}
-        other = record(tmp_path / "two", rank=rank)
+        other = record(tmp_path / "two", share=share)
+        other._comm = OneOfTwo(rank, untouched(observed))
         other.update(1, 0, replace(observed, table=table, plan=plan, sequences=sequences, **values))
         other.close_file()
     found = read_records(tmp_path / "two")
     order_by = [(key, "ascending") for key in KEYS]
     assert found.sort_by(order_by).equals(whole.sort_by(order_by))
+
+
+@pytest.mark.parametrize("share", [0.01, None])
+def test_of_a_step_with_few_tokens_about_256_are_recorded_unless_the_share_is_set(tmp_path, share):
+    recorder, observed = record(tmp_path, share=share), observed_of()
+    others = untouched(observed)
+    recorder.update(1, 0, observed)
+    recorder.close_file()
+    rows = read_records(tmp_path, where=pc.field("effect").is_null())
+    p = 0.01 if share else FLOOR / others
+    assert np.allclose(rows["inclusion_probability"].to_numpy(), p)
+    assert len(rows) == pytest.approx(p * others, abs=4 * (p * (1 - p) * others) ** 0.5)
+
+
+def test_all_tokens_of_a_step_with_fewer_are_recorded_and_the_updates_share_the_256(tmp_path):
+    recorder = record(tmp_path / "small", share=None)
+    few = observed_of(groups=8)
+    recorder.update(1, 0, few)
+    recorder.close_file()
+    rows = read_records(tmp_path / "small")
+    assert len(rows) == int(few.plan.clauses.in_phase.sum())
+    assert set(rows["inclusion_probability"].to_pylist()) == {1.0}
+    output = {"records_share": None, "tables_every": 0}
+    config = RunConfig(output=output, training={"steps": 9, "updates_per_step": 4})
+    recorder = Recorder(tmp_path / "four", config, build_tokenizer(), SingleProcess())
+    observed = observed_of()
+    recorder.update(1, 0, observed)
+    recorder.close_file()
+    least = pc.min(read_records(tmp_path / "four")["inclusion_probability"]).as_py()
+    assert least == pytest.approx(FLOOR / 4 / untouched(observed))
+
+
+def test_a_share_of_0_records_touched_tokens_only_and_every_step_is_named(tmp_path):
+    recorder = record(tmp_path, share=0.0)
+    for step in (1, 2):
+        recorder.update(step, 0, observed_of("stapo"))
+        recorder.end_step(step)
+    recorder.close_file()
+    recorder.end_step(3)  # without an update
+    recorder.close_file()
+    assert read_design(tmp_path) == (0, {1, 2, 3})
+    rows = read_records(tmp_path)
+    assert rows["effect"].null_count == 0
+
+
+def test_a_step_that_one_of_two_processes_has_not_written_is_not_recorded(tmp_path):
+    recorders = [record(tmp_path, share=None, rank=rank) for rank in (0, 1)]
+    for rank, recorder in enumerate(recorders):
+        recorder._comm = OneOfTwo(rank, 1)
+        for step in (1, 2):
+            recorder.end_step(step)
+            if step == 1 or not rank:
+                recorder.close_file()
+    assert read_design(tmp_path) == (0, {1})
+
+
+def test_the_floor_leaves_the_room_of_a_small_record_to_touched_tokens(tmp_path):
+    recorder = record(tmp_path, megabytes=4000 * ROW_BYTES / 1e6, share=None)
+    observed = observed_of()
+    recorder.update(1, 0, observed)
+    recorder.close_file()
+    least = pc.min(read_records(tmp_path)["inclusion_probability"]).as_py()
+    assert least == pytest.approx(4000 / 4 / 100 / untouched(observed))  # of 100 steps
+
+
+def test_a_file_is_thinned_once_though_the_run_forgot_that_it_was(tmp_path):
+    """As after a crash: the record was halved after the checkpoint, which says it was not."""
+    recorder = record(tmp_path, megabytes=1500 * ROW_BYTES / 1e6, share=None)
+    for step in (1, 2, 3):
+        recorder.update(step, 0, observed_of(seed=step))
+        recorder.end_step(step)
+    recorder.close_file()
+    halvings = recorder.state["halvings"]
+    assert halvings >= 1
+    before = read_records(tmp_path)
+    recorder.state["halvings"] = halvings - 1
+    for file in (tmp_path / "records").iterdir():
+        recorder._thin(file)
+    recorder.state["halvings"] = halvings
+    for file in (tmp_path / "records").iterdir():
+        recorder._thin(file)
+    assert read_records(tmp_path).equals(before)
+    assert read_design(tmp_path) == (halvings, {1, 2, 3})
+    for file in (tmp_path / "records").iterdir():
+        recorder.state["halvings"] = halvings + 1
+        recorder._thin(file)
+    after = read_records(tmp_path)
+    ratio = pc.divide(pc.max(before["inclusion_probability"]), 2.0).as_py()
+    assert pc.max(after["inclusion_probability"]).as_py() == ratio
+    assert 0.3 * len(before) < len(after) < 0.7 * len(before)
 
 
 def test_inclusion_probabilities_are_right_after_any_number_of_halvings(tmp_path, caplog):

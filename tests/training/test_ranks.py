@@ -49,7 +49,7 @@ def config_of(policy, **sections):
         training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200},
         evaluation={"every": 3, "samples": 1, "problems": 15},
         checkpoint={"every": 2},
-        output={"tables_every": 1, "records_share": 0.2},
+        output={"tables_every": 1},
         **sections,
     )
 

@@ -5,7 +5,7 @@ The columns of RUN/records/*.parquet, schema.yaml: one row per recorded token of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,8 +14,8 @@ import pyarrow
 from pyarrow import parquet, types
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.files import a_file, step_of, there
+from rlobj.base.errors import ConfigError, counted, nearest
+from rlobj.base.files import a_file, parse_json, step_of, there
 from rlobj.base.yaml import packaged_table
 
 SCHEMA_VERSION = 1
@@ -26,6 +26,9 @@ VERSION_KEY = "rlobj.schema_version"
 
 CONTEXT = 20
 """Tokens of context on each side of a recorded token."""
+
+DESIGN_KEY = "rlobj.record"
+"""The key of the `Design` of a file of the record in its metadata."""
 
 Effect = Literal["dropped", "reweighted", "masked", "switched", "penalised"]
 
@@ -56,6 +59,52 @@ SCHEMA = pyarrow.schema(
 )
 
 
+class Design(NamedTuple):
+    """What a file of the record has, besides its rows.
+
+    Attributes:
+        halvings: how often all inclusion probabilities were halved; 0 = each token that was touched
+            or is spurious is recorded.
+        ranks: number of processes that wrote such files of its steps.
+        steps: the steps that it has, also those without a row; None = unknown.
+    """
+
+    halvings: int
+    ranks: int
+    steps: Sequence[int] | None
+
+    @classmethod
+    def read(cls, schema: Any) -> Design | None:
+        """That of a file with this schema; None for files of other programs and older versions."""
+        try:
+            found = cls(**parse_json((schema.metadata or {})[DESIGN_KEY.encode()]))
+            numbers = (found.halvings, found.ranks, *(found.steps or ()))
+            sound = all(isinstance(each, int) and 0 <= each < 2**31 for each in numbers)
+            return found if sound and found.halvings < 1000 else None
+        except (LookupError, TypeError, ValueError):
+            return None
+
+
+def read_design(run: Path | str) -> tuple[int, set[int]] | None:
+    """How often the inclusion probabilities of a record were halved, and which steps it has whole.
+
+    None = unknown, for files of other programs and older versions.
+
+    Raises:
+        ConfigError: as `read_records`.
+    """
+    files: dict[int, list[Design]] = {}
+    halvings = 0
+    for path in checked_files(Path(run), "records"):
+        design = Design.read(parquet.read_schema(path))
+        if design is None or design.steps is None:
+            return None
+        halvings = max(halvings, design.halvings)
+        for step in design.steps:
+            files.setdefault(step, []).append(design)
+    return halvings, {step for step, of in files.items() if len(of) >= of[0].ranks}
+
+
 def refuse_recorded(names: Iterable[str]) -> None:
     """Check that columns of a user's own have other names than those of the record.
 
@@ -70,7 +119,6 @@ OPTIONAL = ("sampler_gap", "spurious", "turn")
 """Columns that files of other programs and versions may leave out: null in each row."""
 
 
-_OFF = {"records": "output.records_mb=0", "tables": "output.tables_every=0"}
 _MOST = {
     "step": (2**31, "a step, from 1"),
     "inclusion_probability": (1, "a probability above 0, at most 1"),
@@ -200,7 +248,11 @@ def checked_files(
     wanted = None if steps is None else set(steps)
     files = sorted(folder.glob("*.parquet"))
     if not files:
-        raise ConfigError(f"{folder} is empty: no step was recorded yet, or {_OFF[kind]} was set")
+        if kind == "records":
+            raise ConfigError(f"{folder} is empty: {why_no_rows(run)}")
+        raise ConfigError(
+            f"{folder} is empty: no step was recorded yet, or output.tables_every=0 was set"
+        )
     if wanted is not None:
         known = {step_of(file) for file in files}
         if missing := sorted(wanted - known):
@@ -211,6 +263,25 @@ def checked_files(
     for file in files:
         _check(file, columns)
     return files
+
+
+def why_no_rows(run: Path) -> str:
+    """Why the record of a run has no row, and what to type to record more, in a sentence."""
+    from rlobj.config.run_folder import is_run, read_metrics, read_settings
+
+    output = read_settings(run).get("output") if is_run(run) else None
+    output = output if isinstance(output, Mapping) else {}
+    if output.get("records_mb") == 0:
+        return "output.records_mb=0 switched the record off. Set output.records_mb=200 to record"
+    counts = [line["tokens/step"] for line in read_metrics(run) if line.get("tokens/step")]
+    if not counts:
+        return "no step was recorded yet, or output.records_mb=0 was set"
+    share = output.get("records_share")
+    return (
+        f"of {sum(counts):,.0f} tokens in {counted(len(counts), 'step')} no rule touched one, and "
+        f"output.records_share={'null' if share is None else share} chose none of the others; or "
+        "they are not written yet. Set output.records_share=0.1 to record a tenth of them"
+    )
 
 
 def _check(file: Path, columns: Iterable[str]) -> None:

@@ -1,13 +1,18 @@
 """Recorder: writes RUN/records/ and RUN/tables/.
 
-The record has the tokens that were touched or are spurious, and some others.
-Whether a token is recorded depends on a hash of its seed, step, update, response and position. So
-the record is the same at any number of ranks, and it is known how probably a token is in it. When
-the record has as many rows as it may have, all probabilities are halved.
+The record has the tokens that were touched or are spurious, and some others: a share of them.
+Unless the user has set it, the share is larger in a step with few tokens, so that about `FLOOR` are
+recorded. Whether a token is recorded depends on a hash of its seed, step, update, response and
+position. So the record is the same at any number of ranks, and it is known how probably a token is
+in it. When the record has as many rows as it may have, all probabilities are halved.
+
+The metadata of each file say how often they were halved, and which steps it has, also those without
+a row.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from pathlib import Path
@@ -24,6 +29,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
 from rlobj.records.observed import ObservedUpdate
+from rlobj.records.reading import DESIGN_KEY, SCHEMA, Design
 from rlobj.records.rows import TokenTexts, rows_of
 from rlobj.records.tables import write_tables
 
@@ -31,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 ROW_BYTES = 200
 """Disk space of a row, rounded up: rows of short texts take a half of it."""
+SHARE, FLOOR = 0.01, 256
+"""If output.records_share is null: the share of the untouched tokens that is recorded, and how many
+of a step are recorded on average though this share of them is fewer."""
 FILE_ROWS = 65536
 """A file gets no rows of further steps when it has this many."""
 PAUSE, SHARE_OF_TIME = 5.0, 0.005
@@ -63,7 +72,13 @@ class Recorder:
         self._updates: list[tuple[int, ObservedUpdate]] = []  # of a step that gets a full table
         self._first = 0  # step of the open file's first row
         self._open: list[Any] = []  # tables of the open file
-        self._unwritten = self._added = 0  # rows; those of the step in progress
+        self._steps: list[int] = []  # that have ended since it was opened
+        self._unwritten, self._added = False, 0  # rows or steps; rows of the step in progress
+        share = config.output.records_share
+        room = self.limit / (4 * max(config.training.steps, 1))  # so many fill a quarter of it
+        updates = config.training.updates * len(config.objective.phases)
+        self._share = SHARE if share is None else share
+        self._fewest = min(FLOOR, room) / updates if share is None else 0.0  # of an update
         self._written, self._seconds = time.perf_counter(), 0.0  # the last write, and its duration
 
     def update(self, step: int, index: int, observed: ObservedUpdate) -> None:
@@ -71,34 +86,47 @@ class Recorder:
         every = self._config.output.tables_every
         if every and (step % every == 0 or step == self._config.training.steps):
             self._updates.append((index + 1, observed))
+        if not self.limit:
+            return
+        clauses = observed.plan.clauses
+        assert clauses is not None
+        sure = (clauses.codes >= 0) | (observed.spurious == 1)
+        others = self._comm.sum((clauses.in_phase & ~sure).sum())
         with together(self._comm, "recording an update"):
-            if self.limit:
-                self._add(step, index + 1, observed)
+            self._add(step, index + 1, observed, self._probability(sure, int(others)))
 
-    def _add(self, step: int, update: int, observed: ObservedUpdate) -> None:
+    def _add(self, step: int, update: int, observed: ObservedUpdate, probability: Tensor) -> None:
         clauses, table = observed.plan.clauses, observed.table
         assert clauses is not None
         assert table.ids is not None
-        probability = self._probability((clauses.codes >= 0) | (observed.spurious == 1))
         keys = table.spread(hash_keys((self._config.seed, step, update, table.ids)))
         chosen = uniform(hash_keys((keys, table.positions))) < probability
         rows = (chosen & clauses.in_phase).nonzero()[:, 0]
         if len(rows):
             self._first = self._first or step
             self._open.append(rows_of(observed, rows, probability, (step, update), self._texts))
-            self._unwritten += len(rows)
+            self._unwritten = True
             self._added += len(rows)
 
-    def _probability(self, sure: Tensor) -> Tensor:
-        """With which tokens are recorded now; `sure` are those touched or spurious, [N]."""
-        share = torch.where(sure, 1.0, self._config.output.records_share)
-        return share * 0.5 ** self.state["halvings"]
+    def _probability(self, sure: Tensor, others: int) -> Tensor:
+        """With which tokens are recorded now, [N].
+
+        Args:
+            sure: those touched or spurious, bool [N].
+            others: the number of the others in the update, on all ranks.
+        """
+        share = min(max(self._share, self._fewest / max(others, 1)), 1.0)
+        return torch.where(sure, 1.0, share) * 0.5 ** self.state["halvings"]
 
     def end_step(self, step: int) -> None:
         """Write what is due after a step, and keep the record within its limit."""
         state, comm = self.state, self._comm
         with together(comm, "writing records and tables"):
             self._write_tables(step)
+            if self.limit:
+                self._first = self._first or step
+                self._steps.append(step)
+                self._unwritten = True
             waited = time.perf_counter() - self._written
             if sum(map(len, self._open)) >= FILE_ROWS:
                 self._close_file()
@@ -143,14 +171,16 @@ class Recorder:
         if self._unwritten:
             start = time.perf_counter()
             name = f"step-{self._first:06d}-rank-{self._comm.rank}.parquet"
-            write_parquet(self._folder / "records" / name, pyarrow.concat_tables(self._open))
-            self._unwritten = 0
+            design = Design(self.state["halvings"], self._comm.size, self._steps)
+            rows = pyarrow.concat_tables([SCHEMA.empty_table(), *self._open])
+            write_parquet(self._folder / "records" / name, _described(rows, design))
+            self._unwritten = False
             self._written = time.perf_counter()
             self._seconds = self._written - start
 
     def _close_file(self) -> None:
         self._flush()
-        self._open, self._first = [], 0
+        self._open, self._steps, self._first = [], [], 0
 
     def close_file(self) -> None:
         """Write all rows; the next step begins a new file, as a checkpoint needs it."""
@@ -166,20 +196,27 @@ class Recorder:
 
     def _thin(self, path: Path) -> int:
         """Thin a written file, and return how many rows it still has."""
-        table = parquet.read_table(path)
+        table, halvings = parquet.read_table(path), self.state["halvings"]
+        design = Design.read(table.schema) or Design(halvings - 1, self._comm.size, None)
+        if design.halvings >= halvings:  # written before the run was resumed
+            return len(table)
         names = ("step", "update", "response", "position", "inclusion_probability")
         columns = [torch.from_numpy(table[name].to_numpy().copy()) for name in names]
-        *keys, position, before = columns
-        spurious = table["spurious"].fill_null(False).to_numpy()
-        sure = torch.from_numpy(table["effect"].is_valid().to_numpy() | spurious)
-        probability = torch.minimum(before, self._probability(sure))
+        *keys, position, probability = columns
+        probability = probability * 0.5 ** (halvings - design.halvings)
         keys = hash_keys((self._config.seed, *keys))
         kept = uniform(hash_keys((keys, position))) < probability
         place = table.schema.get_field_index(names[-1])
         table = table.set_column(place, table.schema.field(place), [probability.numpy()])
         table = table.filter(pyarrow.array(kept.numpy()))
-        write_parquet(path, table)
+        write_parquet(path, _described(table, design._replace(halvings=halvings)))
         return len(table)
+
+
+def _described(rows: Any, design: Design) -> Any:
+    """The rows with the metadata of their file."""
+    more = {} if design.steps is None else {DESIGN_KEY: json.dumps(design._asdict())}
+    return rows.replace_schema_metadata({**SCHEMA.metadata, **more})
 
 
 def uniform(keys: Tensor) -> Tensor:
