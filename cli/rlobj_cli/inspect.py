@@ -16,6 +16,7 @@ from rlobj_cli.screen.console import (
     beginning,
     in_context,
     number,
+    plain_value,
     reading,
     show_page,
     style_of,
@@ -46,7 +47,7 @@ def inspect(
     """Show the tokens that the objective dropped, reweighted or penalised, and why.
 
     A record has all of these tokens, and a sample of the others.
-    Beyond a size it has a sample of both; then counts are estimates, marked ≈.
+    Beyond a size it has a sample of both. Counts from a sample are marked ≈.
 
     [bold]Examples[/bold]
 
@@ -95,12 +96,7 @@ def show(console: Console, found: Inspection, groups: int) -> None:
     console.print(Text.assemble(("rlobj inspect", "bold"), "  ", found.title), soft_wrap=True)
     console.print(Text(found.total), soft_wrap=True)
     if not found.groups:
-        console.print(
-            Text(
-                "None. --where RULE shows recorded tokens that no rule touched, such as "
-                '--where "prob < 0.01". rlobj diagnose RUN says why a rule never fires.'
-            )
-        )
+        console.print(Text(_none(found)))
         return
     several = len(found.clauses) > 1
     for i, line in enumerate(found.lines(), 1):
@@ -109,12 +105,37 @@ def show(console: Console, found: Inspection, groups: int) -> None:
     left = len(found.groups) - groups
     if left > 0:
         console.print(Text(f"{left:,} more token texts: --groups {len(found.groups)}", "dim"))
-    if found.estimated:
+    errors = found.groups["standard_error"].to_pylist()
+    if any(errors):
         console.print(Text("≈ estimated from a sample; ± is one standard error"))
+    if None in errors:
+        console.print(Text("≥ so many are recorded, and the record may lack others"))
+
+
+def _none(found: Inspection) -> str:
+    """What to do where the record has no token that was asked for."""
+    from rlobj.config.run_folder import read_settings
+
+    output = read_settings(found.run).get("output")
+    share = output.get("records_share") if isinstance(output, dict) else None
+    if found.unknown or not found.recorded:
+        return (
+            f"{'The record may lack such tokens' if found.unknown else 'None'}. "
+            f"With output.records_share={plain_value(share)} it has {found.recorded:,} of "
+            f"{found.population:,.0f} tokens; a new run records a tenth of the untouched ones with "
+            "--set output.records_share=0.1. rlobj replay RUN --rule RULE counts all tokens of the "
+            "steps with full tables."
+        )
+    return (
+        "None. --where RULE shows recorded tokens that no rule touched, such as "
+        '--where "prob < 0.01". rlobj diagnose RUN says why a rule never fires.'
+    )
 
 
 def _groups(found: Inspection, groups: int, width: int) -> Table:
     """The largest groups: a row of means, and below it the examples in context."""
+    from rlobj.insight.inspecting import about
+
     clauses = [(row["effect"], row["clause"]) for row in found.clauses.to_pylist()]
     factors = any(effect == "reweighted" for effect, _ in clauses)
     digits = {name: each for name, each in NUMBERS.items() if factors or name != "factor"}
@@ -128,7 +149,7 @@ def _groups(found: Inspection, groups: int, width: int) -> Table:
         text = f"[{beginning(row['text'], 16)}]"
         by = f" {visible(row['effect'], 20)}{by}"
         title = Text.assemble((text, style_of(row["effect"])), by)
-        count = f"{'≈ ' * bool(row['standard_error'])}{row['tokens']:,.0f}"
+        count = f"{about(row, '≥ ')}{row['tokens']:,.0f}"
         shown.add_section()
         shown.add_row(title, count, *(number(row[name], each) for name, each in digits.items()))
         for token, line in zip(tokens, lines, strict=True):

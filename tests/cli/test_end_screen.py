@@ -13,7 +13,8 @@ from screens import console, text_of
 from tiny import tiny_config
 
 from rlobj.config.run_folder import RunFolder, read_run_config
-from rlobj.training import TrainingResult
+from rlobj.records.reading import Design
+from rlobj.training import TrainingResult, run_training
 from rlobj_cli.screen.training import show_history, show_results, show_touched, train_on
 
 RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
@@ -66,9 +67,49 @@ def test_a_rule_that_touched_nothing_says_how_often_its_parts_held(tmp_path: Pat
     write_records(run, [{"prob": 0.02, "advantage": -1.0}, {"prob": 0.5}])
     text = " ".join(shown(run).split())
     assert f"drop touched none of 10,000 tokens: {RULE}" in text
-    assert "advantage > 0 held for" in text
-    assert "prob < 0.002 held for 0% of the tokens" in text
+    assert "advantage > 0 held for at least 0.010% of the tokens: 2 of 10,000 were" in text
+    assert "prob < 0.002 held for an unknown share of the tokens: 2 of 10,000 were" in text
     assert "entropy.bottom(0.8) held" not in text  # the record cannot answer it
+
+
+def test_a_part_of_a_rule_that_a_sample_tells_little_of_is_not_said_to_hold_for_0(tmp_path):
+    """The metrics tell how often two kinds of parts held."""
+    run = finished(
+        tmp_path, **{"advantage/positive_share": 0.34, "selected/entropy.bottom(0.8)": 0.8}
+    )
+    design = Design(0, 1, [*range(1, 11)])
+    rows = [{"prob": p, "inclusion_probability": 0.01, "advantage": -1.0} for p in (0.5, 0.9)]
+    write_records(run, rows, design=design)
+    text = " ".join(shown(run).split())
+    assert f"drop touched none of 10,000 tokens: {RULE}" in text
+    assert "advantage > 0 held for 34% of the tokens, the mean of the updates" in text
+    assert "prob < 0.002 held for an unknown share of the tokens: 2 of 10,000 were" in text
+    assert "entropy.bottom(0.8) selected 80% of its population" in text
+    rows = [{"prob": 0.001, "inclusion_probability": 0.02}]
+    write_records(run, rows, design=design)
+    assert "prob < 0.002 held for ≈ 0.50% ± 0.49% of the tokens" in " ".join(shown(run).split())
+
+
+def test_a_thinned_record_without_a_touched_token_does_not_say_that_none_was(
+    tmp_path: Path,
+) -> None:
+    run = finished(tmp_path)
+    write_records(run, [{"inclusion_probability": 0.005}], design=Design(1, 1, [*range(1, 11)]))
+    text = " ".join(shown(run).split())
+    assert "touched tokens: unknown, at most about 6 (0.060%): 1 of 10,000 tokens were" in text
+    assert "touched none" not in text
+
+
+def test_a_real_run_says_how_often_the_parts_of_its_rule_held(policy, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_training(tiny_config(policy, training={"steps": 2}, output={"records_share": 0.01}), run)
+    lines = [line for line in RunFolder(run).lines() if "reward/mean" in line]
+    positive = [line["advantage/positive_share"] for line in lines]
+    assert min(positive) > 0
+    held = re.search(r"advantage > 0 held for ([≈0-9.± %]+) of", " ".join(shown(run).split()))
+    assert held is not None
+    assert held[1] != "0%"
+    assert "prob < 0.002 held for 0%" not in shown(run)
 
 
 def test_a_rule_of_two_fields_is_named_once(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rlobj.base.files import lock_folder
 from rlobj.config.run_config import FindingName, compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
-from rlobj.insight.diagnosis.diagnosing import PAGE
+from rlobj.insight.diagnosis.diagnosing import PAGE, entropy_drivers
 
 Line = dict[str, Any]
 Change = Line | Callable[[int], Line]
@@ -408,11 +408,23 @@ def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Pa
         {**common, "text": "earlier", "entropy_sensitivity": 9.0, "step": 3},
     ]
     write_records(run, rows)
+    few = "unknown: 3 of 100,000 tokens were recorded and scored"
     [finding] = rlobj.diagnose(run).findings
+    assert finding.details == (f"tokens whose gradient moves it that way: {few}",)
+    write_records(run, 10 * rows)
+    [finding] = rlobj.diagnose(run).findings
+    estimated = "estimated from 30 recorded tokens: [7␛[31m] ≈ 60%, [a] ≈ 40%"
     assert finding.details == (
-        "tokens whose gradient moves it that way: [7␛[31m] 60%, [a] 40%",
-        "by advantage and surprisal: positive likely 60%",
+        f"tokens whose gradient moves it that way, {estimated}",
+        "by advantage and surprisal: positive likely ≈ 60%",
     )
+    write_records(run, [{**row, "step": 39} for row in rows[:1] * 3])
+    line = {"step": 39, "reward/mean": 0.5, "tokens/step": 3}
+    (run / "metrics.jsonl").write_text(json.dumps(line))
+    assert entropy_drivers(run, 39, -1) == [
+        "tokens whose gradient moves it that way: [7␛[31m] 100%",
+        "by advantage and surprisal: positive likely 100%",
+    ]
 
 
 def test_the_responses_that_all_problems_get_are_named(tmp_path: Path) -> None:

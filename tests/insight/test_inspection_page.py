@@ -12,13 +12,13 @@ import pytest
 import torch
 import yaml
 from browser import CHROMIUM, Browser
-from record_rows import write_records
+from record_rows import dropped, write_records
 
 from rlobj import write_inspection_page
 from rlobj.config.presets import load_preset
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import ObservedUpdate
-from rlobj.records.reading import COLUMNS
+from rlobj.records.reading import COLUMNS, Design
 from rlobj.records.tables import write_tables
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
@@ -167,6 +167,45 @@ def test_the_filter_counts_tokens_and_judges_them(browser: Browser, page: Path) 
     enter(browser, "where", "")
     enter(browser, "text", '"7"')
     assert text_of(browser, "#found").startswith("≈ 109 ± 99 of 208 tokens")
+
+
+def test_what_a_sample_lacks_is_unknown_and_not_zero(browser: Browser, tmp_path: Path) -> None:
+    rows = [{"position": i, "inclusion_probability": 0.01, "advantage": -1.0} for i in range(2)]
+    run = tmp_path / "run"
+    write_records(run, [*rows, dropped(position=9, spurious=True)], design=Design(0, 1, [1]))
+    (run / "metrics.jsonl").write_text('{"step": 1, "tokens/step": 384}')
+    path = write_inspection_page(run)
+    show(browser, path)
+    for field, text, found in (
+        ("where", "prob > 2", "unknown: the page has 3 of 384 tokens, and none that the filter"),
+        (
+            "where",
+            "prob < 0.1",
+            "at least 1 of 384 tokens (0.26%) · precision ≈ 100%",
+        ),
+        ("where", "advantage < 0", "≈ 200 ± 141 of 384 tokens (52%)"),
+        ("effect", "dropped", "1 of 384 tokens (0.26%) · precision 100% · recall 100%"),
+        ("effect", "untouched", "≈ 200 ± 141 of 384 tokens (52%)"),
+        ("text", "nowhere", "unknown: the page has 3 of 384 tokens, and none that the filter"),
+    ):
+        enter(browser, field, text)
+        assert text_of(browser, "#found").startswith(found), (field, text)
+        enter(browser, field, "")
+    show(browser, path, view="tokens", where="prob < 0.1")
+    assert "at least 1 texts of tokens" in text_of(browser, "#texts caption")
+    assert "≥ 1" in text_of(browser, "#texts tbody")
+
+
+@pytest.mark.parametrize("halvings", [0, 1])
+def test_a_thinned_record_has_no_exact_count_of_touched_tokens(browser, tmp_path, halvings):
+    run = tmp_path / "run"
+    p = 0.01 * 0.5**halvings
+    write_records(run, [{"inclusion_probability": p}], design=Design(halvings, 1, [1]))
+    (run / "metrics.jsonl").write_text('{"step": 1, "tokens/step": 384}')
+    show(browser, write_inspection_page(run))
+    enter(browser, "effect", "touched")
+    expected = "unknown: the page has 1 of 384 tokens" if halvings else "0 of 384 tokens (0%)"
+    assert text_of(browser, "#found").startswith(expected)
 
 
 def test_a_mistake_in_the_filter_is_shown_with_its_place(browser: Browser, page: Path) -> None:

@@ -35,7 +35,7 @@ from rlobj.conversations.environment import ENDS, LIMITS
 from rlobj.data.sources import source_names
 from rlobj.insight import Inspection, diagnose, inspect
 from rlobj.insight.filtering import deciding
-from rlobj.insight.inspecting import Line, Outcome, percent
+from rlobj.insight.inspecting import Line, Outcome, about, percent, share_in_metrics
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule
@@ -84,6 +84,9 @@ def show_touched(console: Console, objective: Objective, run: Path) -> None:
     except RlobjError as error:
         console.print(Text(str(error), style="yellow"), soft_wrap=True)
         return
+    if found.unknown:
+        console.print(Text(f"{found.total}\n", style="yellow"), soft_wrap=True)
+        return
     if not found.groups:
         _show_untouched(console, objective, found)
         return
@@ -91,7 +94,7 @@ def show_touched(console: Console, objective: Objective, run: Path) -> None:
         console.print(Text(line))
     _show_examples(console, found)
     most = [
-        f"[{beginning(row['text'], 12)}] {'≈ ' * found.estimated}{row['tokens']:,.0f}"
+        f"[{beginning(row['text'], 12)}] {about(row, '≥ ')}{row['tokens']:,.0f}"
         for row in found.groups.slice(0, MOST).to_pylist()
     ]
     console.print(Text.assemble(("most often  ", "dim"), "  ".join(most)))
@@ -122,13 +125,33 @@ def _show_untouched(console: Console, objective: Objective, found: Inspection) -
         line = f"{names} touched none of {found.population:,.0f} tokens:  {text}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
         for part in flat(rule, Logic, "&") if isinstance(rule, Rule) else ():
-            try:
-                held = inspect(found.run, where=part, examples=0)
-            except ConfigError:  # it needs all tokens of an update, or a column without a record
-                continue
-            share = percent(held.count / max(held.population, 1))
-            console.print(Text(f"  {part} held for {'≈ ' * held.estimated}{share} of the tokens"))
+            if held := _held(found.run, part):
+                console.print(Text(f"  {part} {held}"), soft_wrap=True)
     console.print(Text("So the run equals one without it.\n", style="yellow"))
+
+
+def _held(run: Path, part: Rule) -> str:
+    """How often a part of a rule held by itself; "" if nothing tells it."""
+    selected = share_in_metrics(Outcome.read(run).steps, f"selected/{part}")
+    if selected is not None:
+        return f"selected {percent(selected)} of its population, the mean of the updates"
+    try:
+        held = inspect(run, where=part, examples=0)
+    except ConfigError:  # it needs all tokens of an update, or a column without a record
+        return ""
+    if held.estimated and held.known_share is not None:
+        return f"held for {percent(held.known_share)} of the tokens, the mean of the updates"
+    error, whole = held.standard_error, max(held.population, 1)
+    count = "an unknown share" if held.unknown else percent(held.count / whole)
+    if error:
+        count = f"≈ {count} ± {percent(error / whole)}"
+    elif held.estimated:
+        count = count if held.unknown else f"at least {count}"
+        most = f", at most about {percent((held.at_most or 0.0) / whole)}" if held.bounded else ""
+        recorded = f"{held.recorded:,} of {whole:,.0f} were recorded"
+        return f"held for {count} of the tokens{most}: {recorded}"
+    unknown = f", unknown for {percent(held.undecided / whole)}" if held.undecided else ""
+    return f"held for {count} of the tokens{unknown}"
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:

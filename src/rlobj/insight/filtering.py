@@ -13,11 +13,14 @@ from typing import Any
 import pyarrow
 import torch
 
+from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import EXACT_POWERS, OPERATIONS, Evaluator, Values, power
 from rlobj.objectives.objective import Objective
+from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
+from rlobj.objectives.rules.nodes import Logic
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.reading import COLUMNS as RECORDED
@@ -134,6 +137,33 @@ def matching(rule: Expr, rows: Any) -> Any:
         rows: a pyarrow table with the columns of `columns_of`.
     """
     return pyarrow.array(_Rows(rule, rows).rule(rule).numpy())  # pyright: ignore[reportArgumentType]
+
+
+def undecided(rule: Expr, rows: Any) -> Any:
+    """The rows on which a filter has no value, as a pyarrow boolean array.
+
+    Tokens that nobody judged are not spurious.
+
+    Args:
+        rule: from `read_filter`.
+        rows: as in `matching`.
+    """
+    if "spurious" in columns_of(rule):
+        at = rows.schema.get_field_index("spurious")
+        rows = rows.set_column(at, "spurious", pc.fill_null(rows["spurious"], False))
+    opposite: Any = ~rule  # pyright: ignore[reportOperatorIssue]
+    return pc.invert(pc.or_(matching(rule, rows), matching(opposite, rows)))
+
+
+def only_recorded(rule: Expr | None) -> bool:
+    """Whether a filter selects no token that is recorded only by chance.
+
+    Tokens without weight were touched, and spurious ones are recorded as the touched ones are.
+    """
+    chance = pyarrow.table({"spurious": [False, None], "kept": [True, True]})
+    parts = [] if rule is None else flat(rule, Logic, "&")
+    known = [part for part in parts if {*columns_of(part)} <= {*chance.column_names}]
+    return any(not pc.any(matching(part, chance)).as_py() for part in known)
 
 
 class _Rows(Evaluator):

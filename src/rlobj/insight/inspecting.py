@@ -20,12 +20,14 @@ import pyarrow
 from pyarrow import parquet
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, counted
 from rlobj.base.files import a_file, parse_json
 from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
-from rlobj.insight.filtering import columns_of, matching, read_filter
+from rlobj.insight import coverage
+from rlobj.insight.coverage import Coverage
+from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import COLUMNS, read_records
+from rlobj.records.reading import COLUMNS, read_design, read_records, why_no_rows
 from rlobj.reporting import visible
 
 Line = Mapping[str, Any]
@@ -172,7 +174,9 @@ class Inspection:
     """What an objective did to recorded tokens. All tables are pyarrow's.
 
     A record may hold only a share of the tokens. Then counts are estimates: each recorded token
-    counts 1 / inclusion_probability.
+    counts 1 / inclusion_probability. A count is exact if every token that could be counted was
+    recorded with probability 1, and unknown if the record has no token of this kind, but may lack
+    some.
 
     Attributes:
         run: the run's folder.
@@ -180,12 +184,23 @@ class Inspection:
         steps: the first and the last step.
         population: number of all tokens of these steps.
         exact: the population is the count of metrics.jsonl, not an estimate from the record.
-        clauses: one row per effect and clause: `recorded` rows, `tokens` with the `standard_error`
-            of an estimate, `share` of the population, weighted means of the columns `MEANS`, and
-            `judged`, the tokens whose `spurious` is known.
+        clauses: one row per effect and clause: `recorded` rows, `tokens`, `exact`, the
+            `standard_error` of an estimate, `share` of the population, weighted means of the
+            columns `MEANS`, and `judged`, the tokens whose `spurious` is known. Where the standard
+            error is null, no token of a sample is in the row: there are at least so many tokens.
         groups: the same per token text, effect and clause, the largest group first.
         tokens: examples: the tokens of each group whose factor is farthest from 1, then the newest,
             in different contexts.
+        estimated: whether the counts are estimates, because the record may lack tokens that were
+            asked for.
+        recorded: number of tokens of these steps that were recorded.
+        at_most: the largest number of tokens that were asked for, if none of those that are
+            recorded by chance is in the record (with a probability of 95%); None = unknown.
+        undecided: number of tokens for which the rule has no value, because a column is null.
+        known_share: the share of these tokens that metrics.jsonl has, token-weighted over the
+            steps, in a step the mean of its updates; None = it has none.
+        unrecorded_steps: number of finished steps that are left out: they are not recorded yet, or
+            the record was switched off.
     """
 
     run: Path
@@ -196,16 +211,33 @@ class Inspection:
     clauses: Any
     groups: Any
     tokens: Any
+    estimated: bool
+    recorded: int
+    at_most: float | None = None
+    undecided: float = 0.0
+    known_share: float | None = None
+    unrecorded_steps: int = 0
 
     @property
-    def estimated(self) -> bool:
-        """Whether the counts are estimates, because the record holds only a share of the tokens."""
-        return any(error > 0 for error in self.clauses["standard_error"].to_pylist())
+    def unknown(self) -> bool:
+        """Whether nothing is known: no such token is recorded, and some may not be recorded."""
+        return self.estimated and not len(self.clauses)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether `at_most` says something: it is less than half of the population."""
+        return self.at_most is not None and self.at_most < self.population / 2
 
     @property
     def count(self) -> float:
-        """The number of tokens that were asked for, maybe an estimate."""
-        return math.fsum(self.clauses["tokens"].to_pylist())
+        """The number of tokens that were asked for: an estimate if `estimated`; NaN = unknown."""
+        return math.nan if self.unknown else math.fsum(self.clauses["tokens"].to_pylist())
+
+    @property
+    def standard_error(self) -> float | None:
+        """That of `count`; 0 = exact, None = no token of a sample is in it."""
+        known = [error or 0.0 for error in self.clauses["standard_error"].to_pylist()]
+        return math.hypot(*known) or (None if self.estimated else 0.0)
 
     def examples(self, groups: int, mixed: bool = False) -> list[dict[str, Any]]:
         """The examples of the largest groups in their responses, group by group.
@@ -228,7 +260,7 @@ class Inspection:
             name: without_nan(getattr(self, name).to_pylist())
             for name in ("clauses", "groups", "tokens")
         }
-        plain = {**vars(self), "run": str(self.run), "estimated": self.estimated, **tables}
+        plain = {**vars(self), "run": str(self.run), "unknown": self.unknown, **tables}
         return json.dumps(plain, indent=1)
 
     def __repr__(self) -> str:
@@ -239,27 +271,54 @@ class Inspection:
         """The run and its steps."""
         first, last = self.steps
         steps = f"steps {first} to {last}" if first < last else f"step {first}"
-        return f"{visible(str(self.run), 200)}, {steps}"
+        left = self.unrecorded_steps
+        lacks = f", without {counted(left, 'step')} that the record does not have" if left else ""
+        return f"{visible(str(self.run), 200)}, {steps}{lacks}"
 
     @property
     def total(self) -> str:
         """How many tokens were asked for, of how many."""
-        about = "≈ " * self.estimated
-        of = "" if self.exact else "≈ "
-        part = share(self.count, self.population)
-        return f"{self.question}: {about}{part} of {of}{self.population:,.0f} tokens"
+        return f"{self.question}: {self.answer}"
+
+    @property
+    def answer(self) -> str:
+        """How many tokens were asked for, of how many, without the question."""
+        tokens = f"{'' if self.exact else '≈ '}{self.population:,.0f} tokens"
+        most = share(self.at_most or 0.0, self.population) if self.bounded else ""
+        if self.unknown:
+            most = f", at most about {most}" if most else ""
+            text = f"unknown{most}: {self.recorded:,} of {tokens} were recorded"
+        elif self.estimated and self.standard_error is None:
+            most = f", at most about {most}," if most else ""
+            least = share(self.count, self.population)
+            text = f"at least {least}{most} of {tokens}; {self.recorded:,} were recorded"
+        else:
+            text = f"{'≈ ' * self.estimated}{share(self.count, self.population)} of {tokens}"
+        if self.estimated and self.known_share is not None:
+            text += f"; metrics.jsonl has {percent(self.known_share)}"
+        if self.undecided:
+            lack = f"{'≈ ' * self.estimated}{self.undecided:,.0f}"
+            text += f"; unknown for {lack}, for which the record lacks a number"
+        return text
 
     def lines(self) -> list[str]:
         """One line for each clause: what it did, to how many tokens, and its text."""
         found = []
         for row in self.clauses.to_pylist():
-            count, error = f"{row['tokens']:,.0f}", row["standard_error"]
-            count = f"≈ {count} ± {error:,.0f}" if error else count
+            count = f"{about(row)}{row['tokens']:,.0f}"
+            if row["standard_error"]:
+                count += f" ± {row['standard_error']:,.0f}"
             line = f"{visible(row['effect'], 20)} {count} ({percent(row['share'])})"
             if row["judged"]:
-                line += f", {percent(row['spurious'])} of the judged ones spurious"
+                part = f"{'' if row['exact'] else '≈ '}{percent(row['spurious'])}"
+                line += f", {part} of the judged ones spurious"
             found.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
         return found
+
+
+def about(row: Mapping[str, Any], least: str = "at least ") -> str:
+    """What stands before the count of a row of `clauses` or `groups`."""
+    return "" if row["exact"] else "≈ " if row["standard_error"] else least
 
 
 def without_nan(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -299,26 +358,48 @@ def inspect(
     run, rule = Path(run), None if where is None else read_filter(where)
     read_settings(run)  # refuses a folder that is no run
     columns = columns_of(rule)
-    names = sorted({*SHOWN, "inclusion_probability", *columns})
+    names = sorted({*SHOWN, *coverage.COLUMNS, *columns})
     rows = read_records(run, names, steps=None if step is None else [step])
-    if not len(rows):
+    design, read = read_design(run), tokens_by_step(run, step)
+    finished = len(read)
+    if design is not None:  # others are not written yet, or the record was switched off
+        read = {at: count for at, count in read.items() if at in design[1]}
+    if not len(rows) and (design is None or not read):
         raise ConfigError(_nothing(run, step))
     for name in columns:
-        if rows[name].null_count == len(rows):
+        if rows[name].null_count == len(rows) > 0:
             meaning = COLUMNS[name].meaning
             raise ConfigError(f"'{name}' is unknown for all tokens of {run}: {meaning}")
-    steps, read = set(pc.unique(rows["step"]).to_pylist()), tokens_by_step(run, step)
+    steps, held = set(pc.unique(rows["step"]).to_pylist()), Coverage.of(run, rows, read)
     exact = steps <= read.keys()
     estimated = pc.sum(pc.divide(1.0, rows["inclusion_probability"])).as_py()
     population = math.fsum(read.values()) if exact else estimated
-    rows = _chosen(rows, rule, dropped, text)
+    rows = _chosen(rows, dropped or rule is None, dropped, text)
     words = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     words += "" if text is None else f" {visible(text, 40)!r}"
     words += "" if rule is None else f" with {rule}"
-    by_clause, by_text = (_summed(rows, keys, population) for keys in (KEYS[1:], KEYS))
+    open_ = 0.0
+    if rule is not None:
+        open_ = _tokens(rows.filter(undecided(rule, rows)))
+        rows = rows.filter(matching(rule, rows))
+    touched = dropped or rule is None or only_recorded(rule)
+    by_clause, by_text = (
+        _summed(rows, keys, population, held, touched) for keys in (KEYS[1:], KEYS)
+    )
+    sure = held.touched if touched else held.everything
+    unseen = None if sure else held.unseen(touched)
+    chance = pc.any(pc.less(rows["inclusion_probability"], 1)).as_py()
     found = _farthest(rows.select(SHOWN), examples)
     ends = (min(steps | read.keys()), max(steps | read.keys()))
-    return Inspection(run, words, ends, population, exact, by_clause, by_text, found)
+    return Inspection(
+        *(run, words, ends, population, exact, by_clause, by_text, found),
+        estimated=not sure,
+        recorded=held.recorded,
+        at_most=None if unseen is None or chance else _tokens(rows) + open_ + unseen,
+        undecided=open_,
+        known_share=_known_share(run, read, rule, dropped) if text is None else None,
+        unrecorded_steps=finished - len(read),
+    )
 
 
 def tokens_by_step(run: Path, step: int | None = None) -> dict[int, float]:
@@ -327,30 +408,71 @@ def tokens_by_step(run: Path, step: int | None = None) -> dict[int, float]:
     return {at: n for at, n in known if n is not None and step in (None, at)}
 
 
+def _tokens(rows: Any) -> float:
+    """For how many tokens recorded rows stand."""
+    return pc.sum(pc.divide(1.0, rows["inclusion_probability"].cast("float64"))).as_py() or 0.0
+
+
+_IN_METRICS = {
+    "advantage > 0": "advantage/positive_share",
+    "advantage < 0": "advantage/negative_share",
+}
+"""Rules whose share of the tokens metrics.jsonl has."""
+
+
+def _known_share(
+    run: Path, tokens: Mapping[int, float], rule: Expr | None, dropped: bool
+) -> float | None:
+    """The share of the tokens of some steps that metrics.jsonl has; None = it has none."""
+    lines = [line for line in read_metrics(run) if line["step"] in tokens]
+    if dropped:
+        if rule is not None or any("tokens/dropped" not in line for line in lines):
+            return None
+        return total(lines, "tokens/dropped") / max(total(lines, "tokens/step"), 1)
+    return share_in_metrics(lines, _IN_METRICS.get(str(rule), ""))
+
+
+def share_in_metrics(lines: Sequence[Line], name: str) -> float | None:
+    """The token-weighted mean of a metric over steps; None if a step with tokens lacks it."""
+    steps = [line for line in lines if line.get("tokens/step")]
+    if not steps or any(line.get(name) is None for line in steps):
+        return None
+    tokens = total(steps, "tokens/step")
+    return math.fsum(line[name] * line["tokens/step"] for line in steps) / tokens
+
+
 def _nothing(run: Path, step: int | None) -> str:
     """Why no row was read."""
     ends = pc.min_max(read_records(run, ["step"])["step"]).as_py()
     if ends["min"] is None:
-        return f"{run} has no recorded token"
+        return f"{run} has no recorded token: {why_no_rows(run)}"
     return f"{run} has no record of step {step}; it has steps {ends['min']} to {ends['max']}"
 
 
-def _chosen(rows: Any, rule: Expr | None, dropped: bool, text: str | None) -> Any:
-    """The rows that are asked for; the effect of an untouched token becomes "untouched"."""
+def _chosen(rows: Any, touched: bool, dropped: bool, text: str | None) -> Any:
+    """The rows that may be asked for; the effect of an untouched token becomes "untouched"."""
     if dropped:
         rows = rows.filter(pc.equal(rows["effect"], "dropped"))
-    elif rule is None:
+    elif touched:
         rows = rows.filter(pc.is_valid(rows["effect"]))
     if text is not None:
         rows = rows.filter(pc.equal(rows["text"], text))
-    if rule is not None:
-        rows = rows.filter(matching(rule, rows))
     effect = pc.fill_null(rows["effect"], "untouched")
     return rows.set_column(rows.schema.get_field_index("effect"), "effect", effect)
 
 
-def _summed(rows: Any, keys: Sequence[str], population: float) -> Any:
-    """Counts and means of the rows with the same keys, the largest count first."""
+def _summed(
+    rows: Any, keys: Sequence[str], population: float, held: Coverage, touched: bool
+) -> Any:
+    """Counts and means of the rows with the same keys, the largest count first.
+
+    Args:
+        rows: of the record.
+        keys: columns, `effect` among them.
+        population: the number of all tokens.
+        held: how the record holds them.
+        touched: only touched or spurious tokens were asked for.
+    """
     p = rows["inclusion_probability"].cast("float64")
     weight = pc.divide(1.0, p)
     columns = {name: rows[name] for name in keys}
@@ -365,7 +487,12 @@ def _summed(rows: Any, keys: Sequence[str], population: float) -> Any:
     sums = pyarrow.table(columns).group_by(list(keys)).aggregate([(name, "sum") for name in names])
     found = {name: sums[name] for name in keys}
     found |= {name: sums[f"{name}_sum"] for name in ("recorded", "tokens")}
-    found["standard_error"] = pc.sqrt(sums["variance_sum"])
+    acted = pc.or_(pc.not_equal(found["effect"], "untouched"), touched)
+    found["exact"] = pc.or_(pc.and_(acted, held.touched), held.everything)
+    error, nobody = pc.sqrt(sums["variance_sum"]), pyarrow.scalar(None, "float64")
+    found["standard_error"] = pc.if_else(
+        pc.or_(found["exact"], pc.greater(error, 0)), error, nobody
+    )
     found["share"] = pc.divide(found["tokens"], max(population, 1.0))
     found |= {name: pc.divide(sums[f"{name}_sum"], sums[f"{name} known_sum"]) for name in MEANS}
     found["judged"] = sums["spurious known_sum"]

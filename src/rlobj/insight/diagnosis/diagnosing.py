@@ -9,6 +9,7 @@ responses that all problems get, the problems whose gold answer looks wrong.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,7 +27,9 @@ from rlobj.base.files import a_file, step_of
 from rlobj.base.targets import importing
 from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig
+from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.checks import CHECKS, METRICS, History
+from rlobj.insight.inspecting import tokens_by_step
 from rlobj.records.reading import read_records
 from rlobj.reporting import visible
 
@@ -144,6 +147,8 @@ class Diagnosis:
 
 STEPS = 20
 """Tables of this many steps are read: those up to the last step at which the finding held."""
+FEWEST = 30
+"""With fewer tokens of a sample, it is unknown which of them move the entropy."""
 MOST = 5
 """Tokens or problems that are named."""
 
@@ -164,8 +169,14 @@ def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
     """
     read = ("text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy")
     steps = range(until - STEPS + 1, until + 1)
-    rows = read_records(run, [*read, "inclusion_probability"], steps=steps)
+    rows = read_records(run, [*dict.fromkeys((*read, *COLUMNS))], steps=steps)
+    tokens = {at: n for at, n in tokens_by_step(run).items() if at in steps}
+    held = Coverage.of(run, rows, tokens)
     rows = rows.filter(pc.is_valid(rows["entropy_sensitivity"]))
+    if len(rows) < FEWEST and not held.everything:
+        of = f" of {math.fsum(tokens.values()):,.0f}" if tokens else ""
+        few = f"{len(rows):,}{of} tokens were recorded and scored"
+        return [f"tokens whose gradient moves it that way: unknown: {few}"]
     if not len(rows):
         return []
     change = pc.multiply(pc.multiply(rows["weight"], rows["advantage"]), rows[read[3]])
@@ -179,10 +190,12 @@ def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
     table = pyarrow.table({"token": rows["text"], "quadrant": quadrants, "change": change})
     total = pc.sum(pc.max_element_wise(table["change"], 0.0)).as_py() or 1.0
     tokens, quadrants = (_largest(table, key, total) for key in ("token", "quadrant"))
-    named = ", ".join(f"[{visible(text, 24)}] {share}" for text, share in tokens)
-    divided = ", ".join(f"{name} {share}" for name, share in quadrants)
+    about = "" if held.everything else "≈ "
+    named = ", ".join(f"[{visible(text, 24)}] {about}{share}" for text, share in tokens)
+    divided = ", ".join(f"{name} {about}{share}" for name, share in quadrants)
+    estimated = f", estimated from {len(rows):,} recorded tokens" if about else ""
     return [
-        f"tokens whose gradient moves it that way: {named}",
+        f"tokens whose gradient moves it that way{estimated}: {named}",
         f"by advantage and surprisal: {divided}",
     ]
 

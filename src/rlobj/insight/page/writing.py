@@ -43,6 +43,7 @@ from rlobj.base.files import a_file, packaged, step_of, write_whole
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.targets import importing
 from rlobj.config.run_folder import Progress, checkpoints, named_folder, read_settings
+from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
 from rlobj.insight.inspecting import share, tokens_by_step
 from rlobj.objectives.objective import Objective
@@ -52,7 +53,7 @@ from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
 from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.reading import COLUMNS, open_records, read_records, sound
+from rlobj.records.reading import COLUMNS, open_records, read_records, sound, why_no_rows
 from rlobj.records.rows import TokenTexts, numbers, numpy, rows_of
 from rlobj.records.tables import UpdateTable, read_tables
 from rlobj.reporting import visible
@@ -110,6 +111,7 @@ def write_inspection_page(
     }
     about = {
         "tokens": tokens,
+        "touched": page.touched,
         "rules": [{"field": field, "parts": _parts(rule)} for rule, field in rules.items()],
         "examples": _examples(page, rules),
         "columns": {
@@ -215,10 +217,13 @@ def _notes(page: PageRows) -> list[str]:
     others = {*pc.unique(page.rows["step"]).to_pylist()} - whole
     lines = [f"Steps with all their tokens: {listed(whole)}."] if whole else []
     if others:
+        sampled = "touched and spurious tokens, and a sample of the others"
+        if not page.touched:
+            sampled = "a sample of the tokens"
         lines.append(
             f"{'Of the other steps' if whole else 'Of each step'}, this page has what was "
-            "recorded: touched and spurious tokens, and a sample of the others. A count that uses "
-            "a sample is marked ≈."
+            f"recorded: {sampled}. A count that uses "
+            "a sample is marked ≈, or ≥ where the sample has no such token."
         )
     return [*lines, *page.notes]
 
@@ -244,12 +249,14 @@ class PageRows:
         updates: the whole updates: step, update, and the values of controllers as `state`.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
         settings: of the run.
+        touched: each token that was touched or is spurious is there.
     """
 
     rows: Any
     updates: list[dict[str, Any]]
     notes: list[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    touched: bool = True
 
 
 def read_rows(
@@ -299,14 +306,17 @@ def read_rows(
             f"A page has at most {budget:,} rows, so {counted(len(refused), 'step')} with full "
             f"tables show their recorded tokens only: {listed(refused)}"
         )
+    touched = True
     if parts and not any((run / "records").glob("*")):
         notes.append("Only steps with full tables are shown: the run has no record.")
     else:
-        parts.append(_recorded(run, whole, left, notes))
+        rows, touched = _recorded(run, whole, left, notes)
+        parts.append(rows)
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
-        raise ConfigError(f"{run} has no recorded token")
-    return PageRows(rows.sort_by([(name, "ascending") for name in ORDER]), updates, notes, settings)
+        raise ConfigError(f"{run} has no recorded token: {why_no_rows(run)}")
+    rows = rows.sort_by([(name, "ascending") for name in ORDER])
+    return PageRows(rows, updates, notes, settings, touched)
 
 
 def _table_sizes(run: Path) -> list[tuple[int, int]]:
@@ -411,8 +421,11 @@ def described(update: UpdateTable) -> dict[str, Any]:
     return {"step": update.step, "update": update.update, "state": state}
 
 
-def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> Any:
-    """The recorded rows of all steps but those in `whole`, at most about `limit`."""
+def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> tuple[Any, bool]:
+    """The recorded rows of all steps but those in `whole`, at most about `limit`.
+
+    And whether each token of these steps that was touched or is spurious is there.
+    """
     others = ~pc.field("step").isin(list(whole)) if whole else None
     dataset = open_records(run)
     with sound(run):
@@ -420,6 +433,7 @@ def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> Any:
         part = min(1.0, limit / max(count, 1))
         columns = [name for name in COLUMNS if name not in ("before", "after")]
         rows = dataset.to_table(columns=columns if count > CONTEXTS else None, filter=others)
+    touched = part == 1 and (not len(rows) or Coverage.of(run, rows, {}).touched)
     if part < 1:
         notes.append(
             f"The page shows {part:.0%} of {count:,} recorded tokens, chosen at random, because "
@@ -429,7 +443,7 @@ def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> Any:
         at = rows.schema.get_field_index("inclusion_probability")
         less = pc.multiply(rows["inclusion_probability"], pyarrow.scalar(part, "float32"))
         rows = rows.set_column(at, "inclusion_probability", less).filter(pyarrow.array(kept))
-    return recorded_rows(rows)
+    return recorded_rows(rows), touched
 
 
 def recorded_rows(rows: Any) -> Any:

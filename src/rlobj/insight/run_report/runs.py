@@ -16,15 +16,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
 from rlobj.base.yaml import packaged_table
 from rlobj.config.run_folder import is_number, measure_of, named_folder, read_lines, read_settings
+from rlobj.insight import coverage
+from rlobj.insight.coverage import Coverage
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.diagnosing import Finding, diagnose_lines
 from rlobj.insight.inspecting import Z95
-from rlobj.records.reading import read_records
+from rlobj.records.reading import read_design, read_records
 from rlobj.reporting import Figure, Line, Mark, Target, visible
 
 MetricLine = dict[str, Any]
@@ -141,7 +145,8 @@ def _read(path: Path) -> Run:
     notes: list[str] = []
     settings, lines = read_settings(path), read_lines(path, notes)
     try:
-        _add_effects(path, lines)
+        if not _add_effects(path, lines):
+            notes.append("shares of touched tokens are estimates: the record has a sample of them")
     except (RlobjError, OSError) as error:
         if any((path / "records").glob("*.parquet")):  # older runs have none
             notes.append(f"no shares of touched tokens: {visible(str(error), 300)}")
@@ -165,25 +170,33 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return [str(path.relative_to(common)) for path in named]
 
 
-def _add_effects(run: Path, lines: Lines) -> None:
+def _add_effects(run: Path, lines: Lines) -> bool:
     """Add `effect/NAME` to the lines: the share of tokens that the objective touched in this way.
 
-    The shares are estimates if the record is sampled.
+    A step that is not recorded has none.
+
+    Returns:
+        Whether the shares are exact; otherwise the record may lack touched tokens.
 
     Raises:
         ConfigError: no record, or one that cannot be read.
     """
-    rows = read_records(run, ["step", "effect", "inclusion_probability"])
+    rows = read_records(run, coverage.COLUMNS)
+    design = read_design(run)
+    if design is not None:
+        rows = rows.filter(pc.is_in(rows["step"], pyarrow.array(sorted(design[1]), "int32")))
     tokens = pc.divide(1.0, rows["inclusion_probability"])
     sums = rows.append_column("tokens", tokens).group_by(["effect", "step"])
     counts: dict[str, dict[float, float]] = {}
     for row in sums.aggregate([("tokens", "sum")]).to_pylist():
         counts.setdefault(row["effect"] or "", {})[row["step"]] = row["tokens_sum"]
-    last = pc.max(rows["step"]).as_py() or 0  # a running run writes its rows later than its metrics
-    for line in lines:
-        if line["step"] <= last and (total := line.get("tokens/step")):
+    last = pc.max(rows["step"]).as_py() or 0
+    for line in lines:  # a running run writes its rows later than its metrics
+        known = line["step"] <= last if design is None else line["step"] in design[1]
+        if known and (total := line.get("tokens/step")):
             shares = {name: by.get(line["step"], 0.0) / total for name, by in counts.items()}
             line.update({f"effect/{name}": share for name, share in shares.items() if name})
+    return Coverage.of(run, rows, {}).touched
 
 
 _MOST_LINES = 12

@@ -3,7 +3,12 @@
 
 const FIELDS = ["where", "text", "effect", "from", "to"];
 /* mask: 1 for the rows that the filter finds; answers: 1 for the updates that can answer its rule. */
-const chosen = { mask: null, answers: null, narrowed: false };
+const chosen = { mask: null, answers: null, narrowed: false, complete: false };
+/* Whether the page surely has each token that the filter may find, or each touched one. */
+const certain = (touched = !["", "untouched"].includes(state.effect)) =>
+  chosen.complete || (touched && about.touched);
+/* What stands before a count on the page, from the variance of its estimate. */
+const mark = (variance, sure = certain()) => (variance > 0 ? "≈ " : sure ? "" : "≥ ");
 /* What was probably meant where a rule cannot be read. */
 const HINTS = [
   [/&&|\|\|/, "write & or | once"],
@@ -75,23 +80,31 @@ function showCount() {
   const exact = some || counts.every((count) => count !== undefined);
   const whole = some || !exact ? tokens[0] + tokens[1] : counts.reduce((sum, each) => sum + each, 0);
   const lines = [`${exact ? "" : "≈ "}${number(Math.round(whole))} tokens`];
-  if (chosen.narrowed) {
+  const partial = stepsOf(used.filter((each) => !each.whole));
+  const needed = [...partial].reduce((sum, step) => sum + about.tokens[step], 0);
+  const present = used.filter(({ step }) => partial.has(step)).reduce((sum, each) => sum + surely(each), 0);
+  chosen.complete = exact ? !(present < needed) : !(variance[0] + variance[1]);
+  if (chosen.narrowed && !tokens[1] && !certain()) {
+    const here = countIn({ start: 0, end: store.size }, (row) => inside[row]);
+    lines[0] = `unknown: the page has ${number(here)} of ${lines[0]}, and none that the filter finds`;
+  } else if (chosen.narrowed) {
     const error = Math.round(Math.sqrt(variance[1]));
-    const sampled = variance[0] + variance[1] && ["", "untouched"].includes(state.effect);
-    const approx = error || sampled ? "≈ " : ""; // the sample may lack tokens that the rule finds
-    const count = `${approx}${number(Math.round(tokens[1]))}`;
+    const count = `${mark(variance[1]).replace("≥", "at least")}${number(Math.round(tokens[1]))}`;
     const share = percent(tokens[1] / whole);
     const where = some ? ` of ${saidOf(used, asked)}` : "";
     lines[0] = `${count}${error ? ` ± ${number(error)}` : ""} of ${lines[0]}${where} (${share})`;
     const [missed, caught] = sum.spurious;
-    if (known.spurious[1]) lines.push(`precision ${approx}${percent(caught / known.spurious[1])}`);
-    if (missed + caught) lines.push(`recall ${percent(caught / (missed + caught))}`);
+    const [found, all] = [certain(), certain(true)].map((sure) => (sure && !variance[1] ? "" : "≈ "));
+    if (known.spurious[1]) lines.push(`precision ${found}${percent(caught / known.spurious[1])}`);
+    if (missed + caught) lines.push(`recall ${all}${percent(caught / (missed + caught))}`);
   }
   if (!used.length && some) lines.splice(0, 3, "No step here has all tokens, which this rule compares");
   byId("found").textContent = lines.join(" · ");
   byId("matches").hidden = !chosen.narrowed || !tokens[1];
 }
 
+/* The tokens of an update that were recorded with probability 1. */
+const surely = (update) => countIn(update, (row) => column("inclusion_probability")[row] === 1);
 const stepsOf = (updates) => new Set(updates.map(({ step }) => step));
 
 /* "the 6 steps with all tokens", or the updates if others of these steps lack numbers. */

@@ -212,9 +212,12 @@ function describe(key, separator) {
   const { x, y, bins } = drawn;
   const [title, value] = HEATS[state.heat];
   const [tokens, touched] = [bins.tokens, bins.touched].map((each) => number(Math.round(each[key])));
+  const before = mark(bins.variance[key]);
+  const sure = before === "" || about.touched;
   const lines = [x.between(Math.floor(key / y.bins)), y.between(key % y.bins)];
-  lines.push(`tokens ${tokens}, touched ${touched}`);
-  if (!SUMS.includes(state.heat)) lines.push(`${title} ${heatText(value(bins, key))}`);
+  lines.push(`tokens ${before}${tokens}, touched ${sure ? "" : "≈ "}${touched}`);
+  const heat = heatText(value(bins, key));
+  if (!SUMS.includes(state.heat)) lines.push(`${title} ${before && SHARES.includes(state.heat) ? "≈ " : ""}${heat}`);
   return lines.join(separator);
 }
 

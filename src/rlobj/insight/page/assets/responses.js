@@ -54,7 +54,9 @@ function drawChoices({ update, group, groups }) {
   choices(byId("update"), updates.map((each) => [each.update, each.update]), update.update);
   byId("update").disabled = updates.length < 2;
   const options = [...groups.values()].map(({ id, touched, matches }) => {
-    const counts = [touched && `${number(touched)} touched`, matches && `${number(matches)} found`];
+    const here = update.whole ? "" : "recorded "; // of these tokens the page may have a sample
+    const acted = touched && `${number(touched)} ${about.touched ? "" : here}touched`;
+    const counts = [acted, matches && `${number(matches)} ${here}found`];
     return [id, [id, ...counts.filter(Boolean)].join(" · ")];
   });
   choices(byId("group"), options, group.id);
@@ -98,7 +100,7 @@ function card(response) {
   const turns = turnsOf(response);
   if (turns.length > 1) facts.push(`${turns.length} turns with rewards ${turns.map(number).join(", ")}`);
   const touched = countIn(response, touchedTest());
-  if (touched) facts.push(`${number(touched)} touched`);
+  if (touched) facts.push(`${number(touched)} ${whole || about.touched ? "" : "recorded "}touched`);
   const name = `response ${response.response}`;
   const label = { role: "listbox", "aria-label": `tokens of ${name}` };
   const kind = whole ? "flow" : "lines";

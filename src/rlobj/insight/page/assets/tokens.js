@@ -10,17 +10,18 @@ const TITLES = {
 };
 const AVERAGED = ["prob", "entropy", "advantage", "gradient_norm", "factor", "spurious"];
 
-/* The rows that the view is about: what the filter finds, or else what is touched. */
+/* The rows that the view is about: what the filter finds, or else what is touched; and whether the
+   page surely has all of them. */
 function subject() {
   const [touched, { mask, narrowed }] = [touchedTest(), chosen];
   const anything = valuesOf("effect").some((each) => each !== null);
-  if (narrowed) return ["tokens that the filter finds", (row) => mask[row]];
-  if (anything) return ["touched tokens", (row) => mask[row] && touched(row)];
-  return ["all tokens", (row) => mask[row]];
+  if (narrowed) return ["tokens that the filter finds", (row) => mask[row], certain()];
+  if (anything) return ["touched tokens", (row) => mask[row] && touched(row), certain(true)];
+  return ["all tokens", (row) => mask[row], certain()];
 }
 
 /* Counts and means of rows by token text, and what touched them: places in the list of causes. */
-function byText(wanted) {
+function byText(wanted, sure) {
   const [codes, effects, clauses] = ["text", "effect", "clause"].map(column);
   const causes = []; // by text: effect and clause in one number
   const key = (row) => {
@@ -44,15 +45,17 @@ function byText(wanted) {
     if (!tokens) return [];
     const means = Object.fromEntries(AVERAGED.map((name) => [name, found.mean(name, code)]));
     const by = [...causes[code]].map(textOf).join("; ");
-    return { text, tokens, share: tokens / total, estimated: found.variance[code] > 0, by, ...means };
+    const before = mark(found.variance[code], sure);
+    return { text, tokens, share: tokens / total, mark: before, by, ...means };
   });
   return [lines, legend];
 }
 
 function shownIn(name, line) {
   if (name === "text") return spaced(line.text, 24);
-  if (name === "tokens") return `${line.estimated ? "≈ " : ""}${number(Math.round(line.tokens))}`;
-  return name === "share" || name === "spurious" ? percent(line[name]) : number(line[name], true);
+  if (name === "tokens") return `${line.mark}${number(Math.round(line.tokens))}`;
+  if (name === "share" || name === "spurious") return `${line.mark && "≈ "}${percent(line[name])}`;
+  return number(line[name], true);
 }
 
 function clauseLine(text, i, all) {
@@ -61,13 +64,14 @@ function clauseLine(text, i, all) {
 }
 
 function drawTexts() {
-  const [what, wanted] = subject();
-  const [lines, legend] = byText(wanted);
+  const [what, wanted, sure] = subject();
+  const [lines, legend] = byText(wanted, sure);
   if (!lines.length) {
+    const but = sure ? "" : "But the page lacks tokens: it has a sample of them. ";
     const [none, advice] = chosen.narrowed
       ? ["The filter finds no token.", "Change the rule, the text, the effect or the steps above."]
       : ["No token.", "Widen the steps above."];
-    byId("texts").replaceChildren(make("caption", {}, `${none} ${advice}`));
+    byId("texts").replaceChildren(make("caption", {}, `${none} ${but}${advice}`));
     byId("more").replaceChildren();
     return;
   }
@@ -84,7 +88,7 @@ function drawTexts() {
   heads.push(make("th", { scope: "col", class: "by one-line" }, "effect"));
   const body = make("tbody");
   byId("texts").replaceChildren(
-    make("caption", {}, `${number(lines.length)} texts of ${what}`, ...legend.map(clauseLine)),
+    make("caption", {}, `${sure ? "" : "at least "}${number(lines.length)} texts of ${what}`, ...legend.map(clauseLine)),
     make("thead", {}, make("tr", {}, ...heads)),
     body,
   );
@@ -175,7 +179,7 @@ function acrossSteps(code) {
     const [prob, entropy] = ["prob", "entropy"].map((name) => found.mean(name, i));
     const [tokens, touched] = [found.tokens[i], found.touched[i]];
     const known = whole.get(step);
-    const exact = { tokens: known, touched: !acted.sampled[i], prob: known, entropy: known };
+    const exact = { tokens: known, touched: known || about.touched, prob: known, entropy: known };
     const few = found.sampled[i] < ENOUGH && !known;
     const means = few ? {} : { prob, entropy };
     return { step, exact, tokens, touched, ...means };

@@ -1,0 +1,222 @@
+"""No count from a sample looks exact: estimates are marked, and what nothing tells is unknown."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_rows import dropped, write_records
+from tiny import tiny_config
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.insight.filtering import only_recorded, read_filter
+from rlobj.insight.run_report.runs import read_runs
+from rlobj.records.reading import Design, read_records
+from rlobj.training import run_training
+
+WRONG = {"spurious": True, "prob": 0.001}
+
+
+def other(p: float = 1.0, **columns: Any) -> dict[str, Any]:
+    """An untouched token."""
+    return {"inclusion_probability": p, **columns}
+
+
+def recorded(
+    run: Path,
+    rows: list[dict[str, Any]],
+    tokens: dict[int, int],
+    halvings: int = 0,
+    steps: list[int] | None = None,
+    **metrics: float,
+) -> Path:
+    """A run whose steps have so many tokens, and whose record has these rows."""
+    design = Design(halvings, 1, [*tokens] if steps is None else steps)
+    write_records(run, rows, design=design)
+    lines = [{"step": step, "tokens/step": n, **metrics} for step, n in tokens.items()]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return run
+
+
+def test_a_rule_that_no_sampled_token_matches_has_an_unknown_count(tmp_path: Path) -> None:
+    rows = [other(0.01, position=i, advantage=-1.0) for i in range(2)]
+    run = recorded(tmp_path, rows, {1: 384})
+    found = rlobj.inspect(run, where="advantage > 0")
+    assert found.unknown
+    assert found.estimated
+    assert math.isnan(found.count)
+    text = "tokens with advantage > 0: unknown: 2 of 384 tokens were recorded"
+    assert found.total == text
+    assert text in repr(found)
+    read = json.loads(found.to_json())
+    assert (read["unknown"], read["estimated"], read["recorded"]) == (True, True, 2)
+    assert read["at_most"] == pytest.approx(300, abs=0.1)
+
+
+def test_many_sampled_tokens_without_a_match_give_a_bound(tmp_path: Path) -> None:
+    rows = [other(0.5, position=i) for i in range(190)]
+    found = rlobj.inspect(recorded(tmp_path, rows, {1: 384}), where="prob < 0.1")
+    assert found.at_most == pytest.approx(6)
+    assert found.answer == "unknown, at most about 6 (1.6%): 190 of 384 tokens were recorded"
+
+
+def test_the_bound_covers_the_tokens_in_19_of_20_samples() -> None:
+    """Of n tokens with p·n = 3, none is sampled with a probability below 5%."""
+    for p in (0.01, 0.1, 0.5, 0.9):
+        assert (1 - p) ** (3 / p) < 0.05
+
+
+def test_a_share_that_the_metrics_have_is_shown_beside_it(tmp_path: Path) -> None:
+    rows = [other(0.01, advantage=-1.0)]
+    run = recorded(tmp_path, rows, {1: 300, 2: 100}, **{"advantage/positive_share": 0.25})
+    found = rlobj.inspect(run, where="advantage > 0")
+    assert found.known_share == 0.25
+    assert found.answer.endswith("; metrics.jsonl has 25%")
+    assert rlobj.inspect(run, where="advantage > 0.5").known_share is None
+    assert rlobj.inspect(run, where="advantage > 0", text="7").known_share is None
+    assert rlobj.inspect(run, where="advantage > 0", dropped=True).known_share is None
+
+
+def test_touched_tokens_are_exact_in_a_sample_of_the_others(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [dropped(**WRONG), other(0.01)], {1: 500, 2: 500})
+    assert rlobj.inspect(run).total == "touched tokens: 1 (0.10%) of 1,000 tokens"
+    assert rlobj.inspect(run, step=2).total == "touched tokens: 0 of 500 tokens"
+    assert rlobj.inspect(run, where="prob < 0.1", dropped=True).count == 1
+    found = rlobj.inspect(run, where="(spurious > 0) & (kept > 0)")
+    assert (found.estimated, found.count, found.standard_error) == (False, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "certain"),
+    [
+        ("(spurious > 0) & (prob < 0.1)", True),
+        ("kept < 1", True),
+        ("(prob < 0.1) & ((spurious > 0) | (kept < 1))", True),
+        ("(spurious > 0) | (prob < 0.1)", False),
+        ("spurious < 1", False),
+        ("~(spurious > 0)", False),
+        ("prob < 0.1", False),
+    ],
+)
+def test_rules_about_spurious_or_dropped_tokens_need_no_sample(rule: str, certain: bool) -> None:
+    assert only_recorded(read_filter(rule)) == certain
+
+
+def test_touched_matches_without_a_sampled_one_are_a_lower_bound(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [dropped(), other(0.1, prob=0.9)], {1: 1000})
+    found = rlobj.inspect(run, where="prob < 0.1")
+    assert found.answer == "at least 1 (0.10%), at most about 31 (3.1%), of 1,000 tokens; " + (
+        "2 were recorded"
+    )
+    [row] = found.clauses.to_pylist()
+    assert (row["exact"], row["standard_error"]) == (True, 0), "dropped ones are all recorded"
+
+
+def test_a_step_with_all_tokens_says_nothing_of_one_with_a_sample(tmp_path: Path) -> None:
+    rows = [other(step=1, position=i, prob=0.05) for i in range(4)] + [other(0.1, step=2)]
+    run = recorded(tmp_path, rows, {1: 4, 2: 100})
+    assert rlobj.inspect(run, step=1, where="prob < 0.1").answer == "4 (100%) of 4 tokens"
+    found = rlobj.inspect(run, where="prob < 0.1")
+    assert found.answer.startswith("at least 4 (3.8%), at most about 34 (33%), of 104 tokens")
+    [group] = found.groups.to_pylist()
+    assert (group["exact"], group["standard_error"]) == (False, None)
+    assert "untouched at least 4 (3.8%)" in repr(found)
+    assert rlobj.inspect(run, step=2, where="prob < 0.1").unknown
+
+
+def test_a_step_without_a_row_bounds_nothing(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [other(0.1, step=1)], {1: 10, 2: 90})
+    found = rlobj.inspect(run, where="prob < 0.1")
+    assert found.unknown
+    assert found.at_most == 90 + 9
+    assert "at most" not in found.answer
+    assert rlobj.inspect(run, step=2, where="prob < 0.1").unknown
+    assert rlobj.inspect(run, step=2).count == 0
+
+
+def test_touched_tokens_of_a_thinned_record_are_unknown_where_none_is_left(tmp_path: Path) -> None:
+    rows = [other(0.0025, position=i) for i in range(9)]
+    run = recorded(tmp_path, rows, {1: 4000}, halvings=2, **{"tokens/dropped": 8.0})
+    found = rlobj.inspect(run)
+    assert found.answer == "unknown, at most about 12 (0.30%): 9 of 4,000 tokens were recorded"
+    assert rlobj.inspect(run, dropped=True).answer.endswith("metrics.jsonl has 0.20%")
+    rows.append(dropped(inclusion_probability=0.25))
+    found = rlobj.inspect(recorded(tmp_path, rows, {1: 4000}, halvings=2))
+    assert (found.count, found.estimated, found.standard_error) == (4, True, math.sqrt(12))
+
+
+@pytest.mark.parametrize(("share", "exact"), [(0.01, True), (0.02, False), (None, True)])
+def test_a_thinned_record_of_an_older_version_is_known_by_its_share(tmp_path, share, exact) -> None:
+    write_records(tmp_path, [other(0.01)])
+    if share is not None:
+        (tmp_path / "config.resolved.yaml").write_text(f"output: {{records_share: {share}}}")
+    assert rlobj.inspect(tmp_path).estimated != exact
+
+
+def test_steps_that_the_record_lacks_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [dropped(step=1), dropped(step=3)]
+    run = recorded(tmp_path, rows, {1: 10, 2: 10, 3: 10, 4: 10}, steps=[1, 3])
+    found = rlobj.inspect(run)
+    assert found.total == "touched tokens: 2 (10%) of 20 tokens"
+    assert found.title.endswith("steps 1 to 3, without 2 steps that the record does not have")
+    with pytest.raises(ConfigError, match="has no record of step 4"):
+        rlobj.inspect(run, step=4)
+
+
+def test_a_step_that_was_interrupted_has_at_least_its_rows(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [dropped(step=2), other(step=1)], {1: 1}, steps=[1])
+    assert rlobj.inspect(run, step=1, where="prob < 0.1").count == 0
+    assert rlobj.inspect(run).answer.startswith("at least 1 (50%) of ≈ 2 tokens")
+
+
+def test_tokens_without_a_number_are_counted_as_unknown(tmp_path: Path) -> None:
+    rows = [other(position=i, prob=p) for i, p in enumerate([0.01, 0.5, None, None])]
+    found = rlobj.inspect(recorded(tmp_path, rows, {1: 4}), where="prob < 0.1")
+    assert (found.count, found.undecided, found.estimated) == (1, 2, False)
+    assert found.answer == (
+        "1 (25%) of 4 tokens; unknown for 2, for which the record lacks a number"
+    )
+    found = rlobj.inspect(tmp_path, where="(prob < 0.1) & (advantage < 0)")
+    assert found.undecided == 0, "the other part decides"
+
+
+def test_a_record_without_rows_knows_what_was_touched(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [], {1: 12})
+    assert rlobj.inspect(run).total == "touched tokens: 0 of 12 tokens"
+    assert rlobj.inspect(run, where="prob < 1").answer == "unknown: 0 of 12 tokens were recorded"
+
+
+def test_a_report_says_that_shares_are_estimates(tmp_path: Path) -> None:
+    lines = {"reward/mean": 0.5}
+    for name, halvings in (("whole", 0), ("thinned", 1)):
+        rows = [dropped(inclusion_probability=0.5**halvings), other(0.01, step=2)]
+        recorded(tmp_path / name, rows, {1: 10, 2: 10, 3: 10}, halvings, [1, 2], **lines)
+    whole, thinned = read_runs([tmp_path / "whole", tmp_path / "thinned"])
+    note = "shares of touched tokens are estimates: the record has a sample of them"
+    assert note not in whole.notes
+    assert note in thinned.notes
+    assert ["effect/dropped" in line for line in whole.lines] == [True, True, False]
+
+
+@pytest.mark.parametrize("share", [None, 0.01])
+def test_counts_of_a_run_are_those_of_its_full_tables(policy, tmp_path, share) -> None:
+    output = {"records_share": share, "tables_every": 1}
+    run = tmp_path / "run"
+    run_training(tiny_config(policy, training={"steps": 2}, output=output), run)
+    rules = ["advantage > 0", "prob < 0.05", "prob < 0.000001"]
+    table = rlobj.replay(run, rules).objectives.to_pylist()
+    truth = {row["name"]: row["touched"] for row in table}
+    for rule in rules:
+        found = rlobj.inspect(run, where=rule)
+        if share is None:
+            assert (found.count, found.estimated) == (truth[rule], False)
+        else:
+            assert found.estimated
+            assert found.unknown or found.count > 0
+            assert found.recorded < 50
+    rows = len(read_records(run))
+    assert (rows == rlobj.inspect(run).population) == (share is None)
