@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from rlobj_cli.screen.console import reading, say, working
+from rlobj_cli.screen.console import Screen, reading, say, working
 from rlobj_cli.screen.options import FAILED
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def diagnose(runs: list[Path], fail: bool = False, json: bool = False, trust: bo
       rlobj diagnose runs/* --fail
       rlobj train --preset stapo --stop-on collapse
     """
-    console = Console()
+    console = Screen()
     with working(console):
         from rlobj.insight import diagnose as diagnose_runs
     with reading("checking the steps, bytes") as progress:

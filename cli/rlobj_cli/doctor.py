@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.installation import Engine, Installation, engines, fits, read_installation
-from rlobj_cli.screen.console import facts_grid, table, working
+from rlobj_cli.screen.console import Screen, facts_grid, table, working
 
 
 def doctor(as_json: bool = False) -> None:
@@ -25,8 +25,8 @@ def doctor(as_json: bool = False) -> None:
     \b  rlobj doctor
       rlobj doctor --json
     """
-    console = Console()
-    with working(Console(stderr=True), "importing torch"):
+    console = Screen()
+    with working(Screen(stderr=True), "importing torch"):
         found = read_installation()
     every = engines(found)
     if as_json:

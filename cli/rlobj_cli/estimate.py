@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from rlobj.base.errors import ConfigError
-from rlobj_cli.screen.console import working
+from rlobj_cli.screen.console import Screen, working
 
 
 def estimate(
@@ -53,10 +52,10 @@ def estimate(
             f"--mean-tokens is {mean_tokens:g}; expected 1 to {longest}, which is "
             "sampling.max_tokens"
         )
-    console = Console()
-    with working(Console(stderr=True)):
+    console = Screen()
+    with working(Screen(stderr=True)):
         from rlobj_cli.screen.estimating import chosen, show
-    with working(Console(stderr=True), "reading config.json"):
+    with working(Screen(stderr=True), "reading config.json"):
         found = chosen(built, gpus, mean_tokens, used)
     if as_json:
         typer.echo(found.json())

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
-from rlobj_cli.screen.console import calm_libraries, show_markdown, working
+from rlobj_cli.screen.console import Screen, calm_libraries, show_markdown, working
 from rlobj_cli.screen.options import DefaultGroup, NamelessCommand, described, settings_given
 
 
@@ -105,7 +104,7 @@ def score(
 
 def _loaded() -> tuple[Any, Any, Any]:
     """A console, the library's module, and the class that shows an evaluation's progress."""
-    console = Console()
+    console = Screen()
     with working(console):
         from rlobj import evaluation as evaluations
         from rlobj_cli.screen.progress import EvaluationScreen

@@ -13,6 +13,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import (
+    Screen,
     beginning,
     in_context,
     number,
@@ -65,7 +66,7 @@ def inspect(
       step update response group token inclusion_probability
       kept and spurious: 1 or 0
     """
-    console = Console()
+    console = Screen()
     if html:
         chosen = {"step": step, "dropped": dropped, "where": where, "text": text, "json": json}
         if unused := [f"--{name}" for name, value in chosen.items() if value]:

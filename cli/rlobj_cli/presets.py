@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.presets import difference, load_preset, preset_names
-from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml, table
+from rlobj.reporting import visible
+from rlobj_cli.screen.console import Screen, plain_value, show_explanation, show_yaml, table
 from rlobj_cli.screen.options import described
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _read(name: str) -> tuple[str, list[Layer]]:
     from rlobj.config.layers import FromFile, layers_of
 
     preset = load_preset(name)
-    title = ": ".join(text for text in (preset.paper, preset.summary) if text)
+    title = visible(": ".join(text.strip() for text in (preset.paper, preset.summary) if text))
     origin = str(preset.path) if preset.path.name in name else name
     return title, layers_of(None, [(FromFile(origin), dict(preset.config))], profile=False)
 
@@ -61,11 +61,12 @@ def list_presets() -> None:
 
     \b  rlobj presets list
     """
-    console = Console()
+    console = Screen()
     listed = table("preset", "what it does")
     for name in preset_names():
         preset = load_preset(name)
-        about = Text.assemble(preset.summary, "\n", (preset.paper, "dim"))
+        summary, paper = (visible(text.strip()) for text in (preset.summary, preset.paper))
+        about = Text.assemble(summary, "\n", (paper, "dim"))
         listed.add_row(Text(name, "bold cyan", no_wrap=True), about)
     console.print(listed)
     console.print("Next: rlobj presets show NAME, rlobj explain NAME, rlobj train --preset NAME")
@@ -81,7 +82,7 @@ def show(preset: str, trust: bool = False) -> None:
     """
     found = load_preset(preset)
     explanation = _build(_read(preset)[1], trust).resolved_objective().explain()
-    console = Console()
+    console = Screen()
     show_yaml(console, found.text)
     if not console.is_terminal:
         lines = ["", *(f"# {line}" for line in explanation.formula)]
@@ -103,15 +104,15 @@ def diff(left: str, right: str, trust: bool = False) -> None:
     """
     settings = [_read(name)[1] for name in (left, right)]
     rows = difference(*(_dump(layers, trust) for layers in settings))
-    console = Console()
+    console = Screen()
     if not rows:
         console.print(Text(f"{left} and {right} have the same settings"))
         return
     compared = table("setting", left, right)
     compared.columns[0].no_wrap = True
     for path, *values in rows:
-        texts = [Text("–", "dim") if v is None else Text(plain_value(v)) for v in values]
-        compared.add_row(Text(path, "bold cyan"), *texts)
+        texts = [Text("–", "dim") if v is None else Text(visible(plain_value(v))) for v in values]
+        compared.add_row(Text(visible(path), "bold cyan"), *texts)
     console.print(compared)
 
 
@@ -138,7 +139,7 @@ def check(file: str, trust: bool = False) -> None:
             "\n  ".join([f"{file}: training fails at a table with", *found])
             + "\nGuard what divides or takes a logarithm: when(x > 0, 1 / x, 0), maximum(x, 1e-6)"
         )
-    console = Console()
+    console = Screen()
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
     console.print(valid, soft_wrap=True)
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
@@ -162,7 +163,7 @@ def explain(preset: str, updates: int | None = None, trust: bool = False) -> Non
     )
     if phases > 1:
         counted += f": {phases} phases of {updates}"
-    console = Console()
+    console = Screen()
     console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
     console.print(Text(f"{counted}\n", style="dim"))
     show_explanation(console, objective.explain(updates))

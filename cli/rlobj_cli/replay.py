@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import number, reading, say, table, working
+from rlobj_cli.screen.console import Screen, number, reading, say, table, working
 from rlobj_cli.screen.options import as_typed, read_toml
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def replay(
       rlobj replay RUN --rule "prob < TAU" --sweep TAU=1e-4..1e-2
       rlobj replay RUN --rule "prob < P" --sweep P=0.1..0.9:9 --figure p.svg
     """
-    console = Console()
+    console = Screen()
     with working(console):
         from rlobj.insight import replay as replay_run
         from rlobj.reporting.figures import save_figure

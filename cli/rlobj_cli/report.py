@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
-from rlobj_cli.screen.console import say, show_page, table, working
+from rlobj_cli.screen.console import Screen, say, show_page, table, working
 
 PHASES = 4
 """The longest phases of a step are on the screen; all of them are on the page."""
@@ -25,7 +24,7 @@ def report(runs: list[Path], out: Path | None = None, figures: Path | None = Non
     \b  rlobj report runs/stapo-20260101-120000
       rlobj report runs/* --out comparison.html --figures figures
     """
-    console = Console()
+    console = Screen()
     with working(console):
         from rlobj.insight.run_report import read_runs, summary, times, write_report
     with working(console, "reading the runs"):

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rlobj.base.errors import RunError
 from rlobj.base.files import last_lines
-from rlobj_cli.screen.console import calm_libraries, preparing_policy, working
+from rlobj_cli.screen.console import Screen, calm_libraries, preparing_policy, working
 
 if TYPE_CHECKING:
     from rlobj.samplers.vllm import Server
@@ -44,7 +44,7 @@ def serve(
       rlobj serve Qwen/Qwen3-1.7B-Base --port 8001
       rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2 --supervise
     """
-    console = Console()
+    console = Screen()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with working(console):
         from rlobj.config.layers import merged, parse_setting

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj_cli.screen.console import working
+from rlobj_cli.screen.console import Screen, working
 from rlobj_cli.screen.options import refused_on_resume, settings_given
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def train(
     """
     from rlobj.config.run_config import build_config
 
-    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
+    console = Screen(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     given = settings_given(ctx, "train")
     if resume is not None:
         from rlobj.training.run import open_resumed

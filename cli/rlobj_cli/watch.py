@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
-from rlobj_cli.screen.console import working
+from rlobj_cli.screen.console import Screen, working
 from rlobj_cli.screen.options import INTERRUPTED, report
 
 
@@ -30,7 +29,7 @@ def watch(run: Path, trust: bool = False) -> None:
       1   the run failed, or its process was killed
       130 Ctrl-C
     """
-    console = Console()
+    console = Screen()
     with working(console):
         from rlobj_cli.screen.following import follow
     try:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
@@ -34,6 +35,29 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+
+class Screen(Console):
+    """A console whose text is data: control characters in it are shown as symbols.
+
+    So no name, path, rule or text of a run, a preset or a model moves the cursor, whoever prints
+    it. Styles and the cursor of rich are no text.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of what is printed."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(shown_lines(segment.text), segment.style)
+
+
+def shown_lines(text: str) -> str:
+    """Text on several lines in which every other control character is a symbol."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def calm_libraries(console: Console) -> None:
@@ -91,7 +115,7 @@ def reading(doing: str, console: Console | None = None) -> Iterator[Callable[...
     Yields:
         A function to call with (done, total), and perhaps a note.
     """
-    console = console or Console(stderr=True)
+    console = console or Screen(stderr=True)
     note = TextColumn("{task.fields[note]}", markup=False)
     columns = (TextColumn(doing, markup=False), BarColumn(), MofNCompleteColumn(), note)
     hidden = not console.is_interactive
@@ -201,7 +225,7 @@ def facts_grid(facts: Mapping[str, str]) -> Table:
     grid.add_column(style="dim", min_width=10)
     grid.add_column(overflow="fold")
     for name, text in facts.items():
-        grid.add_row(f"  {name}", Text(text))
+        grid.add_row(Text(f"  {visible(name)}"), Text(shown_lines(text)))
     return grid
 
 
@@ -209,11 +233,12 @@ def show_markdown(console: Console, text: str) -> None:
     """Print Markdown whose names are data: control characters are shown as symbols."""
     from rich.markdown import Markdown
 
-    console.print(Markdown("\n".join(map(visible, text.split("\n")))))
+    console.print(Markdown(shown_lines(text)))
 
 
 def show_yaml(console: Console, text: str) -> None:
     """Print YAML, in colour on a terminal; otherwise as plain text that can be read back."""
+    text = shown_lines(text.expandtabs())
     if not console.is_terminal:
         console.print(Text(text.rstrip("\n")), soft_wrap=True)
         return
@@ -226,7 +251,7 @@ def show_yaml(console: Console, text: str) -> None:
 
 def show_explanation(console: Console, explanation: Explanation) -> None:
     """Print the formula, the rules, the columns that are read, and settings without effect."""
-    text = Text(str(explanation))
+    text = Text(shown_lines(str(explanation)))
     text.highlight_regex(r"(?m)^(\w+(?=  |:)|loss.* = .*)", "bold cyan")
     text.highlight_regex(r"(?m)^\w+ reads .*", "dim")
     text.highlight_regex(r"(?m)^no effect:", "bold yellow")
