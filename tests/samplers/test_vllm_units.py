@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import math
 import subprocess
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from rlobj.samplers import SamplingSettings
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, client, connection, extension
 from rlobj.samplers.vllm.client import _response
+from rlobj.samplers.vllm.colocated import isolated
 from rlobj.samplers.vllm.extension import WeightExtension, WeightGroup
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
 from rlobj.samplers.vllm.work import Work
@@ -51,6 +54,28 @@ def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
         connection.check_vllm()
     monkeypatch.setattr(connection, "installed_vllm", lambda: ("vllm", "0.32.0+cpu"))
     assert connection.check_vllm() == ("vllm", "0.32.0+cpu")
+
+
+# The process.
+
+
+def test_what_an_engine_froze_is_collected_again_although_something_was_frozen_before():
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+    gc.freeze()  # Python 3.12 begins so
+    before = gc.get_freeze_count()
+    try:
+        with isolated():
+            found = weakref.ref(Cycle())
+            gc.freeze()
+        assert before > 0
+        assert gc.get_freeze_count() <= before
+        gc.collect()
+        assert found() is None
+    finally:
+        gc.unfreeze()
 
 
 # Settings.

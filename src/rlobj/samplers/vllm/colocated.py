@@ -96,7 +96,7 @@ def isolated() -> Iterator[None]:
             torch.set_default_dtype(dtype)
             torch.set_num_threads = set_num_threads
             torch.set_num_threads(threads)
-            if not frozen:
+            if gc.get_freeze_count() > frozen:  # Python 3.12 itself begins with a few hundred
                 gc.unfreeze()
 
 
