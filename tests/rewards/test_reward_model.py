@@ -106,6 +106,15 @@ def without_a_head(folder: Path) -> None:
     save_file(kept, file, metadata={"format": "pt"})
 
 
+def with_another_head(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = save_classifier(folder) / "model.safetensors"
+    tensors = load_file(file)
+    tensors["score.weight"] = torch.cat([tensors["score.weight"]] * 2)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 def with_damaged_weights(folder: Path) -> None:
     (save_classifier(folder) / "model.safetensors").write_bytes(b"damaged")
 
@@ -116,7 +125,8 @@ def with_damaged_weights(folder: Path) -> None:
         (lambda folder: save_classifier(folder, labels=2), r"has 2 outputs \(num_labels\)"),
         (other_architecture, "architecture Qwen3ForCausalLM; expected a sequence classifier"),
         (without_weights, "a folder without weights"),
-        (without_a_head, r"no weights score\.weight"),
+        (without_a_head, r"its files lack score\.weight"),
+        (with_another_head, r"score\.weight \[2, \d+\] instead of \[1, \d+\]"),
         (with_damaged_weights, "weights of the reward model .* cannot be read: .*save_pretrained"),
     ],
 )

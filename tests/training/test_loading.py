@@ -151,7 +151,6 @@ def test_a_model_that_is_read_in_parts_is_the_one_that_transformers_loads(tmp_pa
     [
         ({}, None),
         ({"lm_head__weight": torch.ones(49, 37)}, "lm_head.weight .* differ"),
-        ({"model__norm__weight": None}, "no model.norm.weight"),
         ({"model__norm__weight": torch.ones(37, dtype=torch.int8)}, "model.norm.weight is I8"),
     ],
 )
@@ -170,6 +169,81 @@ def test_other_tensors_than_the_model_has_are_loaded_by_transformers(
     for _ in filled(model.parameters()):
         pass
     assert all(torch.equal(state(model)[name], x) for name, x in state(whole).items())
+
+
+@pytest.mark.parametrize("hollow", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"model__norm__weight": None}, "its files lack model.norm.weight"),
+        ({"model__layers__1__mlp__up_proj__weight": None}, r"lack model.layers.1.mlp.up_proj.w"),
+        ({"model__embed_tokens__weight": None}, "its files lack .*model.embed_tokens.weight"),
+        ({"model__norm__weight": torch.ones(36)}, r"model.norm.weight \[36\] instead of \[37\]"),
+    ],
+)
+def test_a_model_without_all_of_its_tensors_is_refused(tmp_path, capfd, hollow, changed, why):
+    folder = save(tmp_path, "tied")
+    change(folder, **changed)
+    with pytest.raises(ConfigError, match=why):
+        load_model(ModelConfig(), str(folder), hollow=hollow)
+    assert "REPORT" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("hollow", [True, False])
+@pytest.mark.parametrize("kind", ["tied", "untied"])
+def test_a_head_that_is_missing_is_refused_only_if_it_is_not_tied(tmp_path, hollow, kind):
+    folder = save(tmp_path, kind)
+    change(folder, lm_head__weight=None)
+    refused = pytest.raises(ConfigError, match=r"its files lack lm_head\.weight")
+    with refused if kind == "untied" else contextlib.nullcontext():
+        load_model(ModelConfig(), str(folder), hollow=hollow)
+
+
+@pytest.mark.parametrize("hollow", [True, False])
+def test_a_tensor_that_the_model_does_not_use_is_named_in_one_line(tmp_path, caplog, hollow):
+    folder = save(tmp_path, "tied")
+    old = {"model__layers__0__self_attn__rotary_emb__inv_freq": torch.ones(3)}
+    change(folder, value_head__weight=torch.ones(2), **old)
+    model = load_model(ModelConfig(), str(folder), hollow=hollow)
+    assert any(map(is_hollow, model.parameters())) is hollow
+    assert [
+        record.getMessage() for record in caplog.records if record.name.startswith("rlobj")
+    ] == [f"'{folder}' has tensors that its model does not use: value_head.weight"]
+
+
+@pytest.mark.parametrize("lacks", ["nothing", "the model's", "the adapter's"])
+def test_a_folder_with_adapters_is_loaded_if_it_has_all_tensors(tmp_path, lacks):
+    folder = save(tmp_path, "adapters")
+    change(folder)
+    wrapped = with_adapters(load_model(ModelConfig(), str(folder)), LoraConfig(rank=2), None)
+    wrapped.save_pretrained(folder)
+    file = folder / "adapter_model.safetensors"
+    if lacks == "the adapter's":
+        _, *kept = sorted(load_file(file).items())
+        save_file(dict(kept), file, metadata={"format": "pt"})
+    elif lacks == "the model's":
+        change(folder, model__norm__weight=None)
+    expected = {"the model's": "lack model.norm.weight", "the adapter's": "lack model.*lora_A"}
+    refused = contextlib.nullcontext()
+    if lacks != "nothing":
+        refused = pytest.raises(ConfigError, match=expected[lacks])
+    with refused:
+        load_model(ModelConfig(), str(folder), hollow=True)
+
+
+def test_a_trained_adapter_without_all_of_its_tensors_is_refused(tmp_path):
+    folder, adapter = save(tmp_path, "adapters"), tmp_path / "adapter"
+
+    def load(adapter: Path | None) -> Any:
+        return with_adapters(load_model(ModelConfig(), str(folder)), LoraConfig(rank=2), adapter)
+
+    load(None).save_pretrained(adapter)
+    load(adapter)
+    file = adapter / "adapter_model.safetensors"
+    _, *kept = sorted(load_file(file).items())
+    save_file(dict(kept), file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match="missing adapter keys"):
+        load(adapter)
 
 
 @pytest.mark.parametrize("trust", [True, False])

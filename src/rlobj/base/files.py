@@ -279,6 +279,20 @@ def free_port(address: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
+MODEL_FILES = (".json", ".safetensors", ".bin", ".jinja")
+"""The files of a model that its digest is of."""
+
+
+def model_digest(
+    folder: Path, suffixes: Sequence[str] = MODEL_FILES, pieces: int = 1024
+) -> str | None:
+    """`files_digest` of the files of a model; None = there is no folder."""
+    if not folder.is_dir():
+        return None
+    files = [each for each in folder.iterdir() if each.suffix in suffixes and each.is_file()]
+    return files_digest(sorted(files), pieces)
+
+
 def files_digest(files: Sequence[Path], pieces: int = 1024) -> str:
     """16 hexadecimal digits of a hash of the names, sizes and bytes of files.
 

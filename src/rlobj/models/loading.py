@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlobj.base.weights import warn_unused
 from rlobj.config.run_config import ModelConfig
 
 logger = logging.getLogger(__name__)
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
+_OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
+"""Buffers that files of older versions of transformers have, and that are computed now."""
 
 
 def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: Any) -> Any:
@@ -62,6 +66,7 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
     if why is not None:
         logger.warning("'%s' is loaded whole by each process: %s", source, why)
         return None
+    _warn_unused(source, model, tensors)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     nothing = torch.zeros((), dtype=dtype, device=device)
 
@@ -126,6 +131,13 @@ def _difference(model: Any, tensors: dict[str, Any]) -> str | None:
         if tensors.keys() >= {*pair} and not torch.equal(*(_get(tensors, name) for name in pair)):
             return f"{' and '.join(pair)} differ"
     return None
+
+
+def _warn_unused(source: str, model: Any, tensors: dict[str, Any]) -> None:
+    """Name the tensors that the model does not use; its class knows some that old files have."""
+    known = [*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS]
+    unused = tensors.keys() - model.state_dict().keys()
+    warn_unused(source, [x for x in unused if not any(re.search(each, x) for each in known)])
 
 
 def replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:

@@ -32,7 +32,9 @@ from transformers.utils import logging
 
 from rlobj.answers.worker import peak_memory
 from rlobj.base.errors import ConfigError, MissingExtra, reported
+from rlobj.base.files import parse_json, read_whole
 from rlobj.base.interleaved import Interleaved
+from rlobj.base.weights import load_complete
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
@@ -62,14 +64,17 @@ def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) ->
 
     Raises:
         MissingExtra: no peft.
-        ConfigError: targets that the model does not have, or that are no linear layers.
+        ConfigError: targets that the model does not have, or that are no linear layers; an adapter
+            without all tensors.
     """
     try:
         import peft
     except ImportError as error:
         raise MissingExtra("peft", "lora", "training low-rank adapters") from error
     if adapter is not None:
-        return peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+        with warnings.catch_warnings(), reported(ConfigError, f"'{adapter}'", UserWarning):
+            warnings.filterwarnings("error", "Found missing adapter keys", UserWarning)
+            return peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
     targets = config.targets if isinstance(config.targets, str) else list(config.targets)
     alpha: Any = config.alpha  # peft says int, and computes with any number
     settings = peft.LoraConfig(
@@ -320,14 +325,34 @@ def _loading(source: str) -> Iterator[None]:
     """Raise a library's error about a model that it cannot load as a ConfigError."""
     try:
         yield
+    except ConfigError:
+        raise
     except Exception as error:  # of many libraries, about any of the files
         why: Any = error
         if isinstance(error, pickle.UnpicklingError):
             why = "its weights are a pickle that is damaged or would run code"
+        elif (damage := _damage(Path(source))) is not None:
+            why = f"{damage}: {error}"
         raise ConfigError(
             f"cannot load the model '{source}': {why}\nExpected a folder written by "
             "save_pretrained, with its tokenizer, or the id of a model on the hub."
         ) from error
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a file of a model's folder, whose name the libraries do not tell."""
+    from safetensors import SafetensorError, safe_open
+
+    with contextlib.suppress(OSError, ValueError):
+        if not isinstance(parse_json(read_whole(folder / "config.json")), dict):
+            return "its config.json is no JSON object"
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError):
+            return f"{file} is damaged"
+    return None
 
 
 def arithmetic(config: ModelConfig) -> torch.dtype | None:
@@ -436,9 +461,12 @@ def load_score(
             tokens than the policy, whose tokenizer is given.
     """
     source = score_folder(name, score)
-    if difference := tokenizer_difference(tokenizer, load_tokenizer(config, source), score.end):
+    setting = f"scores.{name}.{'run' if score.run else 'model'}"
+    with reported(ConfigError, setting, ConfigError):
+        theirs = load_tokenizer(config, source)
+    if difference := tokenizer_difference(tokenizer, theirs, score.end):
         raise ConfigError(f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}"))
-    with _loading(source):
+    with reported(ConfigError, setting, ConfigError), _loading(source):
         model: Any = load_model(config, source, **placing)
     rows, ids = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
     if rows <= ids:
@@ -465,6 +493,9 @@ def load_model(
         device: of the model.
         dtype: of its weights; buffers keep their own.
         hollow: the weights stay in their files, if they can be read from there; see `loading`.
+
+    Raises:
+        ConfigError: its files lack a tensor, or have one of another shape.
     """
     from transformers import AutoModelForCausalLM
 
@@ -473,8 +504,11 @@ def load_model(
         model = hollow_model(config, source, dtype, device)
     if model is None:
         with no_bars() if Path(source).is_dir() else contextlib.nullcontext():
-            model = AutoModelForCausalLM.from_pretrained(
-                source, dtype=torch.float32, trust_remote_code=config.trust_remote_code
+            model = load_complete(
+                AutoModelForCausalLM,
+                source,
+                dtype=torch.float32,
+                trust_remote_code=config.trust_remote_code,
             )
         for parameter in model.parameters():
             parameter.data = parameter.data.to(device, dtype)

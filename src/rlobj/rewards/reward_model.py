@@ -16,15 +16,14 @@ from pydantic import Field
 
 from rlobj.base.batches import by_length
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.files import files_digest, located, path_of
+from rlobj.base.files import located, model_digest, path_of
 from rlobj.base.progress import beat, waiting
+from rlobj.base.weights import load_complete
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
-_FILES = (".json", ".safetensors", ".bin", ".jinja")
-"""The files of a model that its digest is of."""
 _ROWS = 64
 """Sequences of one request to a server."""
 _TIMEOUT, _PAUSES = 600.0, (1, 10, 60)
@@ -73,9 +72,7 @@ class RewardModel(Reward):
 
 def _digest(folder: Path) -> str | None:
     """The digest of the files of a model, of each at most 33 MiB; None = there is no folder."""
-    if not folder.is_dir():
-        return None
-    return files_digest(sorted(x for x in folder.iterdir() if x.suffix in _FILES), pieces=32)
+    return model_digest(folder, pieces=32)
 
 
 class _ModelGrader(Grader):
@@ -136,14 +133,12 @@ class _ModelGrader(Grader):
             ". Expected a folder written by save_pretrained, or the id of a classifier on the hub"
         )
         with reported(ConfigError, what, Exception, advice=expected):  # errors of many libraries
-            model, found = AutoModelForSequenceClassification.from_pretrained(
+            model = load_complete(
+                AutoModelForSequenceClassification,
                 name,
                 dtype=torch.float32 if on_cpu else torch.bfloat16,
                 trust_remote_code=False,
-                output_loading_info=True,
             )
-        if absent := sorted(found["missing_keys"]):
-            raise ConfigError(f"the reward model {name} has no weights {', '.join(absent)}")
         self._model = model.to(device).eval().requires_grad_(False)
         return self
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, DataError, RlobjError
+from rlobj.base.errors import ConfigError, DataError, RlobjError, reported
 from rlobj.config.layers import flattened
 from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.data import load_problems
@@ -101,8 +101,10 @@ def choose_together(
             if unused := read_launch(environment).unused:
                 logger.warning("accelerate launch: rlobj does not use %s", ", ".join(unused))
             if stored is None:
-                for name in (config.model.name, *(x.model for x in config.scores.values())):
-                    require_weights(name)
+                require_weights(config.model.name)
+                for name, score in config.scores.items():
+                    with reported(ConfigError, f"scores.{name}.model", ConfigError):
+                        require_weights(score.model)
             size = None
             if cards is not None:
                 lora = config.model.lora

@@ -1,0 +1,122 @@
+"""Transformers models whose files have all tensors; others would get random numbers in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rlobj.base.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+_warn_once = functools.cache(logger.warning)
+
+_SHOWN = 5
+"""Names of tensors in a message."""
+_LOGGERS = ("transformers.modeling_utils", "transformers.integrations.peft")
+_ROW = re.compile(r"^(\S.*?) *\| *(?:\x1b\[\d+m)?(?:MISSING|MISMATCH)", re.MULTILINE)
+"""A tensor that a report of transformers says has random numbers."""
+
+
+def load_complete(kind: Any, source: str, **settings: Any) -> Any:
+    """A model of transformers, all of whose weights are in its files.
+
+    Tied weights may be there once, and buffers that are not saved are computed. A tensor that the
+    model does not use is warned about.
+
+    Args:
+        kind: a class with `from_pretrained`, such as AutoModelForCausalLM.
+        source: hub id or folder.
+        **settings: of `from_pretrained`.
+
+    Raises:
+        ConfigError: the files lack a tensor, or have one of another shape. Other errors are those
+            of `from_pretrained`.
+    """
+    with _reports() as reports:
+        try:
+            model, found = kind.from_pretrained(
+                source, output_loading_info=True, ignore_mismatched_sizes=True, **settings
+            )
+        except RuntimeError as error:
+            if reports and "above report" in str(error):
+                raise ConfigError(
+                    f"the tensors of '{source}' cannot be converted to those of its model: "
+                    f"{_plain(reports[-1])}"
+                ) from error
+            raise
+    missing = found["missing_keys"]
+    if getattr(model, "_hf_peft_config_loaded", False):  # then `found` is about adapters alone
+        missing = {*missing, *(name for report in reports for name in _ROW.findall(report))}
+    _require_all(source, missing, found["mismatched_keys"])
+    warn_unused(source, found["unexpected_keys"])
+    return model
+
+
+def _require_all(
+    source: str, missing: Iterable[str], mismatched: Iterable[tuple[str, Any, Any]]
+) -> None:
+    """Check that no tensor is missing or has another shape than the model's.
+
+    Raises:
+        ConfigError: one is, or has.
+    """
+    problems: list[str] = []
+    if missing := sorted(missing):
+        problems.append(f"its files lack {_named(missing)}")
+    if others := sorted(mismatched):
+        shapes = [f"{name} {[*file]} instead of {[*model]}" for name, file, model in others]
+        problems.append(f"its files have other shapes: {_named(shapes)}")
+    if problems:
+        raise ConfigError(
+            f"'{source}' has not the weights that its config.json describes: {'; '.join(problems)}."
+            " They would be random numbers. Expected a tensor for each weight: copy or download "
+            "the model again, or correct its config.json"
+        )
+
+
+def warn_unused(source: str, names: Iterable[str]) -> None:
+    """Name in one line the tensors of a model's files that the model does not use."""
+    if names := sorted(names):
+        _warn_once(f"'{source}' has tensors that its model does not use: {_named(names)}")
+
+
+def _named(names: list[str]) -> str:
+    """The first names, and how many there are more."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(_plain(name) for name in names[:_SHOWN]) + more
+
+
+def _plain(text: str) -> str:
+    """A stranger's text without what a terminal would obey."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+
+
+@contextlib.contextmanager
+def _reports() -> Iterator[list[str]]:
+    """Collect transformers' tables of tensors instead of showing them."""
+    found: list[str] = []
+
+    def other(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if is_report := "LOAD REPORT" in text:
+            found.append(text)
+        return not is_report and record.levelno >= shown[record.name]
+
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [each.level for each in loggers]
+    shown = {each.name: each.getEffectiveLevel() for each in loggers}
+    for each in loggers:
+        each.addFilter(other)
+        if shown[each.name] > logging.WARNING:  # the level of a report
+            each.setLevel(logging.WARNING)
+    try:
+        yield found
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.removeFilter(other)
+            each.setLevel(level)
