@@ -245,6 +245,8 @@ def change(run: Path, what: str) -> None:
     elif what == "exchanged":
         file = next((newest / "model").glob("*.safetensors"))
         save_file({n: x + 1 for n, x in load_file(file).items()}, file)
+    elif what == "without the run":
+        run.rename(run.with_name("gone"))
     elif what == "deleted":
         newest.rename(newest.with_name("gone"))
     else:
@@ -258,7 +260,8 @@ def change(run: Path, what: str) -> None:
     [
         ("exchanged", "is damaged .*has changed since it was written"),
         ("retrained", "it has changed since"),
-        ("deleted", "has no checkpoint"),
+        ("deleted", r"scores\.teacher\.run: .* has no checkpoint"),
+        ("without the run", r"scores\.teacher\.run: there is no folder .*teacher"),
         ("nan", r"scores\.teacher: .* logits are not finite: its weights are damaged"),
     ],
 )
@@ -272,6 +275,89 @@ def test_a_teacher_that_is_not_what_it_was_is_refused(policy, tmp_path, what, me
         change(teacher, what)
     with pytest.raises(ConfigError, match=message):
         run_training(config, tmp_path / "run")
+
+
+def edited(folder: Path, what: str) -> None:
+    file = folder / "model.safetensors"
+    if what == "a weight":
+        tensors = load_file(file)
+        tensors["model.norm.weight"][3] += 1
+        save_file(tensors, file, metadata={"format": "pt"})
+    elif what == "a setting":
+        settings = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**settings, "rms_norm_eps": 0.1}))
+    else:
+        folder.rename(folder.with_name("gone"))
+
+
+@pytest.mark.parametrize("what", ["nothing", "a weight", "a setting", "the folder"])
+def test_a_run_is_resumed_only_with_the_model_of_a_score_that_it_began_with(policy, tmp_path, what):
+    other = save_tiny_policy(tmp_path / "other", seed=1)
+    config = config_of(policy, {"teacher": {"model": str(other)}}, objective=GAP)
+    make_steps(config, tmp_path / "run", 1)
+    recorded = read_run_config(tmp_path / "run").scores["teacher"].digest
+    assert recorded is not None
+    if what == "nothing":
+        run_training(config, tmp_path / "run", resume=True)
+        return
+    edited(other, what)
+    before = metrics(tmp_path / "run")
+    reason = "there is no such folder any more" if what == "the folder" else "it has changed since"
+    with pytest.raises(ConfigError, match=rf"scores\.teacher\.model: .*{recorded}: {reason}"):
+        run_training(config, tmp_path / "run", resume=True)
+    assert metrics(tmp_path / "run") == before
+    if what != "the folder":
+        again = {"teacher": {"model": str(other), "digest": recorded}}
+        with pytest.raises(ConfigError, match=r"start a new run with scores\.teacher\.digest=null"):
+            config_of(policy, again, objective=GAP)
+        again["teacher"]["digest"] = None
+        assert config_of(policy, again, objective=GAP).scores["teacher"].digest != recorded
+
+
+def broken(folder: Path, what: str) -> None:
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    settings = json.loads(config.read_text())
+    if what == "vocabulary":
+        config.write_text(json.dumps({**settings, "vocab_size": 64}))
+    elif what == "type":
+        config.write_text(json.dumps({n: x for n, x in settings.items() if n != "model_type"}))
+    elif what == "list":
+        config.write_text("[1]")
+    elif what == "json":
+        config.write_text('{"model_type":')
+    elif what == "weights":
+        weights.write_bytes(weights.read_bytes()[:-9])
+    elif what == "tensor":
+        tensors = load_file(weights)
+        del tensors["model.norm.weight"]
+        save_file(tensors, weights, metadata={"format": "pt"})
+    elif what == "no weights":
+        weights.unlink()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("vocabulary", r"embed_tokens\.weight \[20, 64\] instead of \[64, 64\]"),
+        ("type", "model_type"),
+        ("list", r"config\.json is no JSON object"),
+        ("json", r"config\.json' is not a valid JSON"),
+        ("weights", r"model\.safetensors is damaged"),
+        ("tensor", r"its files lack model\.norm\.weight"),
+        ("no weights", "has a config.json and no weights"),
+        ("a file", "is a file; a model is a folder or a hub id"),
+    ],
+)
+def test_a_teacher_that_cannot_be_loaded_is_told_with_its_setting(policy, tmp_path, what, message):
+    other = save_tiny_policy(tmp_path / "other", seed=1)
+    broken(other, what)
+    name = str(other / "config.json") if what == "a file" else str(other)
+    with pytest.raises(ConfigError, match=rf"(?s)^scores\.teacher\.model: .*{message}") as found:
+        run_training(
+            config_of(policy, {"teacher": {"model": name}}, objective=GAP), tmp_path / "run"
+        )
+    assert "report" not in str(found.value)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

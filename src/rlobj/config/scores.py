@@ -25,7 +25,8 @@ class ScoreConfig(Model):
     """the run's checkpoint, newest, best or a step (null = newest); a new run writes the step
     here"""
     digest: str | None = None
-    """of the checkpoint; a new run writes it here, and when it resumes it wants the same one"""
+    """of the checkpoint, or of the model's folder; a new run writes it here, and when it resumes it
+    wants the same one"""
     server: str | None = None
     """address of a server of `rlobj serve` or `vllm serve` with the frozen model; it gives no
     entropy"""
@@ -75,7 +76,11 @@ class ScoreConfig(Model):
                 and bool(self.is_policy or self.server)
                 and "is for the weights of a frozen model"
             ),
-            "digest": self.digest and not self.run and "belongs to run: RUN",
+            "digest": (
+                self.digest
+                and (self.is_policy or not (self.run or self.model))
+                and "belongs to run: RUN, or to model: FOLDER"
+            ),
         }
         if problems := [(name, str(text)) for name, text in checks.items() if text]:
             raise InvalidFields(problems)

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.files import located, parse_json, path_of, read_whole, refuse_others, step_of
+from rlobj.base.files import (
+    MODEL_FILES,
+    located,
+    model_digest,
+    parse_json,
+    path_of,
+    read_whole,
+    refuse_others,
+    step_of,
+)
 from rlobj.base.targets import require_file
 from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, settings_of
@@ -84,10 +93,13 @@ def require_inputs(config: RunConfig) -> None:
         DataError: as `require_source`.
     """
     refuse_senseless(config)
-    scores = [score.model for score in config.scores.values()]
-    for name in (config.model.name, *scores, *config.rewards.models):
+    models = [(f"scores.{name}.model", score.model) for name, score in config.scores.items()]
+    models += [("model.name", config.model.name)]
+    models += [("rewards.model", name) for name in config.rewards.models]
+    for setting, name in models:
         if name not in (None, "policy"):
-            require_model(name)
+            with reported(ConfigError, setting, ConfigError):
+                require_model(name)
     for source in (*source_names(config.data.source), *source_names(config.data.test)):
         require_source(source)
     settings = settings_of(config)
@@ -145,19 +157,21 @@ def require_weights(name: str | None) -> None:
 
 
 def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
-    """The score as a new run records it: the text of its template, and its checkpoint's step.
+    """The score as a new run records it: its template's text, its checkpoint's step, its digest.
 
     Raises:
-        ConfigError: there is no such file, run or checkpoint.
+        ConfigError: there is no such file, run or checkpoint, or none with its digest.
     """
     found: dict[str, Any] = {}
     if score.prompt is not None and not is_template(score.prompt):
         found["prompt"] = _read_template(name, score.prompt)
     if score.model is not None and not score.is_policy:
         found["model"] = located(score.model, Path.cwd())
+        found["digest"] = _model_digest(name, score)
     if score.run is not None:
         path = path_of(score.run).absolute()
-        read_settings(path)  # which says what else it is
+        with reported(ConfigError, f"scores.{name}.run", ConfigError):
+            read_settings(path)  # which says what else it is
         checkpoint = _checkpoint(name, score.model_copy(update={"run": str(path)}))
         found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
         found["digest"] = _digest(checkpoint)
@@ -182,8 +196,9 @@ def _digest(checkpoint: Path) -> str:
 
 def _checkpoint(name: str, score: ScoreConfig) -> Path:
     """The checkpoint of a score's run; its files are those that its digest stands for."""
-    checkpoint = named_checkpoint(Path(str(score.run)), score.checkpoint)
-    require_sound(checkpoint, "model/")
+    with reported(ConfigError, f"scores.{name}.run", ConfigError):
+        checkpoint = named_checkpoint(Path(str(score.run)), score.checkpoint)
+        require_sound(checkpoint, "model/")
     if score.digest not in (None, _digest(checkpoint)):
         raise ConfigError(
             f"scores.{name}.run: {checkpoint} is not the checkpoint with the digest "
@@ -193,12 +208,28 @@ def _checkpoint(name: str, score: ScoreConfig) -> Path:
     return checkpoint
 
 
+def _model_digest(name: str, score: ScoreConfig) -> str | None:
+    """The digest of a score's folder, which is the recorded one; None = the model is a hub id."""
+    folder = Path(str(score.model)).expanduser()
+    found = model_digest(folder, (*MODEL_FILES, ".model", ".py"))
+    if score.digest not in (None, found):
+        what = "it has changed since" if found else "there is no such folder any more"
+        raise ConfigError(
+            f"scores.{name}.model: {folder} is not the model with the digest {score.digest}: "
+            f"{what}. Put the old one back, or start a new run with scores.{name}.digest=null"
+        )
+    return found
+
+
 def score_folder(name: str, score: ScoreConfig) -> str:
     """The folder or hub id of a frozen model.
 
     Raises:
-        ConfigError: its run has no such checkpoint any more, or another one in its place.
+        ConfigError: its run has no such checkpoint any more, or its folder is not there any more,
+            or there is another one in its place.
     """
     if score.run is None:
+        if score.digest is not None:
+            _model_digest(name, score)
         return str(score.model)
     return str(_checkpoint(name, score) / "model")
