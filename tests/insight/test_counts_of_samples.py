@@ -54,6 +54,7 @@ def test_a_rule_that_no_sampled_token_matches_has_an_unknown_count(tmp_path: Pat
     assert text in repr(found)
     read = json.loads(found.to_json())
     assert (read["unknown"], read["estimated"], read["recorded"]) == (True, True, 2)
+    assert read["count"] is None
     assert read["at_most"] == pytest.approx(300, abs=0.1)
 
 

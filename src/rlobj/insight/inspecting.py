@@ -260,8 +260,9 @@ class Inspection:
             name: without_nan(getattr(self, name).to_pylist())
             for name in ("clauses", "groups", "tokens")
         }
-        plain = {**vars(self), "run": str(self.run), "unknown": self.unknown, **tables}
-        return json.dumps(plain, indent=1)
+        count = None if self.unknown else self.count
+        plain = {**vars(self), "run": str(self.run), "count": count, "unknown": self.unknown}
+        return json.dumps({**plain, **tables}, indent=1)
 
     def __repr__(self) -> str:
         return "\n".join([self.title, self.total, *self.lines()])
