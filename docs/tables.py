@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import markdown_tables as md
-import yaml
 from studies import STUDIES
 
 from rlobj.base.validation import Model, Primitive
+from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.config.layers import flattened
 from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml
 from rlobj.config.run_config import RunConfig
@@ -62,7 +62,7 @@ def fill(text: str) -> str:
 
 def _setting(value: Any) -> str:
     """Format a value as YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    text = dump_yaml(value, default_flow_style=True, allow_unicode=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
@@ -183,7 +183,7 @@ def _preset_section(preset: Preset) -> str:
 @cache
 def _written(name: str) -> Any:
     """What a YAML file beside this one has."""
-    return yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return load_yaml(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def departures(name: str) -> list[tuple[str, str]]:

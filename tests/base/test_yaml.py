@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from limits import within
 
-from rlobj.base.yaml import load_yaml
+import rlobj
+from rlobj.base.yaml import dump_yaml, load_yaml, packaged_table
+from rlobj.config.layers import parse_setting
 
 
 def laughs(first: str, more: str) -> str:
@@ -28,7 +37,8 @@ BOMBS = {
     "deep blocks": ("".join(f"{' ' * i}a:\n" for i in range(500)), "levels deep"),
     "many digits": ("a: " + "1" * 50_000, "digits"),
     "many hexadecimal digits": ("a: 0x" + "f" * 50_000, "digits"),
-    "many numbers with the base 60": ("a: " + ":".join(["59"] * 50_000), "digits"),
+    "many octal digits": ("a: 0o" + "7" * 50_000, "digits"),
+    "many numbers with the base 60": ("a: !!int " + ":".join(["59"] * 50_000), "is no int"),
     "a long text": ("a: " + "x" * 300_000, "more than 262,144 characters"),
     "many keys": ("".join(f"k{i}: 1\n" for i in range(15_000)), "more than 20,000 values"),
     "a tag on another value": ("a: !!bool x", "x"),
@@ -45,6 +55,81 @@ def test_a_yaml_bomb_is_refused_at_once(name: str) -> None:
 
 
 def test_aliases_that_repeat_little_are_read() -> None:
-    text = "a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\nd: 0x1f\ne: 1_000"
+    text = "a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\nd: 0x1f\n"
     x = {"x": 1}
-    assert load_yaml(text) == {"a": x, "b": [x, x], "c": {"x": 1, "y": 2}, "d": 31, "e": 1000}
+    assert load_yaml(text) == {"a": x, "b": [x, x], "c": {"x": 1, "y": 2}, "d": 31}
+
+
+PLAIN = {
+    **{"0": 0, "010": 10, "-08": -8, "+12": 12, "0o10": 8, "0x1F": 31, "0xff": 255},
+    **{"1e3": 1e3, "1E-6": 1e-6, ".5": 0.5, "5.": 5.0, "-1.e+2": -100.0, "+.5": 0.5, "010.5": 10.5},
+    **{".inf": math.inf, "-.INF": -math.inf, "+.Inf": math.inf},
+    **{"true": True, "True": True, "FALSE": False, "null": None, "~": None, "NULL": None, "": None},
+    **{
+        text: text for text in ("1:30", "1:30.5", "190:20:30", "1_000", "1_0.5", "0b1", "0o8", "0o")
+    },
+    **{
+        text: text for text in ("-0x1", "+0o7", "0X1", "0O7", "1e", ".e3", "1.2.3", "0x", ".", "+.")
+    },
+    **{
+        text: text
+        for text in ("yes", "No", "on", "OFF", "y", "n", "=", "2020-01-01", "tRUE", "nUll")
+    },
+    **{text: text for text in ("inf", "nan", ".iNF", "1 000", "1,000", "٣")},
+}
+"""A plain scalar, and what the core schema of YAML 1.2 reads."""
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_a_plain_scalar_is_read_by_the_core_schema_of_yaml_1_2(text: str) -> None:
+    expected = PLAIN[text]
+    for found in (load_yaml(f"a: {text}")["a"], parse_setting(f"a={text}")["a"]):
+        assert (type(found), found) == (type(expected), expected) or text == ""
+    for quoted in (f"'{text}'", f'"{text}"'):
+        assert load_yaml(f"a: {quoted}") == {"a": text}
+        assert parse_setting(f"a={quoted}") == {"a": text}
+
+
+@pytest.mark.parametrize("text", ["!!int 1_000", "!!int 3.5", "!!float 1:30", "!!bool yes"])
+def test_a_tag_reads_no_more_than_the_core_schema(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no .* of YAML 1\.2"):
+        load_yaml(f"a: {text}")
+
+
+NUMBERS = st.from_regex(r"\A[-+]?(0[xob]?)?[0-9a-f_:.]{0,8}([eE][-+]?[0-9]{1,3})?\Z")
+TEXTS = (
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | NUMBERS
+    | st.sampled_from(
+        [*PLAIN, "<<", "-", "? a", "# a", " a ", "a: b", "{a}", "[", "*a", "&a", "!a"]
+    )
+    | st.text(st.sampled_from("a \n\t\r\x85\u2028\ufeff'\"\\:#-"), max_size=20)
+)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False)
+VALUES = st.recursive(
+    TEXTS | SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES, st.booleans(), st.sampled_from([True, False, None]), st.sampled_from([80, 10**6]))
+def test_a_value_that_is_written_is_read_again(
+    value: Any, plain: bool, flow: Any, width: int
+) -> None:
+    written = dump_yaml(
+        {"a": value}, allow_unicode=plain, default_flow_style=flow, width=width, sort_keys=False
+    )
+    found = load_yaml(written)["a"]
+    assert found == value
+    assert repr(found) == repr(value)  # 1, 1.0 and True are equal in Python
+
+
+def test_the_tables_inside_rlobj_mean_the_same_in_yaml_1_1() -> None:
+    files = sorted((Path(rlobj.__file__).parent).rglob("*.yaml"))
+    assert len(files) > 10
+    for file in files:
+        package = ".".join(file.parent.relative_to(Path(rlobj.__file__).parents[1]).parts)
+        if package == "rlobj.integrations.verl":  # which needs verl to be imported
+            continue
+        assert packaged_table(package, file.name) == yaml.safe_load(file.read_text("utf-8")), file

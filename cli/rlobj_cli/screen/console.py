@@ -260,9 +260,9 @@ def show_explanation(console: Console, explanation: Explanation) -> None:
 
 def plain_value(value: Any) -> str:
     """Format a setting on one line, as in YAML."""
-    import yaml
+    from rlobj.base.yaml import dump_yaml
 
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    text = dump_yaml(value, default_flow_style=True, allow_unicode=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 

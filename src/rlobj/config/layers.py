@@ -145,6 +145,8 @@ def file_layer(path: str | Path) -> Layer:
 def parse_setting(text: str) -> dict[str, Any]:
     """Read `training.steps=50` as a nested mapping; the value is YAML, or text if YAML fails.
 
+    Quotes around the whole value make a text of it: `name="010"`. Other text stays as it is typed.
+
     Raises:
         ConfigError: no '=' or an empty key.
     """
@@ -185,7 +187,8 @@ def _value(text: str) -> Any:
         return text
     if isinstance(value, dict) and all(entry is None for entry in value.values()):
         return text  # {prompt} is a template, not a mapping without values
-    return text if isinstance(value, str) else value
+    quoted = text[:1] in ("'", '"') and text[:1] == text[-1:]
+    return text if isinstance(value, str) and not quoted else value
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:

@@ -165,9 +165,7 @@ def _find(name: str, beside: Path | None) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping with the booleans and floats of YAML 1.2.
-
-    `on`, `off`, `yes` and `no` are text, `1e-6` is a number, and a key given twice is an error.
+    """Read a YAML mapping, with the core schema of YAML 1.2; a key given twice is an error.
 
     Raises:
         ConfigError: the file cannot be read, with its line.

@@ -447,9 +447,9 @@ def dump_config(config: RunConfig) -> str:
 
 
 def _yaml(settings: Mapping[str, Any]) -> str:
-    import yaml
+    from rlobj.base.yaml import dump_yaml
 
-    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+    return dump_yaml(dict(settings), sort_keys=False, allow_unicode=True)
 
 
 class RunFolder:

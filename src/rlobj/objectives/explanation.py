@@ -206,10 +206,10 @@ _ESTIMATED = {
 
 def _yaml(primitive: Primitive) -> str:
     """The primitive as in a preset, without defaults: {kind: clip, high: 0.28}."""
-    import yaml
+    from rlobj.base.yaml import dump_yaml
 
     given = primitive.model_dump(mode="json", exclude_defaults=True)
-    return yaml.safe_dump(given, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    return dump_yaml(given, default_flow_style=True, sort_keys=False, width=10**6).strip()
 
 
 def _settings(primitive: Primitive) -> str:
