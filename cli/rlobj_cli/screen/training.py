@@ -31,7 +31,7 @@ from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, RunFolder, dump_config, held_out, read_settings
 from rlobj.config.starting import doubts
-from rlobj.conversations.environment import ENDS, LIMITS
+from rlobj.conversations.environment import ENDS
 from rlobj.data.sources import source_names
 from rlobj.insight import Inspection, diagnose, inspect
 from rlobj.insight.filtering import deciding
@@ -322,7 +322,7 @@ def show_conversations(console: Console, run: Path) -> None:
             if turn["observation"]:
                 style = "red" if turn["errors"] else "cyan"
                 grid.add_row("  answered", Text(beginning(turn["observation"], most), style=style))
-            if turn["end"] in LIMITS:
+            if turn["end"] in ENDS:
                 grid.add_row("  end", ENDS[turn["end"]])
         grid.add_row("  reward", f"{number(row['reward'])}, {verdict}")
         console.print(grid, "")

@@ -2,35 +2,42 @@
 
     turn of the policy  ->  step of the environment  ->  tokens that follow  ->  next turn
 
-Environments run on an event loop in a thread of their own. The sampler takes the next turn of a
-conversation when it is known, so that a slow tool holds up its own conversation only.
+Conversations run on an event loop in a thread of its own, which calls the user's code through
+`deadlines`. The sampler takes the next turn of a conversation when it is known, so that a slow tool
+holds up its own conversation only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
+import copy
 import json
 import logging
+import math
 import threading
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.processes import DaemonThreads
-from rlobj.base.targets import shown
+from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.conversations.deadlines import Failed, called, standstill_shown
 from rlobj.conversations.environment import (
     LIMITS,
+    Adapter,
     Environment,
     Message,
     ToolUse,
     Turn,
     TurnRecord,
     checked_messages,
+    checked_reward,
     checked_turn,
+    limited_messages,
+    size_of,
 )
 from rlobj.conversations.ledger import Key, Ledger, from_text, packed_turn, to_text, unpacked_turn
 from rlobj.conversations.settings import EnvironmentSettings
@@ -39,7 +46,9 @@ from rlobj.samplers import Done, Feed, Request, Sample, Sampler, SamplingSetting
 
 logger = logging.getLogger(__name__)
 
-_THREADS = DaemonThreads()
+RECENT = 1000
+"""The last calls, among which failures are counted."""
+_CLOSE_SECONDS = 5.0
 _Place = tuple[int, int]
 """The number of a problem in a call, and that of the conversation about it."""
 
@@ -114,11 +123,13 @@ class Conversations:
         self._loop = asyncio.new_event_loop()
         self._ended = False
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failed: deque[bool] = deque(maxlen=RECENT)
         self._warned: set[str] = set()
 
     def _run(self) -> None:
-        while not self._ended:  # the user's code may stop the loop, or exit in a task of its own
-            with contextlib.suppress(BaseException):
+        asyncio.set_event_loop(self._loop)
+        while not self._ended:
+            with contextlib.suppress(BaseException):  # of what is told that a group is done
                 self._loop.run_forever()
 
     def close(self) -> None:
@@ -126,8 +137,9 @@ class Conversations:
         self._ended = True
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
+            self._thread.join(_CLOSE_SECONDS)  # it runs none of the user's code
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def sample(
         self,
@@ -154,7 +166,8 @@ class Conversations:
 
         Raises:
             ConfigError: an opening leaves no room for a turn.
-            RunError: an environment returned something that is no turn.
+            RunError: an environment returned something that is no turn, cannot begin, or has
+                failed too often.
             Exception: of the sampler.
         """
         if not self._thread.is_alive():
@@ -180,7 +193,8 @@ class Conversations:
         work = asyncio.run_coroutine_threadsafe(all_of_them(), self._loop)
         work.add_done_callback(lambda _: feed.close())
         try:
-            self._sampler.stream(feed, settings, self._arrived)
+            with standstill_shown(self.settings.deadline):
+                self._sampler.stream(feed, settings, self._arrived)
         finally:
             work.cancel()
             if ledger is not None:
@@ -189,10 +203,7 @@ class Conversations:
             work.result()
         except BaseExceptionGroup as failed:
             raise _first(failed) from None
-        found = [[each for each in group if each is not None] for group in groups]
-        if any(len(group) < count for group in found):
-            raise RunError("a conversation was cancelled from outside of its environment")
-        return found
+        return [[each for each in group if each is not None] for group in groups]
 
     def _arrived(self, request: Request, sample: Sample) -> None:
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
@@ -205,9 +216,10 @@ class Conversations:
         if kept:
             spoken = _Spoken(from_text("i", kept[0]["prompt"]), kept[0]["messages"])
         else:
-            environment = self._opened()
+            environment = await self._made(problem)
             spoken = await self._begun(environment, problem)
-            self._keep(call, key, spoken, 0, {"prompt": to_text(spoken.prompt)}, environment)
+            opening = {"prompt": to_text(spoken.prompt)}
+            await self._keep(call, key, spoken, 0, opening, environment)
         while not (spoken.turns and spoken.turns[-1].end):
             number, said = len(spoken.turns), len(spoken.messages)
             sample, left = await self._drawn(call, spoken, key, place)
@@ -218,19 +230,20 @@ class Conversations:
                 spoken.messages += kept[number + 1]["messages"][1:]
             else:
                 if environment is None:
-                    environment = self._opened()
-                    restore(environment, kept[number]["state"])
+                    environment = await self._made(problem)
+                    state = kept[number]["state"]
+                    given = partial(restore, environment, state)
+                    await self._required(environment, "restore", given, problem)
                 kept = ()
-                if hasattr(environment, "conversation_seed"):
-                    environment.conversation_seed = derive_seed(*key, "tools", number)
-                turn = await self._answered(environment, spoken, sample, left)
+                seed = derive_seed(*key, "tools", number)
+                turn = await self._answered(environment, spoken, sample, left, seed)
                 more = {"turn": packed_turn(turn), "tokens": written}
-                self._keep(call, key, spoken, said, more, environment)
+                await self._keep(call, key, spoken, said, more, environment)
             spoken.add(turn, sample)
         call.feed.leave()
         return spoken
 
-    def _keep(
+    async def _keep(
         self,
         call: _Call,
         key: Key,
@@ -241,9 +254,23 @@ class Conversations:
     ) -> None:
         """Keep the opening, or the answer to a turn, with the messages since `said`."""
         if call.ledger is not None:
-            number = len(spoken.turns) + ("turn" in entry)
-            entry |= {"messages": spoken.messages[said:], "state": state_of(environment)}
+            number, state = len(spoken.turns) + ("turn" in entry), None
+            with contextlib.suppress(Failed):
+                state = await called(partial(state_of, environment), self.settings.deadline)
+            entry |= {"messages": spoken.messages[said:], "state": state}
             call.ledger.keep(key, number, self._sampler.version, entry)
+
+    async def _made(self, problem: Problem) -> Any:
+        """A new environment.
+
+        Raises:
+            RunError: it cannot be made.
+        """
+        try:
+            return await called(self._opened, self.settings.deadline)
+        except Failed as failed:
+            on = f" on problem {problem.id!r}"
+            raise RunError(failed.told("the environment cannot be made: it", on)) from failed
 
     async def _begun(self, environment: Environment, problem: Problem) -> _Spoken:
         """A new conversation.
@@ -253,13 +280,16 @@ class Conversations:
             RunError: the environment failed.
         """
         ids, messages = self._speech.opening(problem, await self._reset(environment, problem))
+        self._check_room(problem, ids)
+        return _Spoken(array("i", ids), messages)
+
+    def _check_room(self, problem: Problem, ids: Sequence[int]) -> None:
         if self._context is not None and len(ids) >= self._context:
             raise ConfigError(
                 f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no room"
                 f" for a turn: a conversation has at most {self._context}. Set sampling.context "
                 "higher if the engine allows it, or data.max_prompt_tokens lower"
             )
-        return _Spoken(array("i", ids), messages)
 
     async def _reset(self, environment: Environment, problem: Problem) -> list[Message] | None:
         """The messages with which an environment begins.
@@ -267,18 +297,37 @@ class Conversations:
         Raises:
             RunError: it failed, or returned something else.
         """
-        name = _name(environment)
+
+        def read(said: Any) -> list[Message] | None:
+            name = _name(environment)
+            said = None if said is None else checked_messages(said, f"{name}.reset returned")
+            if said == []:
+                raise RunError(f"{name}.reset returned no message; expected None, or some messages")
+            return said
+
+        given = partial(_reset, environment, problem)
+        return await self._required(environment, "reset", given, problem, read)
+
+    async def _required(
+        self,
+        environment: Environment,
+        method: str,
+        function: Callable[[], Any],
+        problem: Problem,
+        read: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
+        """What a method returns without which there is no conversation.
+
+        Raises:
+            RunError: it failed, or returned something else.
+        """
         try:
-            said = await called(environment.reset, problem, deadline=self.settings.deadline)
-        except Exception as error:
-            raise RunError(
-                f"{name}.reset failed on problem {problem.id!r}: {type(error).__name__}: "
-                f"{shown(error, str)}"
-            ) from error
-        said = None if said is None else checked_messages(said, f"{name}.reset returned")
-        if said == []:
-            raise RunError(f"{name}.reset returned no message; expected None, or some messages")
-        return said
+            if isinstance(environment, Adapter) and method == "reset":
+                return read(await function())
+            return await called(function, self.settings.deadline, read)
+        except Failed as failed:
+            on = f" on problem {problem.id!r}"
+            raise RunError(failed.told(f"{_name(environment)}.{method}", on)) from failed
 
     async def _drawn(
         self, call: _Call, spoken: _Spoken, key: Key, place: _Place
@@ -307,31 +356,51 @@ class Conversations:
         spoken: _Spoken,
         sample: Sample,
         left: tuple[int, int | None],
+        seed: int,
     ) -> TurnRecord:
         """The turn with what the environment said to it.
 
         `left` are the tokens that the policy may still write, and those that are left in all.
+
+        Raises:
+            RunError: the environment returned something that is no turn, or has failed too often.
         """
-        turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
+        turn, name = TurnRecord(len(sample.tokens), sample.text, array("i")), _name(environment)
         if sample.finish == "length":
             turn = replace(turn, end="tokens")
         else:
-            answer = await self._asked(
-                environment.step, [*spoken.messages], environment=environment
-            )
-            if isinstance(answer, _Failed):
+            messages = copy.deepcopy(spoken.messages)
+            step = partial(_step, environment, messages, seed)
+            read = partial(checked_turn, name=f"{name}.step")
+            answer = await self._asked(environment, "step", step, read)
+            if isinstance(answer, Failed):
                 return replace(turn, uses=(ToolUse("step", answer.why),), end="broken")
-            answer = checked_turn(answer, f"{_name(environment)}.step")
+            answer = answer if answer.done else self._short(environment, answer)
             turn = self._heard(spoken, turn, answer, sample, left)
-        more = getattr(environment, "reward_at_limit", None)
-        if callable(more) and turn.end in LIMITS:
-            rest = await self._asked(more, environment=environment)
-            if isinstance(rest, _Failed):
-                uses = (*turn.uses, ToolUse("reward_at_limit", rest.why))
+        if turn.end in LIMITS:
+            read = partial(checked_reward, name=f"{name}.reward_at_limit")
+            rest = partial(_reward_at_limit, environment)
+            more = await self._asked(environment, "reward_at_limit", rest, read)
+            if isinstance(more, Failed):
+                uses = (*turn.uses, ToolUse("reward_at_limit", more.why))
                 return replace(turn, uses=uses, end="broken")
-            rest = checked_turn(Turn(reward=rest), f"{_name(environment)}.reward_at_limit")
-            turn = replace(turn, reward=turn.reward + rest.reward)
+            turn = replace(turn, reward=turn.reward + more)
+        _check_sum([*spoken.turns, turn], name)
         return turn
+
+    def _short(self, environment: Environment, answer: Turn) -> Turn:
+        """The answer with at most `max_output` characters; those of tools are cut one by one."""
+        heard: list[Any] = [*answer.observation]
+        most = self.settings.max_output
+        if isinstance(environment, Adapter) or (size := size_of(heard)) <= most:
+            return answer
+        name = f"{_name(environment)}.step"
+        self._warn(
+            name,
+            f"{name} returned {size:,} characters, and environment.max_output is {most:,}: the "
+            "middle is left out",
+        )
+        return replace(answer, observation=limited_messages(heard, most))
 
     def _heard(
         self,
@@ -359,34 +428,76 @@ class Conversations:
         return replace(turn, observed=observed, observation=observation)
 
     async def _asked(
-        self, method: Callable[..., Any], *given: Any, environment: Environment
+        self,
+        environment: Environment,
+        method: str,
+        function: Callable[[], Any],
+        read: Callable[[Any], Any],
     ) -> Any:
-        """What a method of an environment returns, or how it failed."""
-        own = getattr(environment, "limits_calls", False)  # a call may wait for a free process
-        seconds = self.settings.deadline
-        what = f"{_name(environment)}.{method.__name__}"
+        """What a method of an environment returns, or how it failed.
+
+        Raises:
+            RunError: it returned something else, or too many calls have failed.
+        """
+        name, allowed = f"{_name(environment)}.{method}", self.settings.max_failures
         try:
-            return await called(method, *given, deadline=None if own else seconds)
-        except TimeoutError:
-            why, what = "timeout", f"{what} did not return within {seconds:g} seconds"
-        except Exception as error:
-            why, what = "error", f"{what} failed: {type(error).__name__}: {shown(error, str)}"
-        if what not in self._warned:
-            self._warned.add(what)
-            logger.warning("%s\nThe conversation ends. This is not shown again.", what)
-        return _Failed(why)
+            if isinstance(environment, Adapter):  # each call of the user's has a deadline
+                answer = read(await function())
+            else:
+                answer = await called(function, self.settings.deadline, read)
+        except Failed as failed:
+            self._failed.append(failed.counts)
+            name = f"{_name(environment)}.{failed.method or method}"
+            message, number = failed.told(name), sum(self._failed)
+            if number > allowed:
+                seen = f"{number} of the last {counted(len(self._failed), 'call')} failed; "
+                raise RunError(
+                    f"{message}\n{seen * (number > 1)}environment.max_failures is {allowed}."
+                ) from failed
+            self._warn(message, f"{message}\nThe conversation ends, and is not trained on")
+            return failed
+        self._failed.append(False)
+        return answer
+
+    def _warn(self, key: str, text: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning("%s. This is not shown again.", text)
 
 
-@dataclass(frozen=True)
-class _Failed:
-    """How a method of an environment failed: "timeout" or "error"."""
+def _reset(environment: Any, problem: Problem) -> Any:
+    return environment.reset(problem)
 
-    why: str
+
+def _step(environment: Any, messages: list[Message], seed: int) -> Any:
+    if hasattr(environment, "conversation_seed"):
+        environment.conversation_seed = seed
+    return environment.step(messages)
+
+
+def _reward_at_limit(environment: Any) -> Any:
+    """The rest of the reward; 0 if the environment does not say."""
+    more = getattr(environment, "reward_at_limit", None)
+    return more() if callable(more) else 0.0
+
+
+def _check_sum(turns: Sequence[TurnRecord], name: str) -> None:
+    """Check that the rewards of turns have a finite sum.
+
+    Raises:
+        RunError: they have not.
+    """
+    total = sum(turn.reward for turn in turns)
+    if not math.isfinite(total):
+        raise RunError(
+            f"the rewards of {name} for {counted(len(turns), 'turn')} of a conversation add up to "
+            f"{total}; expected finite numbers with a finite sum"
+        )
 
 
 def _name(environment: Environment) -> str:
-    made = getattr(environment, "made", environment)  # the user's own object
-    return type(made).__name__
+    made = environment.made if isinstance(environment, Adapter) else environment
+    return type(made).__name__  # of the user's own object
 
 
 @dataclass(frozen=True)
@@ -396,49 +507,6 @@ class _Call:
     feed: Feed[Request]
     settings: SamplingSettings
     ledger: Ledger | None
-
-
-async def called(function: Callable[..., Any], *arguments: Any, deadline: float | None) -> Any:
-    """The result of a function: of an `async` one here, of another one in a daemon thread.
-
-    A thread that does not end is left alone.
-
-    Raises:
-        TimeoutError: it did not return in time.
-        Exception: of the function.
-    """
-    async with asyncio.timeout(deadline):
-        try:
-            if inspect.iscoroutinefunction(function):
-                return await function(*arguments)
-            work = _THREADS.submit(_caught, function, *arguments)
-            result = await asyncio.wrap_future(work)
-            if not isinstance(result, _Raised):
-                return await result if inspect.isawaitable(result) else result
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # the deadline, or the end of the call
-                raise
-            result = _Raised(error)
-        except BaseException as error:
-            result = _Raised(error)
-        error = result.error
-        plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        raise error if plain else RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-@dataclass(frozen=True)
-class _Raised:
-    """What a function raised: `SystemExit`, `StopIteration` and others would end the event loop."""
-
-    error: BaseException
-
-
-def _caught(function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except BaseException as error:
-        return _Raised(error)
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from array import array
@@ -14,6 +15,9 @@ from rlobj.base.targets import shown
 
 Message = dict[str, Any]
 """A message as chat templates read it: `role`, `content`, and perhaps `tool_calls` or `name`."""
+
+_BESIDE = 1 << 16
+"""Characters of the messages that a method returns, as JSON without their contents."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +95,12 @@ LIMITS = ("turns", "tokens", "errors")
 class Environment(Protocol):
     """One conversation's other side; there is one object per conversation.
 
-    Methods are plain or `async`. If all attributes of an object are plain data (numbers, texts,
-    lists, dicts with text keys), a run that was killed restores them. Other objects may define
-    `state() -> data` and `restore(data)`. If an object has the attribute `conversation_seed`, it is
-    set before each step. A method `reward_at_limit() -> float` returns the rest of the reward of a
-    conversation that reached a limit.
+    Methods are plain or `async`. A call that has not returned at its deadline has failed, whatever
+    it does later. If all attributes of an object are plain data (numbers, texts, lists, dicts with
+    text keys), a run that was killed restores them. Other objects may define `state() -> data` and
+    `restore(data)`. If an object has the attribute `conversation_seed`, it is set before each step.
+    A method `reward_at_limit() -> float` returns the rest of the reward of a conversation that
+    reached a limit.
     """
 
     def reset(self, problem: Any) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
@@ -119,8 +124,27 @@ class Environment(Protocol):
         ...
 
 
+class Adapter:
+    """An environment of rlobj's own, which calls an object or tools of the user's.
+
+    Its methods are `async`; each call of the user's code in them has a deadline.
+
+    Attributes:
+        made: the user's object.
+        conversation_seed: of the calls.
+    """
+
+    def __init__(self, made: Any = None) -> None:
+        self.made: Any = self if made is None else made
+        self.conversation_seed = 0
+
+    async def reward_at_limit(self) -> float:
+        """The rest of the reward of a conversation that reached a limit: nothing."""
+        return 0.0
+
+
 def checked_turn(found: Any, name: str) -> Turn:
-    """What a method returned, if it is a turn.
+    """What a method returned, if it is a turn, as plain data.
 
     Raises:
         RunError: it is none; the message begins with the name of the method.
@@ -128,41 +152,75 @@ def checked_turn(found: Any, name: str) -> Turn:
     if not isinstance(found, Turn):
         expected = "expected Turn(observation, reward, done, correct)"
         raise RunError(f"{name} returned {shown(found)}; {expected}")
-    reward, right, done, uses = found.reward, found.correct, found.done, found.uses
-    if isinstance(reward, bool | str) or not _finite(reward):
-        raise RunError(f"{name} returned the reward {shown(reward)}; expected a finite number")
+    reward, right, done = checked_reward(found.reward, name), found.correct, found.done
     if right is not None and not _is_bool(right):
         raise RunError(f"{name} returned correct={shown(right)}; expected True, False or None")
     if not _is_bool(done):
         raise RunError(f"{name} returned done={shown(done)}; expected True or False")
-    if not (isinstance(uses, list | tuple) and all(isinstance(use, ToolUse) for use in uses)):
-        raise RunError(f"{name} returned uses={shown(uses)}; expected a tuple of ToolUse")
+    given: Any = found.uses
+    uses = tuple(map(_checked_use, given)) if isinstance(given, list | tuple) else (None,)
+    if None in uses:
+        raise RunError(
+            f"{name} returned uses={shown(given)}; expected a tuple of ToolUse(name, error, "
+            "seconds), which are two texts and a number"
+        )
     heard: Any = found.observation
     if not isinstance(heard, str):
         heard = checked_messages(heard, f"{name} returned the observation", "a text, or ")
     elif heard:
-        heard = [{"role": "user", "content": heard}]
+        heard = [{"role": "user", "content": str.__str__(heard)}]
     right = None if right is None else bool(right)
-    return Turn(heard or [], float(reward), bool(done), right, tuple(uses))
+    return Turn(heard or [], reward, bool(done), right, tuple(filter(None, uses)))
+
+
+def checked_reward(found: Any, name: str) -> float:
+    """What a method returned, as a finite number.
+
+    Raises:
+        RunError: it is none; the message begins with the name of the method.
+    """
+    try:
+        if not isinstance(found, bool | str) and math.isfinite(found):
+            return float(found)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError):
+        pass
+    raise RunError(f"{name} returned the reward {shown(found)}; expected a finite number")
+
+
+def _checked_use(use: Any) -> ToolUse | None:
+    """The call of a tool, as plain data; None if it is none."""
+    if isinstance(use, ToolUse) and isinstance(use.name, str) and isinstance(use.error, str):
+        with contextlib.suppress(TypeError, ValueError, ArithmeticError):
+            if math.isfinite(seconds := float(use.seconds)):
+                return ToolUse(str.__str__(use.name), str.__str__(use.error), seconds)
+    return None
 
 
 def checked_messages(found: Any, what: str, other: str = "None, or ") -> list[Message]:
-    """Messages, each with a role and a content that is text.
+    """Messages, each with a role and a content that is text, as plain data.
 
     Raises:
         RunError: there is something else, which is no `other` either.
     """
     whole = isinstance(found, Sequence) and not isinstance(found, str | bytes)
     messages: list[Message] = []
+    room = _BESIDE
     for each in found if whole else [found]:
         given = dict(each) if whole and isinstance(each, Mapping) else {}
         named = isinstance(given.get("content"), str) and isinstance(given.get("role"), str)
-        if not (named and _is_data(given)):
+        plain = _as_data(given) if named else None
+        if plain is None:
             raise RunError(
                 f"{what} {shown(each)}; expected {other}a list of messages of plain data, such as "
                 '{"role": "user", "content": "..."}'
             )
-        messages.append(given)
+        room -= len(json.dumps({**plain, "content": ""}))
+        if room < 0:
+            raise RunError(
+                f"{what} more than {_BESIDE:,} characters beside the contents of the messages; "
+                "expected fewer or smaller messages"
+            )
+        messages.append(plain)
     return messages
 
 
@@ -170,16 +228,36 @@ def _is_bool(value: Any) -> bool:
     return type(value).__name__ in ("bool", "bool_")  # also that of numpy
 
 
-def _is_data(value: Any) -> bool:
+def _as_data(value: Any) -> Any:
+    """The value as JSON has it; None if it is no JSON."""
     try:
-        json.dumps(value, allow_nan=False)
+        return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+        return None
 
 
-def _finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except (TypeError, OverflowError):
-        return False
+def limited_text(text: str, most: int) -> str:
+    """The beginning and the end of a text, as valid Unicode; a mark says what is left out."""
+    if (left := len(text) - most) > 0:
+        half, note = most // 2, f"\n[{left:,} characters were left out]\n"
+        text = text[: most - half] + note + text[len(text) - half :]
+    return text.encode("utf-8", "replace").decode()
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The characters of the contents of messages."""
+    return sum(len(each["content"]) for each in messages)
+
+
+def limited_messages(messages: Sequence[Message], most: int) -> list[Message]:
+    """Messages whose contents have at most `most` characters together, beside the marks.
+
+    Each may have an equal share of them; what one leaves, the longer ones may have.
+    """
+    order = sorted(range(len(messages)), key=lambda i: len(messages[i]["content"]))
+    cut, left = [dict(each) for each in messages], most
+    for rank, i in enumerate(order):
+        text = limited_text(messages[i]["content"], left // (len(order) - rank))
+        left -= min(len(messages[i]["content"]), left // (len(order) - rank))
+        cut[i]["content"] = text
+    return cut

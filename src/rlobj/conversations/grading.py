@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rlobj.conversations.environment import ENDS, LIMITS, TurnRecord
+from rlobj.conversations.environment import ENDS, LIMITS, ToolUse, TurnRecord
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.rewards.kinds import TURNS
@@ -19,6 +19,11 @@ def with_turns(problem: Problem, turns: Sequence[Mapping[str, Any]]) -> Problem:
     return replace(problem, extra={**problem.extra, TURNS: [*turns]}) if turns else problem
 
 
+def calls_of(turn: TurnRecord) -> Sequence[ToolUse]:
+    """The calls of tools in a turn; the last use of a broken one is that the environment failed."""
+    return turn.uses[:-1] if turn.end == "broken" else turn.uses
+
+
 def described(turn: TurnRecord) -> dict[str, Any]:
     """A turn as plain data, for reward functions and files."""
     return {
@@ -26,9 +31,9 @@ def described(turn: TurnRecord) -> dict[str, Any]:
         "observation": turn.observation,
         "reward": turn.reward,
         "correct": turn.correct,
-        "calls": len(turn.uses),
-        "errors": sum(bool(use.error) for use in turn.uses),
-        "seconds": sum(use.seconds for use in turn.uses),
+        "calls": len(calls_of(turn)),
+        "errors": sum(bool(use.error) for use in calls_of(turn)),
+        "seconds": sum(use.seconds for use in calls_of(turn)),
         "end": turn.end,
         "uses": [asdict(use) for use in turn.uses],
     }
@@ -67,7 +72,7 @@ def turn_rewards(sample: Sample, reward: float, weight: float) -> tuple[float, .
 def sums(samples: Sequence[Sample]) -> dict[str, float]:
     """Sums over conversations, by what they count."""
     turns = [turn for sample in samples for turn in sample.turns]
-    uses = [use for turn in turns for use in turn.uses]
+    uses = [use for turn in turns for use in calls_of(turn)]
     ends = [sample.turns[-1].end for sample in samples if sample.turns]
     return {
         "turns": len(turns),
@@ -75,6 +80,6 @@ def sums(samples: Sequence[Sample]) -> dict[str, float]:
         "errors": sum(bool(use.error) for use in uses),
         "timeouts": sum(use.error == "timeout" for use in uses),
         "seconds": sum(use.seconds for use in uses),
-        "with_calls": sum(any(turn.uses for turn in sample.turns) for sample in samples),
+        "with_calls": sum(any(map(calls_of, sample.turns)) for sample in samples),
         **{f"at_{name}": sum(end == name for end in ends) for name in ENDS},
     }

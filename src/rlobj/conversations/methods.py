@@ -6,36 +6,44 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.targets import shown
 from rlobj.conversations.box import ToolError
-from rlobj.conversations.driving import called
-from rlobj.conversations.environment import Environment, Message, ToolUse, Turn
+from rlobj.conversations.deadlines import Failed, called, called_now
+from rlobj.conversations.environment import (
+    Adapter,
+    Environment,
+    Message,
+    ToolUse,
+    Turn,
+    checked_reward,
+)
 from rlobj.conversations.pool import ToolPool, ToolResult
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
 
+START_SECONDS = 120.0
+"""Limit on the first making of an environment, which may load what all of them share."""
+_EXPECTED = (
+    "An environment of rlobj has the methods reset(self, problem) and step(self, messages), with "
+    "parameters of these names"
+)
 
-class ToolEnvironment:
+
+class ToolEnvironment(Adapter):
     """Calls the tools that the policy asks for; a turn without calls ends the conversation.
 
     Args:
         pool: where tools are called.
-
-    Attributes:
-        limits_calls: there is a deadline for each call, and none for a step.
-        conversation_seed: of the calls.
-        made: the object itself, or that of TRL.
+        made: the object of TRL whose methods they are; None = there is none.
     """
 
-    limits_calls = True
-
-    def __init__(self, pool: ToolPool) -> None:
-        self.pool, self.conversation_seed = pool, 0
-        self.made: Any = self
+    def __init__(self, pool: ToolPool, made: Any = None) -> None:
+        super().__init__(made)
+        self.pool = pool
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Begin with the problem's prompt as it is."""
@@ -104,18 +112,21 @@ class MethodEnvironment(ToolEnvironment):
             )
         own = [x for x in methods if x not in ("reset", "get_reward") and not x.startswith("_")]
         functions = [_as_in_trl(getattr(made, name)) for name in own]
-        super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions))
-        self.made, self._text, self._deadline = made, text, settings.deadline
+        super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions), made)
+        self._text, self._deadline = text, settings.deadline
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Reset the object with the columns of the problem."""
         text = self._text(problem)
         prompt = [{"role": "user", "content": text}]
         columns = {**problem.extra, "prompt": prompt, "answer": problem.answer}
-        said = await called(functools.partial(self.made.reset, **columns), deadline=self._deadline)
-        if said is not None and not isinstance(said, str):
-            raise RunError(f"reset returned {shown(said)}; expected None or a text")
-        return None if said is None else [{"role": "user", "content": text + said}]
+
+        def read(said: Any) -> list[Message] | None:
+            if said is not None and not isinstance(said, str):
+                raise RunError(f"reset returned {shown(said)}; expected None or a text")
+            return None if said is None else [{"role": "user", "content": f"{text}{said}"}]
+
+        return await called(lambda: self.made.reset(**columns), self._deadline, read)
 
     async def step(self, messages: Sequence[Message]) -> Turn:
         """Call the methods that the last turn asks for; without calls, ask for the reward."""
@@ -124,10 +135,19 @@ class MethodEnvironment(ToolEnvironment):
             return self._answers(calls, [await self._call(each) for each in calls])
         return Turn(reward=await self.reward_at_limit(), done=True)
 
-    async def reward_at_limit(self) -> Any:
+    async def reward_at_limit(self) -> float:
         """What `get_reward` returns; 0 if there is none."""
-        reward = getattr(self.made, "get_reward", None)
-        return 0.0 if reward is None else await called(reward, deadline=self._deadline)
+
+        def ask() -> Any:
+            reward = getattr(self.made, "get_reward", None)
+            return 0.0 if reward is None else reward()
+
+        read = functools.partial(checked_reward, name=f"{type(self.made).__name__}.get_reward")
+        try:
+            return await called(ask, self._deadline, read)
+        except Failed as failed:
+            failed.method = "get_reward"
+            raise
 
     def state(self) -> Any:
         """The attributes of the object."""
@@ -146,32 +166,132 @@ def adapted(
     """A factory of environments; one of TRL's objects is adapted by `MethodEnvironment`.
 
     An object is an environment of ours if `step` has the parameter `messages`, or `reset` has the
-    parameter `problem`: TRL's objects may have a tool with the name `step`.
+    parameter `problem`: TRL's objects may have a tool with the name `step`. So is one whose `reset`
+    does not take the columns `prompt` and `answer`.
 
     Raises:
-        ConfigError: what it makes is neither.
+        ConfigError: what it makes is neither, or its methods cannot be called.
     """
+
+    def read(made: Any) -> bool:
+        if _is_ours(made):
+            _check_ours(made)
+            return True
+        try:
+            MethodEnvironment(made, settings, text).pool.schemas()
+        except ConfigError as error:
+            raise ConfigError(f"{error}\n{_EXPECTED}") from error
+        return False
+
+    def made() -> Environment:
+        return MethodEnvironment(factory(), settings, text)
+
     try:
-        made = factory()
-    except Exception as error:
+        return factory if called_now(factory, START_SECONDS, read) else made
+    except Failed as failed:
+        why = failed.text or f"it takes more than {START_SECONDS:g} seconds"
         raise ConfigError(
-            f"the environment {shown(factory)} cannot be made without arguments: "
-            f"{type(error).__name__}: {shown(error, str)}"
-        ) from error
-    names = {"reset": "problem", "step": "messages"}
-    methods: list[Any] = [getattr(made, name, None) for name in names]
-    parameters = [inspect.signature(each).parameters for each in methods if callable(each)]
-    named = [name in found for name, found in zip(names.values(), parameters, strict=False)]
-    if len(parameters) == len(names) and any(named):
-        return factory
+            f"the environment {shown(factory)} cannot be made without arguments: {why}"
+        ) from failed
+
+
+def _is_ours(made: Any) -> bool:
+    """Whether an object is meant as an environment of rlobj, and not as one of TRL.
+
+    Raises:
+        ConfigError: a method cannot be looked up.
+    """
+    reset, step = _found(made, "reset"), _found(made, "step")
+    if not callable(reset):
+        return False
+    named = "problem" in _parameters(reset), callable(step) and "messages" in _parameters(step)
+    return (callable(step) and any(named)) or not _takes_columns(reset)
+
+
+def _check_ours(made: Any) -> None:
+    """Check that the methods of an environment can be called as rlobj does.
+
+    Raises:
+        ConfigError: one of them cannot.
+    """
+    kind, reset, step = type(made).__name__, _found(made, "reset"), _found(made, "step")
+    if not callable(step):
+        own = [x for x, _ in inspect.getmembers(type(made), callable) if not x.startswith("_")]
+        raise ConfigError(
+            f"the environment {kind} has no method step(self, messages). Its methods are "
+            f"{', '.join(own)}. An object of TRL's environment_factory, whose methods are tools, "
+            "has reset(self, **columns)"
+        )
+    wanted = {"reset": ("problem",), "step": ("messages",), "reward_at_limit": ()}
+    methods = {"reset": reset, "step": step}
+    if inspect.isfunction(inspect.getattr_static(type(made), "reward_at_limit", None)):
+        methods["reward_at_limit"] = _found(made, "reward_at_limit")
+    for name, method in methods.items():
+        given = wanted[name]
+        if why := _refusal(method, *given):
+            raise ConfigError(
+                f"{kind}.{name} cannot be called as {name}({', '.join(given)}): {why}. {_EXPECTED}"
+            )
+    if "problem" not in _parameters(reset) and "messages" not in _parameters(step):
+        raise ConfigError(
+            f"{kind}.reset has no parameter with the name problem, and {kind}.step none with the "
+            f"name messages. {_EXPECTED}"
+        )
+    if _is_fixed(made, "conversation_seed"):
+        raise ConfigError(
+            f"{kind}.conversation_seed cannot be set, and rlobj sets it before each step. Set "
+            "self.conversation_seed = 0 in __init__, or give it another name"
+        )
+
+
+def _found(made: Any, name: str) -> Any:
     try:
-        MethodEnvironment(made, settings, text).pool.schemas()
-    except ConfigError as error:
+        return getattr(made, name, None)
+    except BaseException as error:
         raise ConfigError(
-            f"{error}\nAn environment of rlobj has the methods reset(self, problem) and step(self, "
-            "messages), with parameters of these names"
+            f"{type(made).__name__}.{name} cannot be looked up: {type(error).__name__}: "
+            f"{shown(error, str)}"
         ) from error
-    return lambda: MethodEnvironment(factory(), settings, text)
+
+
+def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a method; none if they are not known."""
+    try:
+        return inspect.signature(method).parameters
+    except (TypeError, ValueError):  # of C
+        return {}
+
+
+def _takes_columns(reset: Callable[..., Any]) -> bool:
+    """Whether it takes the columns of a problem that TRL's `reset` gets."""
+    try:
+        inspect.signature(reset).bind_partial(prompt=(), answer="")
+    except TypeError:
+        return False
+    except ValueError:  # of C
+        pass
+    return True
+
+
+def _refusal(method: Callable[..., Any], *given: Any) -> str:
+    """Why a method cannot be called with these arguments; "" if it can."""
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # of C
+        return ""
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _is_fixed(made: Any, name: str) -> bool:
+    """Whether an object has an attribute that nobody can set."""
+    found = inspect.getattr_static(type(made), name, None)
+    if isinstance(found, property):
+        return found.fset is None
+    return found is not None and not hasattr(made, "__dict__") and not hasattr(found, "__set__")
 
 
 @contextlib.contextmanager
@@ -185,14 +305,14 @@ def _told_as_in_trl() -> Iterator[None]:
 def _as_in_trl(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method, which tells the policy its result and its error as TRL does."""
 
-    @functools.wraps(method)
-    async def later(**arguments: Any) -> str:
+    async def awaited(result: Awaitable[Any]) -> str:
         with _told_as_in_trl():
-            return str(await method(**arguments))
+            return str(await result)
 
     @functools.wraps(method)
-    def at_once(**arguments: Any) -> str:
+    def told(**arguments: Any) -> Any:
         with _told_as_in_trl():
-            return str(method(**arguments))
+            result = method(**arguments)
+            return awaited(result) if inspect.isawaitable(result) else str(result)
 
-    return later if inspect.iscoroutinefunction(method) else at_once
+    return told

@@ -11,9 +11,10 @@ from typing import Any
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import PYTHON_OBJECT, import_target
 from rlobj.conversations.calls import CallReader
+from rlobj.conversations.deadlines import called_now
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message, ToolUse, Turn
-from rlobj.conversations.methods import ToolEnvironment, adapted
+from rlobj.conversations.methods import START_SECONDS, ToolEnvironment, adapted
 from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
@@ -137,7 +138,7 @@ def open_conversations(
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
         else:
             made = adapted(given or _named(settings.target), settings, text)
-            first = made()
+            first = called_now(made, START_SECONDS)
             pool = first.pool if isinstance(first, ToolEnvironment) else None
         schemas = () if pool is None else pool.schemas()
         rendering = Rendering(tokenizer, chat, schemas)

@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import LifoQueue
 from typing import Any
 
@@ -29,8 +30,9 @@ from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.base.processes import DaemonThreads, kill_tree
 from rlobj.base.targets import trusted_target
 from rlobj.conversations import box, tool_worker
+from rlobj.conversations.deadlines import Failed, called
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.tool_worker import answer, answered, failed, schema_of
+from rlobj.conversations.tool_worker import answered, failed, schema_of
 
 BOX = {"calculator": box.calculator, "python": box.python}
 """The tools in the box, by name."""
@@ -62,8 +64,7 @@ class ToolPool:
 
     Args:
         settings: `tools` and the limits.
-        functions: further tools, which run in this process. An `async` function runs in the event
-            loop; others run in a thread each.
+        functions: further tools, which run in threads of this process; see `deadlines`.
 
     Raises:
         ConfigError: a tool has no name, has the name of another one, or may not be imported.
@@ -141,16 +142,10 @@ class ToolPool:
         if isinstance(tool, str):
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
-        if any(map(inspect.iscoroutinefunction, (tool, getattr(tool, "__call__", None)))):  # noqa: B004
-            task = asyncio.ensure_future(_awaited(tool, arguments, most))
-        else:
-            task = asyncio.wrap_future(self._threads.submit(answer, tool, arguments, most))
         try:
-            done, _ = await asyncio.wait({task}, timeout=patience)
-            late = f"error: the tool did not answer within {patience:g} seconds"
-            text, error = task.result() if done else (late, "timeout")
-        finally:
-            task.cancel()
+            text, error = await called(partial(_answer, tool, arguments, most), patience)
+        except Failed:
+            text, error = f"error: the tool did not answer within {patience:g} seconds", "timeout"
         return ToolResult(text, error, time.monotonic() - begun)
 
     def _call_there(self, name: str, arguments: Mapping[str, Any], seed: int) -> ToolResult:
@@ -251,10 +246,18 @@ class _Worker:
         return code
 
 
-async def _awaited(tool: Any, arguments: Mapping[str, Any], most: int) -> list[str]:
-    """As `answer`, of an `async` function."""
+def _answer(tool: Any, arguments: Mapping[str, Any], most: int) -> Any:
+    """As `answer`, or an awaitable of this."""
     try:
-        return answered(await tool(**arguments), most)
+        result = tool(**arguments)
+        return _awaited(result, most) if inspect.isawaitable(result) else answered(result, most)
+    except BaseException as error:
+        return failed(error, most)
+
+
+async def _awaited(result: Awaitable[Any], most: int) -> list[str]:
+    try:
+        return answered(await result, most)
     except BaseException as error:
         return failed(error, most)
 

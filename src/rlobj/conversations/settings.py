@@ -34,9 +34,13 @@ class EnvironmentSettings(Model):
     """the response whose conversation reached a limit of turns, tokens or errors: graded as it is,
     undecided (not trained on), or this reward"""
     deadline: float = Field(default=30.0, gt=0, le=86_400)
-    """time limit of one call of a tool, or of one step of an environment, in seconds"""
+    """time limit of one call of a tool, or of one method of an environment, in seconds"""
     max_output: int = Field(default=4096, ge=1)
-    """largest number of characters that the policy reads of one call's output"""
+    """largest number of characters that the policy reads of one call of a tool, or of one step of
+    an environment"""
+    max_failures: int = Field(default=10, ge=0)
+    """calls of an environment's methods among the last 1,000 that may raise an exception or reach
+    their deadline, so that their responses are undecided; one more stops the run"""
     workers: int = Field(default=4, ge=1)
     """processes that run tools"""
     memory_mb: int = Field(default=1024, ge=64)

@@ -20,7 +20,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from rlobj.base.errors import ConfigError, reported
 from rlobj.base.processes import adopt_orphans, end_with_parent, seed_generators
 from rlobj.base.targets import import_target, place_of, shown
 from rlobj.conversations import box
+from rlobj.conversations.environment import limited_text
 
 EXAMPLE = """
     def add(a: int, b: int) -> str:
@@ -58,11 +59,15 @@ def answer(function: Callable[..., Any], arguments: Mapping[str, Any], most: int
     """
     try:
         result = function(**arguments)
-        if inspect.iscoroutine(result):
-            result = asyncio.run(result)
+        if inspect.isawaitable(result):
+            result = asyncio.run(_awaited(result))
         return answered(result, most)
     except BaseException as error:
         return failed(error, most)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 def answered(result: Any, most: int) -> list[str]:
@@ -78,7 +83,7 @@ def answered(result: Any, most: int) -> list[str]:
     elif not isinstance(result, str):
         kind = type(result).__name__
         raise TypeError(f"the tool returned {kind}; expected a text, number, list or dict")
-    return [_limited(result, most), "flood" if len(result) > most else ""]
+    return [limited_text(result, most), "flood" if len(result) > most else ""]
 
 
 def failed(error: BaseException, most: int) -> list[str]:
@@ -88,15 +93,7 @@ def failed(error: BaseException, most: int) -> list[str]:
             pass
         case _:
             text = f"error: {type(error).__name__}: {shown(error, str)}"
-    return [_limited(text, most), "error"]
-
-
-def _limited(text: str, most: int) -> str:
-    """The beginning and the end of a text, as valid Unicode."""
-    if (left := len(text) - most) > 0:
-        half, note = most // 2, f"\n[{left:,} characters were left out]\n"
-        text = text[: most - half] + note + text[len(text) - half :]
-    return text.encode("utf-8", "replace").decode()
+    return [limited_text(text, most), "error"]
 
 
 def schema_of(function: Any, name: str) -> dict[str, Any]:

@@ -96,6 +96,11 @@ class Outcome:
                 found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
         if total(steps, "tools/calls"):
             found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
+        broken = [mean(part, "turns/at_broken") or 0.0 for part in (first, last)]
+        if any(broken):
+            found[f"environment failed, {when}"] = "{:.3f} → {:.3f} of the responses".format(
+                *broken
+            )
         tokens = total(steps, "tokens/step")
         found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
@@ -137,8 +142,10 @@ def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
     """Calls of tools in two parts of a run, and the accuracy of responses with and without one."""
     parts = first, last
     counts = [(total(part, "tools/calls"), total(part, "response/count")) for part in parts]
+    failed = [total(part, "tools/errors") / max(total(part, "tools/calls"), 1) for part in parts]
     ends = {
         "calls per response": [calls / responses for calls, responses in counts],
+        "calls that failed": failed if any(failed) else [None, None],
         "accuracy with a call": [mean(part, "tools/accuracy_with") for part in parts],
         "accuracy without": [mean(part, "tools/accuracy_without") for part in parts],
     }

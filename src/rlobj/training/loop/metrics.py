@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlobj.conversations.environment import ENDS
+from rlobj.conversations.grading import calls_of
 from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.data import ProblemStream
 from rlobj.insight.diagnosis import agreed
@@ -111,7 +112,7 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
     decided = [r for r in responses if not math.isnan(r.reward)]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     causes = Counter(r.grade.cause for r in responses)
-    called = [r for r in responses if any(turn.uses for turn in r.sample.turns)]
+    called = [r for r in responses if any(map(calls_of, r.sample.turns))]
     with_calls = [r.grade.correct for r in called]
     return {
         "responses": len(responses),
