@@ -116,14 +116,15 @@ def here(config: RunConfig, ranks: int, size: Size) -> Estimated:
 
 
 def short(config: RunConfig, ranks: int) -> str:
-    """Memory and hours in a line, for the start of a run; "" without a GPU."""
+    """Memory and hours, and what they assume, for the start of a run; "" without a GPU."""
     size = Size.named(config.model, local=True) if card_bytes() is not None else None
     if size is None:
         return ""
     found = here(config, ranks, size)
     hours = f"; {found.work.hours:,.1f} hours by arithmetic" if found.work else ""
     needed, card = max(found.memory.needed), found.memory.card or 0
-    return f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
+    line = f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
+    return "\n".join([line, *(f"assumed: {each}" for each in found.memory.assumed)])
 
 
 def show(console: Console, found: Estimated) -> None:
@@ -165,6 +166,8 @@ def show_tables(console: Console, found: Estimated) -> None:
         free = f"{(1 - MARGIN) * memory.card / unit:.1f}"
         shown.add_row(f"the GPU, less {MARGIN:.0%} for CUDA and NCCL", *[free] * 4)
     console.print("", shown, sep="\n")
+    for each in memory.assumed:
+        say(console, Text(f"assumed: {each}", style="yellow"))
     if found.work is not None and found.cards is not None:
         console.print(facts_grid(_facts(found, found.work, found.cards)), "", sep="\n")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, reported
 from rlobj.config.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.models.location import score_folder
@@ -163,12 +163,14 @@ class Memory:
         card: bytes of the GPU; None = there is none.
         sequences: the longest sequences that fit the cache of keys and values; None = no vLLM.
         host: bytes of the machine's memory that the process needs beside them.
+        assumed: models whose size is not known, and what they are counted as, in words.
     """
 
     parts: Mapping[str, Use]
     card: int | None
     sequences: int | None = None
     host: float = 0.0
+    assumed: Sequence[str] = ()
 
     @property
     def needed(self) -> Use:
@@ -218,7 +220,7 @@ def estimate(
         parts["frozen weights"] = Use.always(WORD * size.total / sharded)
     for name in sorted(config.objective.read_scores):
         score = config.scores.get(name, ScoreConfig())
-        if kept := _score_bytes(score, config, size, trained, card) / sharded:
+        if kept := _score_bytes(name, config, size, trained, card) / sharded:
             label = "reference model" if score.required else f"score {name}"
             parts[label] = Use.always(kept)
     parts |= dict(_reward_models(config, size, card))
@@ -233,7 +235,8 @@ def estimate(
         layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
         update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
         parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
-    return _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
+    found = _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
+    return replace(found, assumed=tuple(_assumed(config, size)))
 
 
 def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
@@ -304,14 +307,15 @@ def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[t
 
 
 def _score_bytes(
-    score: ScoreConfig, config: RunConfig, size: Size, trained: float, card: int | None
+    name: str, config: RunConfig, size: Size, trained: float, card: int | None
 ) -> float:
     """Bytes that the weights of a score take on all ranks together, or on each without shards."""
+    score = config.scores.get(name, ScoreConfig())
     if score.is_policy:
         return 4.0 * trained if score.ema or score.every else 0.0
     if score.server or (score.required and config.model.lora is not None):
         return 0.0
-    named = None if score.required else _named(score_folder("", score))
+    named = None if score.required else _size_of(name, config)
     usual = card is not None and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
     return (named or size).total * (2.0 if half else 4.0)
@@ -319,17 +323,49 @@ def _score_bytes(
 
 def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[tuple[str, Use]]:
     """The weights of reward models, whole in each process, without those on a server or device."""
-    for each in getattr(config.rewards, "of", [config.rewards]):
-        if isinstance(each, RewardModel) and not (each.server or each.device):
-            total = classifier_parameters(each.model) or size.total
-            label = f"reward model {each.name or ''}".rstrip()
-            yield label, Use.always(total * (4.0 if card is None else 2.0))
+    for each in _loaded(config):
+        total = classifier_parameters(each.model) or size.total
+        label = f"reward model {each.name or ''}".rstrip()
+        yield label, Use.always(total * (4.0 if card is None else 2.0))
+
+
+def _loaded(config: RunConfig) -> list[RewardModel]:
+    """The reward models that share the GPUs of a run."""
+    several = getattr(config.rewards, "of", [config.rewards])
+    models = [each for each in several if isinstance(each, RewardModel)]
+    return [each for each in models if not (each.server or each.device)]
+
+
+def _assumed(config: RunConfig, size: Size) -> Iterator[str]:
+    """The models whose size cannot be read, and what they are counted as."""
+    unread: dict[str, Any] = {}
+    for name in sorted(config.objective.read_scores):
+        score = config.scores.get(name, ScoreConfig())
+        frozen = not (score.is_policy or score.server or score.required)
+        if frozen and _size_of(name, config) is None:
+            unread[f"scores.{name}.{'run' if score.run else 'model'}"] = score.run or score.model
+    for each in _loaded(config):
+        if classifier_parameters(each.model) is None:
+            unread["rewards.model"] = each.model
+    for setting, model in unread.items():
+        yield (
+            f"{setting}: the config.json of {model} cannot be read, so it is counted with as many "
+            f"parameters as the policy, {size.total:,}"
+        )
+
+
+def _size_of(name: str, config: RunConfig) -> Size | None:
+    """The size of the frozen model of a score; None if its config.json cannot be read."""
+    score = config.scores[name]
+    folder = score_folder(name, score) if score.run else str(score.model)
+    with reported(ConfigError, f"scores.{name}.{'run' if score.run else 'model'}", ConfigError):
+        return _named(folder, config.model.trust_remote_code)
 
 
 @functools.cache
-def _named(folder: str) -> Size | None:
+def _named(folder: str, code: bool) -> Size | None:
     """The size of a frozen model, read once."""
-    return Size.named(ModelConfig(name=folder))
+    return Size.named(ModelConfig(name=folder, trust_remote_code=code))
 
 
 def _with_sampler(
