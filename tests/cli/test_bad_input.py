@@ -40,6 +40,13 @@ SETTINGS = {
     "data.template=hello": "the template 'hello' does not contain {prompt}",
     "objective.surrogate=clipp": "kind 'clipp' is unknown. Did you mean 'clip'?",
     "objective.surrogate.low=-1": "expected a number >= 0 or an expression",
+    "scores.teacher.server=file:///etc/passwd": "scores.teacher.server (from --set): 'file:///etc/p",
+    "scores.teacher.server=http://:8000": "'http://:8000' is not the address of a server",
+    "sampling.server.url=http://127.0.0.1:99999": "sampling.server.url (from --set): 'http://127.0",
+    "'rewards={kind: reward_model, model: a/b, server: \"http://h:x\"}'": "rewards.server (from",
+    "'scores.h={model: policy, prompt: \"{{ prompt\"}'": "scores.h.prompt is no template",
+    "'scores.h={model: policy, prompt: \"{{ nope }}\"}'": "scores.h.prompt cannot be filled in",
+    "'scores.h={model: policy, prompt: \"{{ nope() }}\"}'": "scores.h.prompt calls nope",
     "'objective.drop=probb < 0.1'": "unknown name 'probb'. Did you mean 'prob'?",
 }
 """A setting of `rlobj train --preset grpo --dry-run`, and words of the refusal."""

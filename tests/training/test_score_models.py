@@ -369,6 +369,7 @@ def test_a_teacher_that_cannot_be_loaded_is_told_with_its_setting(policy, tmp_pa
         ({"teacher": {"model": "policy", "prompt": "nofile"}}, "which is no file that can be read"),
         ({"teacher": {"model": "policy", "prompt": "{{ hint }}"}}, "'hint' is undefined"),
         ({"teacher": {"model": "policy", "prompt": "{{ prompt"}}, "is no template"),
+        ({"teacher": {"model": "policy", "prompt": "{{ 'a' * 10**12 }}"}}, "takes more than 10 s"),
         (
             {"teacher": {"model": "policy", "prompt": "{{ prompt * 40 }}"}},
             "has 160 tokens for .* leaves 125",

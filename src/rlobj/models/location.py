@@ -8,7 +8,9 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import logging
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,18 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, named_checkpoint, newest_checkpoint, read_settings
 from rlobj.config.scores import ScoreConfig, is_template
 from rlobj.config.starting import refuse_senseless
+from rlobj.data import Problem, load_problems
 from rlobj.data.sources import require_source, source_names
+from rlobj.data.tasks import TASKS
+from rlobj.data.templates import Templates
+
+logger = logging.getLogger(__name__)
 
 _BLOCK = 1 << 24  # bytes read at a time
 _REQUIRED = ("state.json", "model/config.json", "model/*.safetensors", "optimizer/*", "random/*")
 """What every checkpoint has; without moments AdamW would start anew."""
+_TRIED = 1000
+"""Problems for which a prompt is filled in before a run."""
 _READ: set[tuple[str, int, int, int]] = set()
 """Files that this process has read and found intact: path, time of the last change, size, CRC."""
 
@@ -176,6 +185,39 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
         found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
         found["digest"] = _digest(checkpoint)
     return score.model_copy(update=found)
+
+
+def check_prompts(config: RunConfig) -> None:
+    """Check the prompts of scores, without a model.
+
+    They are filled in for the first problems, if these need no download.
+
+    Raises:
+        ConfigError: as `Templates.check` and `Templates.fill`; a file that cannot be read.
+        DataError: the problems cannot be read.
+    """
+    prompts = {
+        name: prompt if is_template(prompt) else _read_template(name, prompt)
+        for name, score in config.scores.items()
+        if (prompt := score.prompt) is not None
+    }
+    if not prompts:
+        return
+    names = source_names(config.data.source)
+    problems: Sequence[Problem] = ()
+    if names and all(name in TASKS or Path(name).expanduser().exists() for name in names):
+        answers = config.objective.reads_rewards and config.rewards.needs_answers
+        problems = load_problems(config.data, "train", answers=answers)[:_TRIED]
+    with Templates() as templates:
+        for name, prompt in prompts.items():
+            read = templates.check(f"scores.{name}.prompt", prompt)
+            more = [each for each in read if each not in ("prompt", "answer", "feedback")]
+            if more and not problems:
+                logger.warning(
+                    "scores.%s.prompt reads %s: the problems must have it", name, ", ".join(more)
+                )
+            for problem in problems:
+                templates.fill(f"scores.{name}.prompt", prompt, problem)
 
 
 def _read_template(name: str, prompt: str) -> str:

@@ -38,6 +38,7 @@ from rlobj.base.weights import load_complete
 from rlobj.config.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
+from rlobj.data.templates import MEMORY, SECONDS
 from rlobj.models.loading import filled, hollow_model
 from rlobj.models.location import score_folder
 from rlobj.samplers import eos_ids
@@ -137,8 +138,8 @@ def _layers(inner: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-_SECONDS, _MEMORY = 10, 2 << 30
-"""What a chat template may take for one prompt; it is a program of the model's author."""
+_SECONDS, _MEMORY = SECONDS, MEMORY
+"""What a chat template may take for one prompt."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_inputs, resolved_score
+from rlobj.models.location import check_prompts, require_inputs, resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.clock import Callback
 
@@ -418,13 +418,15 @@ def prepared(config: RunConfig) -> RunConfig:
 
 
 def check_functions(config: RunConfig) -> None:
-    """Check the functions and columns that a configuration names, as the start of its run does.
+    """Check the functions, columns and prompts of a configuration, as the start of its run does.
 
     Raises:
         ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
-            accuracy and dynamic sampling compares accuracies; there is no such environment or tool.
+            accuracy and dynamic sampling compares accuracies; there is no such environment or tool;
+            as `check_prompts`.
         DataError: the problems cannot be read, or have no number as a column of one's own.
     """
+    check_prompts(config)
     if config.environment.active:
         from rlobj.conversations.opening import check_named  # which imports torch
 

@@ -35,6 +35,7 @@ from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import Source, source_names
 from rlobj.data.tasks import TASKS
+from rlobj.data.templates import Templates
 from rlobj.evaluation.engines import require_tokenizer
 from rlobj.models.embedded import RECIPES
 from rlobj.models.loading import reading
@@ -261,8 +262,9 @@ def open_trainer(
             limit = prompt_limit(config, policy.model)
             train = _short_enough(train, policy.encode, limit, "training")
             test = _short_enough(test, policy.encode_test, limit, "held-out")
+            templates = stack.enter_context(Templates())
+            hints = hints_of(config, policy, objective.read_scores, train, templates)
             scores = open_scores(config, objective, policy, parallel, initial.frozen)
-            hints = hints_of(config, policy, objective.read_scores, train)
             stream = stream_of(train, config.data.weights, config.seed)
             with reading(policy.model):
                 scorer = PolicyScorer(policy.model, config.training.packed)

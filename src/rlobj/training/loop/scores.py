@@ -21,6 +21,7 @@ from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
+from rlobj.data.templates import Templates
 from rlobj.models.loading import reading
 from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype, with_end
 from rlobj.objectives.objective import Objective
@@ -360,7 +361,11 @@ def with_lagged(scores: Mapping[str, Score], parallel: Parallel, model: Any) -> 
 
 
 def hints_of(
-    config: RunConfig, policy: Policy, read: frozenset[str], problems: Sequence[Problem]
+    config: RunConfig,
+    policy: Policy,
+    read: frozenset[str],
+    problems: Sequence[Problem],
+    templates: Templates,
 ) -> Hints | None:
     """What encodes the prompts of scores that have one of their own; None if no score has.
 
@@ -369,35 +374,23 @@ def hints_of(
         policy: encodes prompts.
         read: the scores that the objective reads.
         problems: to train on; each is filled in once, to find one that lacks a column.
+        templates: fills in prompts.
 
     Raises:
-        ConfigError: a template is wrong, or reads a column that a problem lacks.
+        ConfigError: a template is wrong or takes too much, or reads a column that a problem lacks.
     """
-    from jinja2 import StrictUndefined, TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
-    templates = {}
-    for name, score in config.scores.items():
-        if score.prompt is not None and name in read:
-            with reported(ConfigError, f"scores.{name}.prompt is no template", TemplateError):
-                templates[name] = environment.from_string(score.prompt)
-
+    prompts = {
+        name: score.prompt
+        for name, score in config.scores.items()
+        if score.prompt is not None and name in read
+    }
     whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
     context = prompt_limit(config, policy.model, configured=False)
     unknown = policy.tokenizer.unk_token_id
 
     def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
         problem = whole.get(problem.id, problem)
-        answer = {"answer": problem.answer} if problem.answer else {}
-        fields = {**problem.extra, "prompt": problem.prompt, **answer}
-        try:
-            text = templates[name].render(fields, feedback=feedback)
-        except Exception as error:  # a template may fail in many ways
-            raise ConfigError(
-                f"scores.{name}.prompt cannot be filled in for problem {problem.id}: {error}. Its "
-                f"columns are {', '.join(fields)} and feedback"
-            ) from error
+        text = templates.fill(f"scores.{name}.prompt", prompts[name], problem, feedback)
         ids = policy.encode(replace(problem, prompt=text))
         if unknown is not None and unknown in ids:
             raise ConfigError(
@@ -414,13 +407,14 @@ def hints_of(
 
     def hints(response: Response) -> dict[str, Sequence[int]]:
         feedback = response.grade.feedback
-        return {name: hint(name, response.problem, feedback) for name in templates}
+        return {name: hint(name, response.problem, feedback) for name in prompts}
 
-    for name in templates:
+    for name in prompts:
         for problem in problems:
-            if context is not None and (size := len(fill(name, problem))) > context:
+            size = len(fill(name, problem))
+            if context is not None and size > context:
                 raise ConfigError(
                     f"scores.{name}.prompt has {size} tokens for problem {problem.id}; the model's "
                     f"context leaves {context}. Shorten it, or lower sampling.max_tokens"
                 )
-    return hints if templates else None
+    return hints if prompts else None

@@ -1,0 +1,67 @@
+"""Jinja templates in a process that can be killed. It is started by its path:
+
+template_worker.py DESCRIPTOR DEADLINE MEMORY     the messages are those of `answers.worker`
+
+in   [template, columns]     columns: the values of its names; null = compile it
+out  [true, text]            the text; of a template that is compiled, [names, names it calls]
+     [false, what is wrong, whether that is so with any columns]
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+MOST = 1 << 24
+"""Characters of the longest text."""
+_SHOWN = 300
+
+
+class Templates:
+    """Compiles templates and fills them in; one that fails says why."""
+
+    def __init__(self) -> None:
+        from jinja2 import StrictUndefined, TemplateRuntimeError
+        from jinja2.exceptions import SecurityError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        self._environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+        self._kinds = (SecurityError, TemplateRuntimeError, RecursionError, OverflowError)
+        self._compiled = functools.lru_cache(self._environment.from_string)
+
+    def decide(self, template: str, columns: dict[str, Any] | None) -> tuple[list[Any], str]:
+        """Return the reply, and an empty reason."""
+        try:
+            compiled = self._compiled(template)
+            if columns is None:
+                return [True, self._names(template)], ""
+            text = compiled.render(columns)
+        except MemoryError:
+            raise
+        except Exception as error:  # a template may fail in many ways
+            text = str(error).rstrip(".") or type(error).__name__
+            return [False, text[:_SHOWN], type(error) in self._kinds], ""
+        if len(text) > MOST:
+            wrong = f"its text has {len(text):,} characters; at most {MOST:,} are read"
+            return [False, wrong, False], ""
+        return [True, text], ""
+
+    def _names(self, template: str) -> list[list[str]]:
+        """The names that a template reads, and those among them that it calls."""
+        from jinja2 import meta, nodes
+
+        tree = self._environment.parse(template)
+        if next(meta.find_referenced_templates(tree), "") != "":
+            raise ValueError("it includes another template, which is not possible")
+        known = meta.find_undeclared_variables(tree)
+        called = {x.node.name for x in tree.find_all(nodes.Call) if isinstance(x.node, nodes.Name)}
+        return [sorted(known), sorted(called & known)]
+
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
+    from rlobj.answers.worker import main
+
+    main(lambda memory: Templates())
