@@ -13,6 +13,7 @@ class name in snake_case. In YAML:
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import itertools
 import re
@@ -21,8 +22,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     SerializerFunctionWrapHandler,
@@ -31,7 +34,7 @@ from pydantic import (
 )
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.targets import import_target
+from rlobj.base.targets import import_target, shown
 
 
 class InvalidFields(ConfigError):
@@ -91,6 +94,30 @@ def _texts(module: str) -> dict[str, dict[str, str]]:
                 case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                     classes.setdefault(definition.name, {})[name] = " ".join(text.split())
     return classes
+
+
+def require_address(url: str) -> str:
+    """The address of a server, to which a path can be added.
+
+    Raises:
+        ConfigError: another scheme than http and https, no host, or a port that there is not.
+
+    Example:
+        >>> require_address("http://127.0.0.1:8000")
+        'http://127.0.0.1:8000'
+    """
+    with contextlib.suppress(ValueError):  # such as a port that is no number
+        parts = urlsplit(url)
+        plain = url.isprintable() and not {*url} & {*" \\?#"}
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and plain:
+            return url
+    raise ConfigError(
+        f"{shown(url)} is not the address of a server; expected for example http://127.0.0.1:8000"
+    )
+
+
+Address = Annotated[str, AfterValidator(require_address)]
+"""The address of a server."""
 
 
 def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

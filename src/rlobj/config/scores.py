@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import InvalidFields, Model
+from rlobj.base.validation import Address, InvalidFields, Model
 
 REQUIRED = "required"
 _WAYS = "set scores.{0}.run=RUN, scores.{0}.model=NAME or scores.{0}.server=URL"
@@ -27,7 +27,7 @@ class ScoreConfig(Model):
     digest: str | None = None
     """of the checkpoint, or of the model's folder; a new run writes it here, and when it resumes it
     wants the same one"""
-    server: str | None = None
+    server: Address | None = None
     """address of a server of `rlobj serve` or `vllm serve` with the frozen model; it gives no
     entropy"""
     prompt: str | None = None

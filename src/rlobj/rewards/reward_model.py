@@ -18,6 +18,7 @@ from rlobj.base.batches import by_length
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import located, model_digest, path_of
 from rlobj.base.progress import beat, waiting
+from rlobj.base.validation import Address
 from rlobj.base.weights import load_complete
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
@@ -42,7 +43,7 @@ class RewardModel(Reward):
 
     model: str
     """folder or hub id of the classifier"""
-    server: str | None = Field(default=None, pattern="^https?://")
+    server: Address | None = None
     """address of a server of `vllm serve MODEL --runner pooling` that computes the outputs; of
     `model`, only the configuration and the tokenizer are loaded"""
     threshold: float | None = None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import Model
+from rlobj.base.validation import Model, require_address
 from rlobj.base.yaml import packaged_table
 
 ARGUMENTS: dict[str, list[str]] = packaged_table("rlobj.samplers.vllm", "arguments.yaml")
@@ -101,12 +100,7 @@ class ServerSettings(Model):
     def _http(cls, url: str | tuple[str, ...]) -> str | tuple[str, ...]:
         urls = [each.rstrip("/") for each in ([url] if isinstance(url, str) else url)]
         for each in urls:
-            parts = urlsplit(each)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ConfigError(
-                    f"'{each}' is not the address of a server; expected for example "
-                    "http://127.0.0.1:8000"
-                )
+            require_address(each)
         if not urls or len(set(urls)) < len(urls):
             raise ConfigError(f"expected the addresses of different servers; got {list(urls)}")
         return urls[0] if isinstance(url, str) else tuple(urls)
