@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -26,6 +27,8 @@ from rlobj.samplers.vllm.settings import ARGUMENTS, WHOLE_PROMPTS, ServerSetting
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
 
+_CAUSE = re.compile(r"\) ERROR .*\] (\w+(?:Error|Exception): .*)")
+"""The error of a process of vLLM in the log; what follows says that there was one."""
 _CLOSED = 10.0
 """Seconds without an open port after which a server that was ready counts as ended."""
 
@@ -256,4 +259,8 @@ class Server:
             return False
 
     def _tail(self) -> str:
-        return f"the end of {self.log}:\n" + "\n".join(last_lines(self.log)[-15:])
+        """The end of the log; before it the error of the first process that failed."""
+        lines = last_lines(self.log)
+        causes = [found[1] for line in lines if (found := _CAUSE.search(line))]
+        cause = f"{causes[0]}\n" if causes else ""
+        return f"{cause}the end of {self.log}:\n" + "\n".join(lines[-15:])
