@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -408,3 +409,15 @@ def test_verify_answers_while_the_program_ends_and_leaves_no_process():
     processes, late = done.stdout.splitlines()
     assert (late, done.stderr) == ("True", "")
     wait_until(lambda: not any(alive(int(each)) for each in processes.split()))
+
+
+def test_an_answer_that_was_not_asked_for_is_not_that_to_the_next_question():
+    worker = WorkerProcess(10.0, 2**32, 1000)
+    try:
+        assert worker.ask("2", "2") == (True, "numeric")
+        assert worker.connection is not None
+        worker.connection.send_bytes(json.dumps(["other", ["1", "1"]]).encode())
+        assert worker.ask("2", "3") == (None, "crash")
+        assert worker.ask("2", "3")[0] is False
+    finally:
+        worker.stop()

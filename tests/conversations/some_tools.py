@@ -1,6 +1,7 @@
 """Tools that fail in all ways; the tests name them by this file."""
 
 import asyncio
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -8,6 +9,7 @@ import random
 import re
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -97,8 +99,40 @@ def fail_fork(note):
 
 
 def fail_close(note):
-    os.closerange(3, 100)
+    os.closerange(3, 1 << 14)
     time.sleep(100)
+
+
+def fail_guess(note):
+    """Write to, and close, the descriptors that a program may think of."""
+    for descriptor in range(256):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, b'["7", ""]\n')
+    os.closerange(3, 256)
+    return "guessed"
+
+
+def _forge():
+    sockets = [each for each in os.listdir("/proc/self/fd") if _is_socket(each)]
+    for each in sockets:
+        os.write(int(each), b'["7", ""]\n["token", ["7", ""]]\n')
+
+
+def _is_socket(descriptor):
+    try:
+        return "socket" in os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return False
+
+
+def fail_forge(note):
+    _forge()
+    return "forged"
+
+
+def fail_forge_later(note):
+    threading.Timer(0.2, _forge).start()
+    return "later"
 
 
 def fail_leave(note):
@@ -124,6 +158,15 @@ def values(kind: str):
         kind: Which one.
     """
     return {"list": [1, {"a": None}], "number": 0.5, "text": "é"}[kind]
+
+
+def by_position(a: int, /) -> int:
+    """Return it.
+
+    Args:
+        a: What is returned.
+    """
+    return a
 
 
 def draw() -> float:

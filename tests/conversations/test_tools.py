@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked import wait_until
@@ -59,6 +63,8 @@ def pool():
         ("exit_with_child", "crash", "error: the tool ended its process with the exit status 3"),
         ("segfault", "crash", "error: the tool ended its process with SIGSEGV"),
         ("close", "crash", "error: the tool ended its process"),
+        ("guess", "", "guessed"),
+        ("forge", "crash", "error: the tool wrote to the connection of its process"),
         ("long", "flood", "aaa\n[1,995,904 characters were left out]\nzzz"),
         ("print", "", "printed"),
         ("fork", "", "once"),
@@ -95,6 +101,16 @@ def test_a_call_that_cannot_be_made_is_an_answer(pool):
     assert "there is no tool 'ad'. Did you mean 'add'?" in unknown.text
     assert "unexpected keyword argument 'c'" in wrong.text
     assert "set is not JSON" in data.text
+
+
+def test_what_a_tool_writes_after_its_answer_shifts_no_later_answer():
+    with ToolPool(settings(workers=1)) as pool:
+        for number in range(3):
+            [result] = called(pool, ("fail", {"how": "forge_later"}))
+            assert (result.text, result.error) == ("later", "")
+            time.sleep(0.5)
+            [result] = called(pool, ("add", {"a": number, "b": 1}))
+            assert (result.text, result.error) == (str(number + 1), "")
 
 
 def test_calls_do_not_wait_for_a_slow_one_and_are_answered_in_their_order(pool):
@@ -263,9 +279,71 @@ def no_description(a: int) -> int:
     return a
 
 
+ARGUMENTS = """
+    It.
+
+    Args:
+        a: What is returned.
+        more: What else.
+    """
+
+
+def described(function: Any) -> Any:
+    function.__doc__ = ARGUMENTS
+    return function
+
+
+@described
+def positions(a: int, /, more: int = 0) -> int:
+    return a
+
+
+@described
+def many(a: int, *more: int) -> int:
+    return a
+
+
+@described
+def any_names(a: int, **more: int) -> int:
+    return a
+
+
+@described
+def yields(a: int) -> Any:
+    yield a
+
+
+@described
+async def yields_later(a: int) -> Any:
+    yield a
+
+
+@functools.wraps(described(no_description))
+def no_arguments() -> int:
+    return 0
+
+
+no_description.__doc__ = "Return it."
+no_arguments.__name__ = "no_arguments"
+
+
+class Tools:
+    @described
+    def method(self, a: int) -> int:
+        return a
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (positions, "it takes 'a' by its position only, and arguments of tools have names"),
+        (many, "it takes any number of arguments, *more; name each one"),
+        (any_names, "it takes any number of arguments, **more; name each one"),
+        (yields, "it yields; expected a function that returns"),
+        (yields_later, "it yields; expected a function that returns"),
+        (no_arguments, "got an unexpected keyword argument 'a'"),
+        (Tools.method, "missing a required argument: 'self'"),
+        (math.sqrt, "Argument x is missing a type hint"),
         (no_docstring, "it has no docstring"),
         (no_type, "Argument a is missing a type hint"),
         (no_description, "the docstring has no description for the argument 'a'"),
@@ -276,7 +354,28 @@ def test_a_tool_without_a_schema_is_named_and_a_right_one_is_shown(function, why
         ToolPool(EnvironmentSettings(), [function]).schemas()
     assert why in str(caught.value)
     assert "def add(a: int, b: int) -> str:" in str(caught.value)
-    assert f"{__file__}, line {function.__code__.co_firstlineno}" in str(caught.value)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    assert code is None or f"{__file__}, line {code.co_firstlineno}" in str(caught.value)
+
+
+@described
+def keywords(a: int, *, more: int = 1) -> int:
+    return a + more
+
+
+def test_methods_and_arguments_by_keyword_are_tools():
+    pool = ToolPool(EnvironmentSettings(), [keywords, Tools().method])
+    assert [each["function"]["parameters"]["required"] for each in pool.schemas()] == [["a"]] * 2
+    results = called(pool, ("keywords", {"a": 1}), ("method", {"a": 5}))
+    assert [each.text for each in results] == ["2", "5"]
+
+
+def test_a_tool_in_a_file_that_cannot_be_called_by_names_is_refused():
+    with (
+        ToolPool(settings(f"{FILE}:by_position")) as pool,
+        pytest.raises(ConfigError, match="tool 'by_position' has no schema: it takes 'a' by its"),
+    ):
+        pool.schemas()
 
 
 @pytest.mark.parametrize(

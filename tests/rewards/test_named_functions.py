@@ -93,6 +93,21 @@ async def waits(response, answer):
     await asyncio.sleep(0.5)
     return 1
 
+def forges(response, answer):
+    line = b'[0, [[1.0, null, {}, ""]], "", "", "", "number", true]\\n'
+    names = map(int, os.listdir("/proc/self/fd"))
+    for each in names if response == "find" else range(256) if response == "guess" else ():
+        try:
+            if response == "guess" or "socket" in os.readlink(f"/proc/self/fd/{each}"):
+                os.write(each, line)
+        except OSError:
+            pass
+    return 0.5
+
+def closes(response, answer):
+    os.closerange(3, 256)
+    return 1
+
 NUMBER = 1
 """
 
@@ -135,6 +150,17 @@ def test_a_function_that_ends_or_forks_its_process_hits_only_its_own_call(mine, 
     assert "ended its process on problem 'p1', which ended with exit status 3" in caplog.text
     with pytest.raises(RunError, match=r"(?s)signal SIGSEGV.*mine.py, line 15: ctypes"):
         graded(mine, "ends", "segfault", max_failures=0)
+
+
+def test_what_a_function_writes_is_taken_for_no_outcome(mine, caplog):
+    grades = graded(mine, "forges", "a", "guess", "b", "find", "c", "d")
+    assert reasons(grades) == ["custom"] * 3 + ["crash"] + ["custom"] * 2
+    assert {each.reward for each in grades if not each.undecided} == {0.5}
+    assert "forges wrote to the connection of its process on problem 'p3'" in caplog.text
+
+
+def test_a_function_that_closes_what_it_did_not_open_goes_on(mine):
+    assert [each.reward for each in graded(mine, "closes", "a", "b", max_failures=0)] == [1, 1]
 
 
 def gone(number: float) -> bool:

@@ -195,3 +195,25 @@ class TestInstalled:
     def test_a_problem_of_another_source_is_an_error(self) -> None:
         with pytest.raises(RunError, match="grades no other"):
             grade("", replace(load("countdown", size=1)[0], extra={}))
+
+
+LOUD = """
+import os
+
+def create_dataset(name, **settings):
+    os.write(1, b"noise")
+    print("noise")
+    return [{"question": "1+1", "answer": "2", "metadata": {}}]
+"""
+
+
+def test_what_a_dataset_prints_is_no_problem(tmp_path: Path, monkeypatch: Any) -> None:
+    package = tmp_path / "reasoning_gym"
+    package.mkdir()
+    (package / "__init__.py").write_text(LOUD)
+    (package / "factory.py").write_text("DATASETS = {'loud': (None, lambda: 0)}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("rlobj.data.tasks.find_spec", lambda name: name)
+    monkeypatch.setattr("rlobj.data.tasks.DEFAULTS", {})
+    [problem] = load("loud")
+    assert (problem.prompt, problem.answer) == ("1+1", "2")

@@ -6,21 +6,26 @@ r"""reasoning-gym in a process of its own: it makes problems and scores answers.
     in   [name, settings, entry, answer]          entry: question, answer and metadata
     out  [score | null, reason]                   null = undecided
 
+What else a dataset writes to stdout goes to stderr.
+
 A fixed hash seed in the environment makes every dataset reproducible. Some scorers evaluate the
 answer as Python code; they see only answers that `refusal` accepts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
 
 TEST_SEED = 10**9
 """Distance between the seeds of training and test problems. Problem i has the seed `seed + i`."""
@@ -112,11 +117,10 @@ def _tuples(value: Any) -> Any:
 
 if __name__ == "__main__":
     if sys.argv[1] == "problems":
-        with contextlib.redirect_stdout(sys.stderr):  # some datasets print
-            reply = problems(**json.load(sys.stdin))
-        json.dump(reply, sys.stdout)
+        with open(os.dup(1), "w", encoding="utf-8") as out:
+            os.dup2(2, 1)
+            json.dump(problems(**json.load(sys.stdin)), out)
     else:
-        sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
         from rlobj.answers.worker import main
 
         main(Scorer)

@@ -3,12 +3,15 @@
 This file is started by its path. It loads `rlobj.answers` and no torch. It communicates over the
 connection whose file descriptor is its first argument:
 
+    in   token
     out  {"error": null | text}                          once, when it is ready
-    in   [gold, answer]                                  two final answers
-    in   [gold, null]                                    has the gold answer a value?
+    in   token, [gold, answer]                           two final answers
+    in   token, [gold, null]                             has the gold answer a value?
     out  {"error": null}                                 its time begins
     out  [true | false | null, reason]                   null = undecided
          or {"error": text}                              math-verify cannot be loaded
+
+Each message out has the last token before it: `[token, message]`.
 
 `gym_worker` answers other questions in the same way.
 
@@ -41,11 +44,14 @@ def patience(deadline: float) -> float:
     return 4 * deadline + 10
 
 
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
+
+
 class Comparer:
     """Compares answers under a memory limit; math-verify is the last resort."""
 
     def __init__(self, memory: int) -> None:
-        sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
         from rlobj.answers.comparison import check_equivalence
         from rlobj.answers.guards import may_take_long
         from rlobj.answers.numeric import NumericComparer
@@ -107,17 +113,22 @@ def serve(connection: Connection, deadline: float, build: Callable[[], Any]) -> 
         build: returns an object whose method `decide` answers a question; `prepare`, if it has one,
             comes before.
     """
+    token = json.loads(connection.recv_bytes())
+
+    def tell(message: Any) -> None:
+        connection.send_bytes(json.dumps([token, message]).encode())
+
     try:
         built = build()
     except Exception as error:
-        connection.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        tell({"error": f"{type(error).__name__}: {error}"})
         return
-    connection.send_bytes(json.dumps({"error": None}).encode())
+    tell({"error": None})
     while True:
-        question = json.loads(connection.recv_bytes())
+        token, question = json.loads(connection.recv_bytes())
         try:
             getattr(built, "prepare", lambda *_: None)(*question)
-            connection.send_bytes(json.dumps({"error": None}).encode())
+            tell({"error": None})
             signal.setitimer(signal.ITIMER_REAL, patience(deadline) + 1)
             signal.setitimer(signal.ITIMER_PROF, deadline)
             reply: Any = built.decide(*question)
@@ -129,12 +140,14 @@ def serve(connection: Connection, deadline: float, build: Callable[[], Any]) -> 
             reply = None, f"error: {type(error).__name__}"
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        connection.send_bytes(json.dumps(reply).encode())
+        tell(reply)
 
 
 def main(build: Callable[[int], Any]) -> None:
     """Entry point: `worker.py DESCRIPTOR DEADLINE MEMORY`, in seconds and bytes."""
-    descriptor, deadline, memory = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    from rlobj.base.processes import hidden
+
+    descriptor, deadline, memory = hidden(int(sys.argv[1])), float(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from rlobj.answers.worker import patience
 from rlobj.base.errors import RunError
+from rlobj.base.processes import new_token
 from rlobj.base.progress import beat
 
 _FOLDER = Path(__file__).parent
@@ -41,6 +42,7 @@ class WorkerProcess:
     Attributes:
         process: the process, or None before `start` and after `stop`.
         connection: to the process.
+        token: that the next message of the process has before it.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class WorkerProcess:
         self.connection: Connection | None = None
         self._ready = False
         self._asked = 0
+        self.token = ""
         self._sound: set[str] = set()
         self._spent = False
 
@@ -70,7 +73,10 @@ class WorkerProcess:
         return self.process.pid if self.process is not None else None
 
     def start(self) -> None:
-        """Start a new process, without waiting for its imports."""
+        """Start a new process, without waiting for its imports.
+
+        It is sent a token, which its messages repeat.
+        """
         self.stop()
         ours, theirs = Pipe()
         arguments = (theirs.fileno(), self._deadline, self._memory, *self._arguments)
@@ -86,6 +92,7 @@ class WorkerProcess:
         )
         theirs.close()
         self.connection, self._ready, self._asked = ours, False, 0
+        self._send()
         self._sound.clear()
 
     def judge(self, question: Sequence[Any], control: Sequence[Any]) -> tuple[Any, str]:
@@ -128,7 +135,7 @@ class WorkerProcess:
         assert self.process is not None
         self._spent = False
         try:
-            connection.send_bytes(json.dumps(question).encode())
+            self._send(question)
             begun = self._check(self._receive(connection, _LOAD_SECONDS))
             reply = self._receive(connection, patience(self._deadline)) if begun else None
             if isinstance(reply, dict):
@@ -156,9 +163,29 @@ class WorkerProcess:
             self.connection.close()
         self.process = self.connection = None
 
+    def _send(self, *question: Any) -> None:
+        """Send a new token, and perhaps a question."""
+        assert self.connection is not None
+        self.token = new_token()
+        message = [self.token, *question] if question else self.token
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which `_receive` finds
+            self.connection.send_bytes(json.dumps(message).encode())
+
     def _receive(self, connection: Connection, seconds: float) -> Any:
-        """Return the next message, or None if none arrives in time."""
-        return json.loads(connection.recv_bytes()) if connection.poll(seconds) else None
+        """Return the next message, or None if none arrives in time.
+
+        Raises:
+            EOFError: the process has ended, or the message is not for the last token.
+        """
+        if not connection.poll(seconds):
+            return None
+        try:
+            token, message = json.loads(connection.recv_bytes())
+        except (ValueError, TypeError):
+            token = message = None
+        if token != self.token:
+            raise EOFError
+        return message
 
     def _check(self, status: dict[str, str | None] | None) -> bool:
         """Return whether the process started in time.

@@ -1,5 +1,7 @@
 """Processes that end with their parent, and with all processes that they started.
 
+Connections to processes that run the user's code, which may write to any descriptor.
+
 Threads that the end of the program does not wait for, and the global random generators.
 """
 
@@ -10,6 +12,8 @@ import ctypes
 import fcntl
 import os
 import random
+import resource
+import secrets
 import select
 import signal
 import sys
@@ -20,6 +24,26 @@ from pathlib import Path
 from typing import Any
 
 _SET_CHILD_SUBREAPER = 36
+_DESCRIPTORS = 1024
+"""`select` takes no larger ones."""
+
+
+def hidden(descriptor: int) -> int:
+    """Move a descriptor to a high number, drawn at random; code that writes to 3 or 4 misses it.
+
+    Programs that this process starts do not get it.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = _DESCRIPTORS if limit == resource.RLIM_INFINITY else min(limit, _DESCRIPTORS)
+    lowest = most // 2 + secrets.randbelow(max(most // 4, 1))
+    kept = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
+    os.close(descriptor)
+    return kept
+
+
+def new_token() -> str:
+    """A word that an answer repeats: no other answer, and nothing else that is written, has it."""
+    return secrets.token_hex(8)
 
 
 def end_with_parent(pipe: int = 0) -> None:
@@ -32,7 +56,7 @@ def end_with_parent(pipe: int = 0) -> None:
         pipe: the end that is read, of a process that leads its group. If it is stdin, stdin is
             empty afterwards.
     """
-    kept = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 3)
+    kept = hidden(fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 3))
     if pipe == 0:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -27,7 +27,7 @@ from queue import LifoQueue
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, nearest
-from rlobj.base.processes import DaemonThreads, kill_tree
+from rlobj.base.processes import DaemonThreads, kill_tree, new_token
 from rlobj.base.targets import trusted_target
 from rlobj.conversations import box, tool_worker
 from rlobj.conversations.deadlines import Failed, called
@@ -154,10 +154,10 @@ class ToolPool:
         try:
             key = json.dumps([seed, name, arguments]).encode()
             number = int.from_bytes(hashlib.sha256(key).digest()[:7])
-            if worker is None or worker.process.poll() is not None:
+            if worker is None or not worker.quiet():
                 worker, _ = self._started()
                 begun = time.monotonic()
-            text, error = worker.ask([name, arguments, number], self._settings.deadline)
+            text, error = worker.ask((name, arguments, number), self._settings.deadline)
         except (TimeoutError, EOFError) as problem:
             error = "timeout" if isinstance(problem, TimeoutError) else "crash"
             text = f"error: the tool {problem}"
@@ -198,7 +198,7 @@ class _Worker:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._folder = tempfile.mkdtemp(prefix="rlobj-tools-")
         self._connection, theirs = socket.socketpair()
-        self._lines = self._connection.makefile("rwb")
+        self._heard, self._token = b"", ""
         words = [sys.executable, "-P", tool_worker.__file__, str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
@@ -211,30 +211,72 @@ class _Worker:
                 start_new_session=True,
             )
 
+        self._tell(_START_SECONDS)
+
+    def quiet(self) -> bool:
+        """Whether it waits for a question; one that said something unasked is killed."""
+        if self.process.poll() is not None:
+            return False
+        try:
+            self._connection.setblocking(False)
+            self._heard += self._connection.recv(1)
+        except BlockingIOError:
+            if not self._heard:
+                return True
+        except OSError:
+            pass
+        self.kill()
+        return False
+
     def ask(self, question: Sequence[Any], seconds: float) -> Any:
         """The answer to a question; see `told`."""
-        with contextlib.suppress(OSError):  # `told` says what happened
-            self._lines.write(json.dumps(question).encode() + b"\n")
-            self._lines.flush()
-        return self.told(seconds)
+        end = time.monotonic() + seconds
+        self._tell(seconds, *question)
+        return self.told(max(end - time.monotonic(), 0.0), seconds)
 
-    def told(self, seconds: float) -> Any:
+    def told(self, seconds: float, said: float | None = None) -> Any:
         """The next message.
+
+        Args:
+            seconds: that it may take.
+            said: the seconds that the message of an error names; None = these.
 
         Raises:
             TimeoutError: there is none in this time.
-            EOFError: the process has ended; the message says how.
+            EOFError: the process has ended, or what it wrote is no answer to the last question; the
+                message says how.
         """
-        self._connection.settimeout(seconds)
+        end = time.monotonic() + seconds
         try:
-            return json.loads(self._lines.readline())
+            while b"\n" not in self._heard:
+                self._connection.settimeout(max(end - time.monotonic(), 1e-6))
+                if not (data := self._connection.recv(1 << 16)):
+                    raise ConnectionError
+                self._heard += data
         except TimeoutError:
             self.kill()
-            raise TimeoutError(f"did not answer within {seconds:g} seconds") from None
-        except (ConnectionError, ValueError):
+            raise TimeoutError(f"did not answer within {said or seconds:g} seconds") from None
+        except ConnectionError:
             code = self.kill()
             name = signal.Signals(-code).name if code < 0 else f"the exit status {code}"
             raise EOFError(f"ended its process with {name}") from None
+        line, _, self._heard = self._heard.partition(b"\n")
+        try:
+            token, message = json.loads(line)
+        except (ValueError, TypeError):
+            token = message = None
+        if token != self._token:
+            self.kill()
+            raise EOFError("wrote to the connection of its process")
+        return message
+
+    def _tell(self, seconds: float, *question: Any) -> None:
+        """Send a new token, and perhaps a question."""
+        self._token = new_token()
+        line = json.dumps([self._token, *question] if question else self._token)
+        self._connection.settimeout(seconds)
+        with contextlib.suppress(OSError):  # `told` says what happened
+            self._connection.sendall(line.encode() + b"\n")
 
     def kill(self) -> int:
         """Kill the process and all that it started; its exit code."""

@@ -2,11 +2,13 @@
 
     tool_worker.py DESCRIPTOR SETTINGS    is started by its path, without torch
 
-    out  {"error": null | text, "schemas": {name: schema}}    once; schemas only if asked for
-    in   [name, arguments, seed]
-    out  [text, error]    of `answer`
+    in   token
+    out  [token, {"error": null | text, "schemas": {name: schema}}]    once; schemas if asked for
+    in   [token, name, arguments, seed]
+    out  [token, [text, error]]    of `answer`
 
-All messages are lines of JSON. What a tool prints is not shown.
+All messages are lines of JSON. What a tool prints is not shown. An answer has the token of its
+question: what a tool writes to the connection is taken for no answer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
 
 from rlobj.base.errors import ConfigError, reported
-from rlobj.base.processes import adopt_orphans, end_with_parent, seed_generators
+from rlobj.base.processes import adopt_orphans, end_with_parent, hidden, seed_generators
 from rlobj.base.targets import import_target, place_of, shown
 from rlobj.conversations import box
 from rlobj.conversations.environment import limited_text
@@ -100,8 +102,8 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
     """The JSON schema of a tool, for chat templates.
 
     Raises:
-        ConfigError: the function has no docstring, or not all arguments have a type and a
-            description.
+        ConfigError: the function has no docstring, not all arguments have a type and a description,
+            or it cannot be called with them.
     """
     from transformers.utils.chat_template_utils import get_json_schema
 
@@ -109,6 +111,7 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
         if not callable(function):
             raise TypeError(f"it is {shown(function)}")
         schema = get_json_schema(function)
+        _check_call(function, schema["function"]["parameters"])
     except Exception as error:
         why = str(error.args[0] if error.args else error).rstrip("!. ")
         place = place_of(function) if callable(function) else ""
@@ -118,6 +121,30 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
         ) from error
     schema["function"]["name"] = name
     return schema
+
+
+def _check_call(function: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
+    """Check that a tool can be called with the arguments of its schema, by their names.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError("it yields; expected a function that returns")
+    kinds = inspect.Parameter
+    for each in inspect.signature(function).parameters.values():
+        if each.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+            stars = "*" if each.kind is kinds.VAR_POSITIONAL else "**"
+            raise TypeError(f"it takes any number of arguments, {stars}{each.name}; name each one")
+        if each.kind is kinds.POSITIONAL_ONLY:
+            raise TypeError(
+                f"it takes {each.name!r} by its position only, and arguments of tools have names; "
+                "remove the / in its definition"
+            )
+    own = inspect.signature(function, follow_wrapped=False)  # of a decorator
+    every = dict.fromkeys(parameters["properties"])
+    own.bind(**every)
+    own.bind(**{name: None for name in every if name in parameters.get("required", ())})
 
 
 def _tools(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -144,15 +171,16 @@ def _main() -> None:
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     settings = json.loads(sys.argv[2])
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection = socket.socket(fileno=hidden(int(sys.argv[1])))
     only_here = partial(os.close, connection.fileno())  # its end is the end of this process
     os.register_at_fork(after_in_child=only_here)
     sys.path[:] = settings["path"]
     box.deadline, box.memory = settings["deadline"], settings["memory_mb"] << 20
     lines = connection.makefile("rwb")
+    token = json.loads(lines.readline())
 
     def tell(message: Any) -> None:
-        lines.write(json.dumps(message).encode() + b"\n")
+        lines.write(json.dumps([token, message]).encode() + b"\n")
         lines.flush()
 
     try:
@@ -162,7 +190,7 @@ def _main() -> None:
         return
     tell({"error": None, "schemas": schemas})
     for line in lines:
-        name, arguments, seed = json.loads(line)
+        token, name, arguments, seed = json.loads(line)
         seed_generators(seed)
         tell(answer(tools[name], arguments, settings["max_output"]))
     os._exit(0)

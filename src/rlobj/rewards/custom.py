@@ -33,6 +33,7 @@ from pydantic import Field
 
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.processes import new_token
 from rlobj.base.progress import beat
 from rlobj.base.targets import place_at, place_of, shown, trusted_target
 from rlobj.rewards import function_worker
@@ -58,6 +59,7 @@ _DAY = 86_400.0
 _POLL = 1.0
 """Longest single wait, in seconds. A signal that arrives just before a wait is handled after it."""
 
+_WROTE = "wrote to the connection of its process"
 _STANDSTILL = 30.0
 """Seconds after a deadline at which a process that executes no Python prints where it stands."""
 
@@ -200,10 +202,12 @@ class _CustomGrader(Grader):
             return outcome.text
         on = f"problem {problems[0].id!r}" if len(problems) == 1 else f"{len(problems)} responses"
         name, deadline = self._name, self._settings.deadline
+        reason = "wrote" if outcome.text == _WROTE else outcome.reason
         what = {
             "timeout": f"Reward {name} did not return within {deadline:g} seconds on {on}",
             "crash": f"Reward {name} ended its process on {on}, which {outcome.text}",
-        }.get(outcome.reason, f"Reward {name} failed on {on}: {outcome.text}")
+            "wrote": f"Reward {name} {_WROTE} on {on}",
+        }.get(reason, f"Reward {name} failed on {on}: {outcome.text}")
         return f"{what}{outcome.place}\n  response: {shown(responses[0])}"
 
 
@@ -391,8 +395,9 @@ class InProcess:
         file = function_worker.__file__
         self._worker = WorkerProcess(0, memory, 0, file, [text], self._errors)
         self._lines, self._begun = deque[bytes](), b""
-        self._definition = ""
+        self._definition, self._wrote = "", False
         self._worker.start()
+        self._tokens = deque([self._worker.token], maxlen=2)
         try:
             ready = self._message(float("inf"))
         except EOFError:
@@ -446,7 +451,9 @@ class InProcess:
         self._stop()
         code = process.returncode
         ended = f"ended with exit status {code}"
-        if code < 0:
+        if self._wrote:
+            ended = _WROTE
+        elif code < 0:
             ended = f"was ended by the signal {signal.Signals(-code).name}"
         return ended, place_at(file, int(lines[0])) if lines else self._definition
 
@@ -467,8 +474,9 @@ class InProcess:
 
     def _send(self, method: str, *arguments: Any) -> None:
         assert self._worker.connection is not None
+        self._tokens.append(new_token())
         try:
-            self._worker.connection.send((method, arguments))
+            self._worker.connection.send((self._tokens[-1], method, arguments))
         except OSError:
             pass  # the process has ended, and `_message` says so
         except Exception as error:
@@ -484,9 +492,16 @@ class InProcess:
         while True:
             while not self._lines:
                 self._read(end)
-            message = json.loads(self._lines.popleft())
-            printed = next(iter(message)) if isinstance(message, dict) else ""
-            if printed not in ("stdout", "stderr"):
+            try:
+                token, message = json.loads(self._lines.popleft())
+            except (ValueError, TypeError):
+                token, message = None, {}
+            printed = next(iter(message), "") if isinstance(message, dict) else ""
+            prints = printed in ("stdout", "stderr")  # perhaps before the last request came
+            if token not in self._tokens or (token != self._tokens[-1] and not prints):
+                self._wrote = True
+                raise EOFError
+            if not prints:
                 return message
             getattr(sys, printed).write(message[printed].encode(errors="replace").decode())
 

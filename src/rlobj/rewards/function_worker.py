@@ -2,9 +2,10 @@
 
     function_worker.py DESCRIPTOR DEADLINE MEMORY SETTINGS    is started by its path, without torch
 
-    out  one line of JSON each:
-         {"error": null | text, "place": text}      once, when the function is imported
-    in   [method of `Function`, arguments]    pickled
+    in   token                                       as JSON
+    out  one line of JSON each, `[token, message]` with the last token:
+         {"error": null | text, "place": text}       once, when the function is imported
+    in   [token, method of `Function`, arguments]    pickled
     out  an `Outcome`                         of each call, as soon as it is known
          or {"stdout" or "stderr": text}      what the function prints
          or {"result": ...}                   the method has ended
@@ -41,7 +42,7 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
 
 from rlobj.base.errors import ConfigError, counted, nearest
-from rlobj.base.processes import DaemonThreads, seed_generators
+from rlobj.base.processes import DaemonThreads, hidden, seed_generators
 from rlobj.base.targets import import_target, place_of, shown
 
 _KEYS = ("reward", "correct", "columns", "feedback")
@@ -362,14 +363,15 @@ class _Printed(io.TextIOBase):
 
 def main() -> None:
     """Import the function, and make calls until the parent closes the connection."""
-    descriptor, _, memory, text = sys.argv[1:]
-    connection, process, lock = Connection(int(descriptor)), os.getpid(), threading.Lock()
-    lines = open(int(descriptor), "wb", closefd=False)  # noqa: SIM115
+    _, _, memory, text = sys.argv[1:]
+    descriptor, process, lock = hidden(int(sys.argv[1])), os.getpid(), threading.Lock()
+    connection, lines = Connection(descriptor), open(descriptor, "wb", closefd=False)  # noqa: SIM115
+    token = json.loads(connection.recv_bytes())
 
     def tell(message: Any) -> None:
         if os.getpid() == process:  # not in a fork of the user's
             with lock:
-                lines.write(json.dumps(message).encode() + b"\n")
+                lines.write(json.dumps([token, message]).encode() + b"\n")
                 lines.flush()
 
     faulthandler.enable()
@@ -407,7 +409,7 @@ def main() -> None:
     tell({"error": None, "place": asked.place, "is_async": asked.is_async})
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            method, arguments = connection.recv()
+            token, method, arguments = connection.recv()
             result = None
             if method == "make":
                 calls, form, allowed = arguments
