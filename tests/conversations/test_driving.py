@@ -126,8 +126,37 @@ def test_a_limit_ends_a_conversation(model, settings, end):
 
 
 def test_an_opening_that_leaves_no_room_is_refused(model):
-    with pytest.raises(ConfigError, match=r"problem '10' has 5 tokens and leaves no room"):
+    with pytest.raises(
+        ConfigError,
+        match=r"problem '10' has 5 tokens and leaves no room for a turn: sampling.context is 5",
+    ):
         hold(model, context=5)
+
+
+class Briefly(Echo):
+    """Opens with a text of its own."""
+
+    def reset(self, problem: Problem) -> Any:
+        return [{"role": "user", "content": "1"}]
+
+
+def checked(model: Any, environment: Any, context: int | None) -> None:
+    sampler = TransformersSampler(model, TOKENIZER)
+    given = EnvironmentSettings(target="given")
+    with open_conversations(
+        given, sampler, TOKENIZER, None, lambda x: x.prompt, given=environment, context=context
+    ) as conversations:
+        assert conversations is not None
+        conversations.check([*PROBLEMS, Problem("long", "1+1+1+1=", "4")])
+
+
+def test_openings_without_room_are_found_before_a_run(model):
+    message = r"problem 'long' has 8 tokens .*: sampling.context is 8\. Set sampling.context to mo"
+    with pytest.raises(ConfigError, match=message):
+        checked(model, Echo, 8)
+    checked(model, Echo, 9)
+    checked(model, Briefly, 8)
+    checked(model, Echo, None)
 
 
 def test_what_an_environment_gives_at_a_limit_is_added_to_the_last_turn(model):

@@ -31,7 +31,7 @@ from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, RunFolder, dump_config, held_out, read_settings
 from rlobj.config.starting import doubts
-from rlobj.conversations.environment import ENDS
+from rlobj.conversations.environment import ENDS, NoRoom
 from rlobj.data.sources import source_names
 from rlobj.insight import Inspection, diagnose, inspect
 from rlobj.insight.filtering import deciding
@@ -432,7 +432,7 @@ def _shown(
             if not console.quiet:
                 show_history(console, config, out, RunFolder(out).lines())
             raise
-        if isinstance(error.__cause__, BatchError):  # the same step would fail again
+        if isinstance(error.__cause__, BatchError | NoRoom):  # the same step would fail again
             raise
         if isinstance(error, RunError):
             raise RunError(f"{error}\n{_advice(out, str(error))}") from error

@@ -23,13 +23,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.errors import RunError, counted
 from rlobj.conversations.deadlines import Failed, called, standstill_shown
 from rlobj.conversations.environment import (
     LIMITS,
     Adapter,
     Environment,
     Message,
+    NoRoom,
     ToolUse,
     Turn,
     TurnRecord,
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 RECENT = 1000
 """The last calls, among which failures are counted."""
 _CLOSE_SECONDS = 5.0
+_TRIED = 64
+"""Problems whose openings are tried before a run."""
 _Place = tuple[int, int]
 """The number of a problem in a call, and that of the conversation about it."""
 
@@ -120,6 +123,7 @@ class Conversations:
         self._sampler, self._opened, self._speech = sampler, opened, speech
         limits = [each for each in (context, sampler.context) if each is not None]
         self._context = min(limits, default=None)
+        self._limited = context is not None and context == self._context
         self._loop = asyncio.new_event_loop()
         self._ended = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -131,6 +135,12 @@ class Conversations:
         while not self._ended:
             with contextlib.suppress(BaseException):  # of what is told that a group is done
                 self._loop.run_forever()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        """The event loop, in its thread."""
+        if not self._thread.is_alive():
+            self._thread.start()
+        return self._loop
 
     def close(self) -> None:
         """End the event loop."""
@@ -165,13 +175,12 @@ class Conversations:
             ledger: turns of a run that was killed, and where new ones are kept.
 
         Raises:
-            ConfigError: an opening leaves no room for a turn.
+            NoRoom: an opening leaves no room for a turn.
             RunError: an environment returned something that is no turn, cannot begin, or has
                 failed too often.
             Exception: of the sampler.
         """
-        if not self._thread.is_alive():
-            self._thread.start()
+        self._running()
         feed: Feed[Request] = Feed(sources=len(problems) * count)
         call = _Call(feed, settings, ledger)
         groups: list[list[Sample | None]] = [[None] * count for _ in problems]
@@ -276,20 +285,57 @@ class Conversations:
         """A new conversation.
 
         Raises:
-            ConfigError: its opening leaves no room for a turn.
+            NoRoom: its opening leaves no room for a turn.
             RunError: the environment failed.
         """
         ids, messages = self._speech.opening(problem, await self._reset(environment, problem))
         self._check_room(problem, ids)
         return _Spoken(array("i", ids), messages)
 
+    def check(self, problems: Sequence[Problem]) -> None:
+        """Check that the longest openings leave room for a turn, before a run.
+
+        The problems with the longest texts are tried. An environment of the user's may open with
+        other messages: it is asked for those of a problem only if the prompt leaves no room.
+
+        Raises:
+            NoRoom: one leaves none.
+            RunError: the environment failed.
+        """
+        if self._context is None:
+            return
+        longest = sorted(problems, key=lambda each: -len(self._speech.text(each)))[:_TRIED]
+        openings = [(self._speech.opening(each, None)[0], each) for each in longest]
+        ids, problem = max(openings, key=lambda each: len(each[0]), default=((), None))
+        if problem is None or len(ids) < self._context:
+            return
+        asked = asyncio.run_coroutine_threadsafe(self._opening(problem), self._running())
+        self._check_room(problem, asked.result())
+
+    async def _opening(self, problem: Problem) -> Sequence[int]:
+        said = await self._reset(await self._made(problem), problem)
+        return self._speech.opening(problem, said)[0]
+
     def _check_room(self, problem: Problem, ids: Sequence[int]) -> None:
-        if self._context is not None and len(ids) >= self._context:
-            raise ConfigError(
-                f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no room"
-                f" for a turn: a conversation has at most {self._context}. Set sampling.context "
-                "higher if the engine allows it, or data.max_prompt_tokens lower"
+        """Check that an opening leaves room for a turn.
+
+        Raises:
+            NoRoom: it leaves none.
+        """
+        if self._context is None or len(ids) < self._context:
+            return
+        limit = f"the engine allows {self._context} tokens in a conversation"
+        advice = "Use an engine that allows more, or leave out long prompts: data.max_prompt_tokens"
+        if self._limited:
+            limit = f"sampling.context is {self._context}"
+            advice = (
+                f"Set sampling.context to more than {len(ids)}, or leave out long prompts with "
+                "data.max_prompt_tokens. A resumed run keeps both, so start a new one"
             )
+        raise NoRoom(
+            f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no room "
+            f"for a turn: {limit}. {advice}"
+        )
 
     async def _reset(self, environment: Environment, problem: Problem) -> list[Message] | None:
         """The messages with which an environment begins.

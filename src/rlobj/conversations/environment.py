@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.targets import shown
 
 Message = dict[str, Any]
@@ -122,6 +122,10 @@ class Environment(Protocol):
                 and `tool_calls` are the calls that were found in it, if there are tools.
         """
         ...
+
+
+class NoRoom(ConfigError):
+    """An opening leaves no room for a turn. The same step would fail again."""
 
 
 class Adapter:

@@ -73,13 +73,13 @@ class Speech:
     def __init__(
         self, rendering: Rendering, text: Callable[[Problem], str], reader: CallReader | None
     ) -> None:
-        self._rendering, self._text, self._reader = rendering, text, reader
+        self.text, self._rendering, self._reader = text, rendering, reader
 
     def opening(
         self, problem: Problem, said: Sequence[Message] | None
     ) -> tuple[list[int], list[Message]]:
         """The token ids that the policy reads first, and the messages that they are."""
-        messages = [{"role": "user", "content": self._text(problem)}] if said is None else [*said]
+        messages = [{"role": "user", "content": self.text(problem)}] if said is None else [*said]
         return self._rendering.opening(messages, trusted=said is None), messages
 
     def spoken(self, sample: Sample) -> Message:

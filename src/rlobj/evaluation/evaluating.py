@@ -395,6 +395,9 @@ def _run(
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
         sets = [_fitted(each, engine, source, callback) for each in sets]
         held = {each.name: stack.enter_context(_conversations(each, engine)) for each in sets}
+        for each in sets:
+            if (conversations := held[each.name]) is not None:
+                conversations.check(each.problems)
         settings = {
             "model": {"name": source.name, **_identity(model, out)},
             "engine": engine.settings,

@@ -276,7 +276,8 @@ def open_trainer(
             sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial, run)
             if sampler is not inputs.sampler:
                 stack.callback(sampler.close)
-            conversations = _conversations(config, policy, sampler, inputs, stack)
+            problems = [*train, *test]
+            conversations = _conversations(config, policy, sampler, inputs, problems, stack)
         trainer = Trainer(
             *(config, inputs.callbacks, parallel, policy, learner, stream),
             *(test, sampler, grader, run, conversations),
@@ -461,10 +462,19 @@ def _sampler(
 
 
 def _conversations(
-    config: RunConfig, policy: Policy, sampler: Sampler, inputs: CallerInputs, stack: ExitStack
+    config: RunConfig,
+    policy: Policy,
+    sampler: Sampler,
+    inputs: CallerInputs,
+    problems: Sequence[Problem],
+    stack: ExitStack,
 ) -> Conversations | None:
-    """What holds conversations, if the run has an environment or tools."""
-    return stack.enter_context(
+    """What holds conversations about problems, if the run has an environment or tools.
+
+    Raises:
+        ConfigError: the environment or the tools cannot be used, or a problem leaves no room.
+    """
+    found = stack.enter_context(
         open_conversations(
             *(config.environment, sampler, policy.tokenizer, policy.chat),
             partial(format_prompt, policy.template),
@@ -473,6 +483,9 @@ def _conversations(
             context=config.sampling.context,
         )
     )
+    if found is not None:
+        found.check(problems)
+    return found
 
 
 def _size(model: Any) -> str:
