@@ -233,6 +233,31 @@ def test_a_step_that_cancels_all_tasks_reaches_none_of_the_librarys(model):
     assert ends(samples) <= {"broken", "tokens"}
 
 
+def test_a_call_that_is_cancelled_before_it_begins_has_failed():
+    """Nobody would end the wait for its beginning."""
+
+    async def cancels() -> None:
+        time.sleep(0.5)  # until the other call waits for this loop
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks():
+            task.cancel()
+
+    async def sound() -> int:
+        return 1
+
+    async def both() -> list[Any]:
+        async def later() -> int:
+            await asyncio.sleep(0.2)
+            return await called(sound, 60)
+
+        return await asyncio.gather(called(cancels, 60), later(), return_exceptions=True)
+
+    first, other = asyncio.run(asyncio.wait_for(both(), 60))
+    assert first is None
+    assert isinstance(other, Failed)
+    assert other.text == "CancelledError: another call cancelled it"
+
+
 def test_a_step_that_stops_its_loop_goes_on(model):
     class Stops(Sound):
         async def step(self, messages: Any) -> Any:

@@ -259,6 +259,17 @@ class _Awaited:
         with contextlib.suppress(InvalidStateError):  # nobody waits any more
             self.ended.set_result(outcome)
 
+    def cancelled(self, loop: _Loop, task: asyncio.Task[None]) -> None:
+        """End as failed if its task was cancelled before `run` began, as another call can do."""
+        with _LOCK:
+            if not task.cancelled() or self not in loop.waiting:
+                return
+            loop.waiting.discard(self)
+        if inspect.iscoroutine(self._awaitable):
+            self._awaitable.close()
+        self.ended.set_result(_Outcome(0.0, text="CancelledError: another call cancelled it"))
+        self.begun.set_result(None)
+
     def kept_waiting(self) -> bool:
         """Whether another task blocks the loop."""
         assert self.loop is not None
@@ -347,7 +358,8 @@ class _Loop:
             _sound_loop().take(each)
 
     def _begin(self, awaited: _Awaited) -> None:
-        self.loop.create_task(awaited.run(self))
+        task = self.loop.create_task(awaited.run(self))
+        task.add_done_callback(lambda task: awaited.cancelled(self, task))
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
