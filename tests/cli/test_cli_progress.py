@@ -107,6 +107,15 @@ def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: b
     assert "with a call 0.952" in text
 
 
+def test_a_run_whose_environment_fails_says_so_in_its_lines() -> None:
+    out = console(80, terminal=False)
+    screen = open_screen(out, 1, 0, [])
+    screen.add({"step": 1, "reward/mean": None, "tools/used_share": 0.0, "turns/at_broken": 1.0})
+    screen.close()
+    assert "environment failed 1.000" in " ".join(text_of(out).split())
+    assert "with a call" not in text_of(out)
+
+
 def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
     out = console(80, terminal=False)
     screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])

@@ -213,6 +213,18 @@ def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) 
     assert "accuracy without" not in text
 
 
+def test_calls_that_fail_and_environments_that_fail_are_shown(tmp_path: Path) -> None:
+    counts = {"turns/mean": 1.5, "tools/calls": 32.0, "response/count": 64.0}
+    text = numbers(finished(tmp_path, "grpo", **counts))
+    assert "failed" not in text
+    text = numbers(finished(tmp_path, "dapo", **counts, **{"tools/errors": 32.0}))
+    assert "calls that failed, first/last 2 steps 1.000 → 1.000" in text
+    broken = {"turns/mean": 1.0, "tools/calls": 0.0, "turns/at_broken": 1.0}
+    text = numbers(finished(tmp_path, "stapo", **broken))
+    assert "environment failed, first/last 2 steps 1.000 → 1.000" in text
+    assert "with a call" not in text
+
+
 def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:
     assert shown(finished(tmp_path, "grpo")) == ""
     assert "records is empty" in " ".join(shown(finished(tmp_path)).split())

@@ -500,7 +500,7 @@ class Conversations:
                 raise RunError(
                     f"{message}\n{seen * (number > 1)}environment.max_failures is {allowed}."
                 ) from failed
-            self._warn(message, f"{message}\nThe conversation ends, and is not trained on")
+            self._warn(message, f"{message}\nThe conversation ends, undecided")
             return failed
         self._failed.append(False)
         return answer
