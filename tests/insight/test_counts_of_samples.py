@@ -221,3 +221,33 @@ def test_counts_of_a_run_are_those_of_its_full_tables(policy, tmp_path, share) -
             assert found.recorded < 50
     rows = len(read_records(run))
     assert (rows == rlobj.inspect(run).population) == (share is None)
+
+
+@pytest.mark.parametrize("halvings", [0, 1])
+def test_tokens_recorded_because_they_are_spurious_say_nothing_of_the_share(
+    halvings: int, tmp_path: Path
+) -> None:
+    """All spurious tokens are in the record, and few of the others, or none."""
+    sure = 0.5**halvings
+    wrong = [other(sure, position=i, spurious=True, advantage=1.0) for i in range(2)]
+    unjudged = [other(0.01, position=9, spurious=None, advantage=1.0)]
+    found = rlobj.inspect(
+        recorded(tmp_path / "few", [*wrong, *unjudged], {1: 384}, halvings), where="advantage > 0"
+    )
+    [clause] = found.clauses.to_pylist()
+    assert (clause["spurious"], clause["judged"]) == (None, 0.0)
+    assert "spurious" not in repr(found)
+    right = [other(0.01, position=10 + i, spurious=False, advantage=1.0) for i in range(2)]
+    found = rlobj.inspect(
+        recorded(tmp_path / "more", [*wrong, *right], {1: 384}, halvings), where="advantage > 0"
+    )
+    [clause] = found.clauses.to_pylist()
+    expected = (2 / sure) / (2 / sure + 200)
+    assert clause["spurious"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_record_of_all_tokens_that_was_halved_still_has_means(tmp_path: Path) -> None:
+    rows = [other(0.5, position=i, spurious=i == 0, advantage=1.0) for i in range(4)]
+    found = rlobj.inspect(recorded(tmp_path, rows, {1: 8}, halvings=1), where="advantage > 0")
+    [clause] = found.clauses.to_pylist()
+    assert clause["spurious"] == pytest.approx(0.25)

@@ -86,6 +86,13 @@ class Coverage:
             outside=outside,
         )
 
+    def by_chance(self, p: Any) -> Any:
+        """1 for a token that is recorded as probably as the untouched ones, else 0; arrays [N]."""
+        sure, other = self.probability
+        alike = sure is not None and other is not None and other >= sure
+        below = pc.less(p, 1.0 if sure is None else 0.999 * sure)
+        return pc.or_(below, alike).cast("int64")
+
     def unseen(self, touched: bool) -> float | None:
         """How many tokens of a kind there may be, though none of them that was sampled is there.
 

@@ -486,11 +486,13 @@ def _summed(
     columns = {name: rows[name] for name in keys}
     columns["recorded"] = pyarrow.array([1] * len(rows), "int64")
     columns["tokens"] = weight
+    chance = held.by_chance(p)
     columns["variance"] = pc.divide(pc.subtract(1.0, p), pc.multiply(p, p))
     for name in MEANS:
         values = rows[name].cast("float64")
         columns[name] = pc.multiply(values, weight)
         columns[f"{name} known"] = pc.if_else(pc.is_valid(values), weight, 0.0)
+        columns[f"{name} by chance"] = pc.if_else(pc.is_valid(values), chance, 0)
     names = [name for name in columns if name not in keys]
     sums = pyarrow.table(columns).group_by(list(keys)).aggregate([(name, "sum") for name in names])
     found = {name: sums[name] for name in keys}
@@ -502,8 +504,15 @@ def _summed(
         pc.or_(found["exact"], pc.greater(error, 0)), error, nobody
     )
     found["share"] = pc.divide(found["tokens"], max(population, 1.0))
-    found |= {name: pc.divide(sums[f"{name}_sum"], sums[f"{name} known_sum"]) for name in MEANS}
-    found["judged"] = sums["spurious known_sum"]
+    for name in MEANS:
+        # Those that are recorded for sure, because they are spurious, say nothing of the others.
+        drawn = pc.greater(sums[f"{name} by chance_sum"], 0)
+        telling = pc.or_(pc.or_(found["exact"], acted), drawn)
+        known = pc.if_else(telling, sums[f"{name} known_sum"], 0.0)
+        mean_of = pc.divide(sums[f"{name}_sum"], sums[f"{name} known_sum"])
+        found[name] = pc.if_else(telling, mean_of, nobody)
+        if name == "spurious":
+            found["judged"] = known
     order = [("tokens", "descending"), *((key, "ascending") for key in keys)]
     return pyarrow.table(found).sort_by(order)
 
