@@ -121,6 +121,10 @@ def test_commas_of_a_gold_stay_unless_they_group_the_digits_of_one_number(gold, 
         (Decimal("2.50"), "2.5"),
         (Decimal("-1E+3"), "-1000"),
         (Decimal("NaN"), ""),
+        (Decimal("sNaN"), ""),
+        (Decimal("-0.0"), "0"),
+        (Decimal("1234567890123456789012345678901234.50"), "1234567890123456789012345678901234.5"),
+        ("1 #### 3 #### 4", "4"),
         (Fraction(1, 3), "1/3"),
         (True, "True"),
         (-0.0, "0"),
@@ -485,3 +489,12 @@ def test_columns_can_be_named_also_nested_ones() -> None:
 def test_error_names_the_row_that_cannot_be_read(rows, message) -> None:
     with pytest.raises(DataError, match=message):
         problems_of_rows(rows)
+
+
+def test_numbers_of_json_that_no_float_has_stay_as_they_are_written(tmp_path):
+    texts = ["0.1", "12345678901234567890.5", "0.1234567890123456789012", "2.50", "1e3"]
+    rows = [f'{{"problem": "p{i}", "answer": {text}}}' for i, text in enumerate(texts)]
+    file = tmp_path / "numbers.jsonl"
+    file.write_text("\n".join(rows))
+    problems = load_problems(DataConfig(source=str(file)), "train")
+    assert [problem.answer for problem in problems] == [*texts[:3], "2.5", "1000"]

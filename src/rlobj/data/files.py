@@ -11,11 +11,13 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -145,6 +147,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _exact_number(text: str) -> float | str:
+    """A number with a fraction; its text, where a float would be another number."""
+    number = float(text)
+    exact = math.isinf(number) or Decimal(text) == Decimal(repr(number))
+    return number if exact else text
+
+
 def repeated(names: Iterable[str]) -> str | None:
     """The first name that stood there before; None = all are different."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
@@ -177,7 +186,7 @@ def _parsed(text: str, where: str, expected: str = "") -> Any:
         DataError: it is no JSON; the message has the column that was being read.
     """
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=_without_repeats, parse_float=_exact_number)
     except _GivenTwice as error:
         raise DataError(f"{where}: {error}.") from None
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
@@ -193,7 +202,7 @@ def _json(path: Path) -> Iterator[Row]:
     """A list of objects, an object that contains one such list, or JSON lines."""
     text = read_whole(path, 1 << 32).decode("utf-8-sig")
     try:
-        whole = json.loads(text, object_pairs_hook=_without_repeats)
+        whole = json.loads(text, object_pairs_hook=_without_repeats, parse_float=_exact_number)
     except _GivenTwice as error:
         raise DataError(f"{path}: {error}.") from None
     except (ValueError, RecursionError) as error:
@@ -277,6 +286,11 @@ def _with_exact_floats(batch: Any) -> Any:
             return pyarrow.struct([each.with_type(replaced(each.type, by)) for each in kind])
         if pyarrow.types.is_list(kind):
             return pyarrow.list_(kind.value_field.with_type(replaced(kind.value_type, by)))
+        if pyarrow.types.is_fixed_size_list(kind):
+            inner = kind.value_field.with_type(replaced(kind.value_type, by))
+            return pyarrow.list_(inner, kind.list_size)
+        if pyarrow.types.is_large_list(kind):
+            return pyarrow.large_list(kind.value_field.with_type(replaced(kind.value_type, by)))
         return kind
 
     for place, field in enumerate(batch.schema):

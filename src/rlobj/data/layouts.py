@@ -268,7 +268,7 @@ def answer_text(value: Any, where: str) -> str:
             "expected text or a number. Write it as text, in the form of a response's answer."
         )
     text = str(value).strip()
-    marked = re.search(r"####\s*([^\n]*)\Z", text)
+    marked = re.search(r"####(?!.*####)\s*([^\n]*)\Z", text)
     if marked:
         answer = marked[1].strip()
         return answer.replace(",", "") if _GROUPED.fullmatch(answer) else answer
@@ -285,13 +285,18 @@ def _number_text(value: Any, where: str) -> str:
     """A number as the shortest text that has its value; "" if it is NaN."""
     if isinstance(value, Rational):  # also numpy's whole numbers
         return str(int(value) if isinstance(value, Integral) else value)
+    if isinstance(value, Decimal):
+        if value.is_nan():
+            return ""
+        if value.is_finite():  # `normalize` would round to 28 digits
+            digits = f"{value:f}"
+            text = digits.rstrip("0").rstrip(".") if "." in digits else digits
+            return "0" if text == "-0" else text
     if math.isnan(value):
         return ""
     if math.isinf(value):
         raise DataError(f"{where} has the answer {value}; expected a finite number, or text.")
-    if value == int(value):
-        return str(int(value)) if isinstance(value, Decimal) else f"{value + 0:.0f}"
-    return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
+    return f"{value + 0:.0f}" if value == int(value) else str(value)
 
 
 class DuplicateFilter:
