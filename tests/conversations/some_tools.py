@@ -103,6 +103,18 @@ def fail_close(note):
     time.sleep(100)
 
 
+def fail_flood(note):
+    """Write for ever to the connection, without the end of a line."""
+    [connection] = [int(x) for x in os.listdir("/proc/self/fd") if _is_socket(x)]
+    while True:
+        os.write(connection, b"x" * 65536)
+
+
+def fail_unnamed_signal(note):
+    os.kill(os.getpid(), 40)
+    time.sleep(100)
+
+
 def fail_guess(note):
     """Write to, and close, the descriptors that a program may think of."""
     for descriptor in range(256):

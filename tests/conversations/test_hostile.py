@@ -258,6 +258,49 @@ def test_a_call_that_is_cancelled_before_it_begins_has_failed():
     assert other.text == "CancelledError: another call cancelled it"
 
 
+def test_an_object_whose_end_hangs_holds_up_nothing(model):
+    class Held(Sound):
+        def step(self, messages: Any) -> Any:
+            self.used = True
+            return super().step(messages)
+
+        def __del__(self) -> None:
+            if hasattr(self, "used"):
+                time.sleep(LONG)
+
+    assert ends(hold(model, Held)) <= {"done", "tokens"}
+
+
+def test_an_object_whose_class_cannot_be_asked_is_an_environment(model):
+    class Proxy(Sound):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__class__" and "problem" in vars(self):
+                time.sleep(LONG)
+            return super().__getattribute__(name)
+
+    assert "done" in ends(hold(model, Proxy))
+
+
+def test_a_task_factory_of_the_users_is_not_asked(model):
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    class Sets(Sound):
+        async def step(self, messages: Any) -> Any:
+            asyncio.get_running_loop().set_task_factory(fails)
+            return super().step(messages)
+
+    assert ends(hold(model, Sets, deadline=3.0)) <= {"done", "tokens"}
+
+
+def test_a_factory_that_is_async_is_refused_at_the_start(model):
+    async def made() -> Any:
+        return Sound()
+
+    with pytest.raises(ConfigError, match="it returns an awaitable; expected a function without"):
+        hold(model, made)
+
+
 def test_a_step_that_stops_its_loop_goes_on(model):
     class Stops(Sound):
         async def step(self, messages: Any) -> Any:

@@ -63,6 +63,8 @@ def pool():
         ("exit_with_child", "crash", "error: the tool ended its process with the exit status 3"),
         ("segfault", "crash", "error: the tool ended its process with SIGSEGV"),
         ("close", "crash", "error: the tool ended its process"),
+        ("flood", "timeout", "error: the tool did not answer within 1 seconds"),
+        ("unnamed_signal", "crash", "error: the tool ended its process with signal 40"),
         ("guess", "", "guessed"),
         ("forge", "crash", "error: the tool wrote to the connection of its process"),
         ("long", "flood", "aaa\n[1,995,904 characters were left out]\nzzz"),

@@ -104,6 +104,24 @@ def forges(response, answer):
             pass
     return 0.5
 
+def floods(response, answer):
+    if response == "flood":
+        names = [x for x in os.listdir("/proc/self/fd") if "socket" in link(x)]
+        while True:
+            os.write(int(names[0]), b"x" * 65536)
+    if response == "signal":
+        os.kill(os.getpid(), 40)
+        time.sleep(100)
+    if response == "number":
+        sys.stdout.write(0.5)
+    return 0.5
+
+def link(descriptor):
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
+
 def closes(response, answer):
     os.closerange(3, 256)
     return 1
@@ -122,6 +140,19 @@ def mine(tmp_path) -> Path:
 def graded(file: Path, name: str, *responses: str, **settings: Any) -> list[Graded]:
     with Custom(target=f"{file}:{name}", **settings).open() as grader:
         return grader.score(responses, problems(*"x" * len(responses)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("flood", "timeout"), ("signal", "crash"), ("number", "")],
+)
+def test_a_function_that_floods_its_connection_ends_at_its_deadline(mine, kind, reason):
+    """So do odd signals, and text that is none: the next call is answered."""
+    grades = graded(mine, "floods", kind, "next", deadline=2)
+    assert [each.undecided for each in grades] == [True, False]
+    assert grades[1].reward == 0.5
+    if reason:
+        assert reasons(grades)[0] == reason
 
 
 def test_a_function_grades_and_says_what_is_right(mine):

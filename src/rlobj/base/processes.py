@@ -94,6 +94,18 @@ def kill_tree(process: int) -> None:
                 kill(each, signal.SIGKILL)
 
 
+LARGEST_ANSWER = 1 << 28
+"""Bytes of the largest answer of a worker process."""
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, such as SIGKILL; those for real time have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class DaemonThreads(ThreadPoolExecutor):
     """Starts a thread for each call; the process can end while one of them hangs."""
 

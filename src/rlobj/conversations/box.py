@@ -19,7 +19,6 @@ import operator
 import os
 import random
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,13 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))  # the folder of rlobj
 
-from rlobj.base.processes import adopt_orphans, descendants, end_with_parent, kill_tree
+from rlobj.base.processes import (
+    adopt_orphans,
+    descendants,
+    end_with_parent,
+    kill_tree,
+    signal_name,
+)
 
 _CHARACTERS = 1000
 _BITS = 4096
@@ -195,7 +200,7 @@ def _keep(data: bytes) -> None:
                 kill_tree(each)
             os.waitpid(-1, 0)
     if not problem and (code := os.waitstatus_to_exitcode(status)) not in (0, 1):
-        name = signal.Signals(-code).name if code < 0 else f"the exit status {code}"
+        name = signal_name(-code) if code < 0 else f"the exit status {code}"
         problem = f"ended with {name}"
     if problem:
         print(f"\nerror: the program {problem}", flush=True)

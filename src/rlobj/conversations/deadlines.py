@@ -104,11 +104,24 @@ def called_now(function: Callable[[], Any], deadline: float, read: _Read = _as_i
             if (left := end - time.monotonic()) <= 0:
                 raise Failed("timeout")
             concurrent.futures.wait([work], timeout=min(1.0, left))
-        return work.result().result()
+        value = work.result().result()
+        if isinstance(value, _Awaited):
+            value.close()
+            raise Failed("error", "it returns an awaitable; expected a function without async")
+        return value
     except Failed as failed:
         failed.deadline = deadline
         call.interrupt()
         raise
+
+
+def release(objects: list[Any]) -> None:
+    """Drop the last references to objects of the user's in a thread: `__del__` may hang, too.
+
+    Args:
+        objects: the caller has no other reference to them. The list is empty later.
+    """
+    _THREADS.submit(objects.clear)
 
 
 @contextlib.contextmanager
@@ -265,8 +278,7 @@ class _Awaited:
             if not task.cancelled() or self not in loop.waiting:
                 return
             loop.waiting.discard(self)
-        if inspect.iscoroutine(self._awaitable):
-            self._awaitable.close()
+        self.close()
         self.ended.set_result(_Outcome(0.0, text="CancelledError: another call cancelled it"))
         self.begun.set_result(None)
 
@@ -286,7 +298,12 @@ class _Awaited:
             self.loop.waiting.discard(self)
         if self._task is not None:
             self.loop.soon(self._task.cancel)
-        elif inspect.iscoroutine(self._awaitable):
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Say that nobody will await it."""
+        if inspect.iscoroutine(self._awaitable):
             self._awaitable.close()
 
 
@@ -358,7 +375,8 @@ class _Loop:
             _sound_loop().take(each)
 
     def _begin(self, awaited: _Awaited) -> None:
-        task = self.loop.create_task(awaited.run(self))
+        # Not `create_task`: the user's code may have set a factory of tasks.
+        task = asyncio.Task(awaited.run(self), loop=self.loop)
         task.add_done_callback(lambda task: awaited.cancelled(self, task))
 
     def _run(self) -> None:

@@ -24,10 +24,9 @@ from functools import partial
 from typing import Any
 
 from rlobj.base.errors import RunError, counted
-from rlobj.conversations.deadlines import Failed, called, standstill_shown
+from rlobj.conversations.deadlines import Failed, called, release, standstill_shown
 from rlobj.conversations.environment import (
     LIMITS,
-    Adapter,
     Environment,
     Message,
     NoRoom,
@@ -37,6 +36,7 @@ from rlobj.conversations.environment import (
     checked_messages,
     checked_reward,
     checked_turn,
+    is_adapter,
     limited_messages,
     size_of,
 )
@@ -250,6 +250,8 @@ class Conversations:
                 await self._keep(call, key, spoken, said, more, environment)
             spoken.add(turn, sample)
         call.feed.leave()
+        owned, environment = [environment], None
+        release(owned)
         return spoken
 
     async def _keep(
@@ -368,7 +370,7 @@ class Conversations:
             RunError: it failed, or returned something else.
         """
         try:
-            if isinstance(environment, Adapter) and method == "reset":
+            if is_adapter(environment) and method == "reset":
                 return read(await function())
             return await called(function, self.settings.deadline, read)
         except Failed as failed:
@@ -438,7 +440,7 @@ class Conversations:
         """The answer with at most `max_output` characters; those of tools are cut one by one."""
         heard: list[Any] = [*answer.observation]
         most = self.settings.max_output
-        if isinstance(environment, Adapter) or (size := size_of(heard)) <= most:
+        if is_adapter(environment) or (size := size_of(heard)) <= most:
             return answer
         name = f"{_name(environment)}.step"
         self._warn(
@@ -487,7 +489,7 @@ class Conversations:
         """
         name, allowed = f"{_name(environment)}.{method}", self.settings.max_failures
         try:
-            if isinstance(environment, Adapter):  # each call of the user's has a deadline
+            if is_adapter(environment):  # each call of the user's has a deadline
                 answer = read(await function())
             else:
                 answer = await called(function, self.settings.deadline, read)
@@ -541,8 +543,8 @@ def _check_sum(turns: Sequence[TurnRecord], name: str) -> None:
         )
 
 
-def _name(environment: Environment) -> str:
-    made = environment.made if isinstance(environment, Adapter) else environment
+def _name(environment: Any) -> str:
+    made = environment.made if is_adapter(environment) else environment
     return type(made).__name__  # of the user's own object
 
 

@@ -147,6 +147,11 @@ class Adapter:
         return 0.0
 
 
+def is_adapter(environment: Any) -> bool:
+    """Whether it is rlobj's own; `isinstance` would ask an object of the user's for its class."""
+    return issubclass(type(environment), Adapter)
+
+
 def checked_turn(found: Any, name: str) -> Turn:
     """What a method returned, if it is a turn, as plain data.
 
@@ -168,6 +173,8 @@ def checked_turn(found: Any, name: str) -> Turn:
             f"{name} returned uses={shown(given)}; expected a tuple of ToolUse(name, error, "
             "seconds), which are two texts and a number"
         )
+    if len(uses) > _MOST_USES:
+        raise RunError(f"{name} returned {len(uses):,} uses; expected at most {_MOST_USES:,}")
     heard: Any = found.observation
     if not isinstance(heard, str):
         heard = checked_messages(heard, f"{name} returned the observation", "a text, or ")
@@ -191,12 +198,17 @@ def checked_reward(found: Any, name: str) -> float:
     raise RunError(f"{name} returned the reward {shown(found)}; expected a finite number")
 
 
+_LONGEST_NAME, _MOST_USES = 200, 10_000
+"""Characters of the name of a call that the record keeps, and calls of one turn."""
+
+
 def _checked_use(use: Any) -> ToolUse | None:
     """The call of a tool, as plain data; None if it is none."""
     if isinstance(use, ToolUse) and isinstance(use.name, str) and isinstance(use.error, str):
         with contextlib.suppress(TypeError, ValueError, ArithmeticError):
             if math.isfinite(seconds := float(use.seconds)):
-                return ToolUse(str.__str__(use.name), str.__str__(use.error), seconds)
+                name, error = str.__str__(use.name), str.__str__(use.error)
+                return ToolUse(name[:_LONGEST_NAME], error[:_LONGEST_NAME], seconds)
     return None
 
 

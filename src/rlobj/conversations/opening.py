@@ -11,7 +11,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import PYTHON_OBJECT, import_target
 from rlobj.conversations.calls import CallReader
-from rlobj.conversations.deadlines import called_now
+from rlobj.conversations.deadlines import called_now, release
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message, ToolUse, Turn
 from rlobj.conversations.methods import START_SECONDS, ToolEnvironment, adapted
@@ -138,8 +138,10 @@ def open_conversations(
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
         else:
             made = adapted(given or _named(settings.target), settings, text)
-            first = called_now(made, START_SECONDS)
-            pool = first.pool if isinstance(first, ToolEnvironment) else None
+            first: Any = called_now(made, START_SECONDS)
+            pool = first.pool if issubclass(type(first), ToolEnvironment) else None
+            owned, first = [first], None
+            release(owned)
         schemas = () if pool is None else pool.schemas()
         rendering = Rendering(tokenizer, chat, schemas)
         reader = CallReader(rendering, settings.calls) if schemas else None

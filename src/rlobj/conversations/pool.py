@@ -14,7 +14,6 @@ import inspect
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +26,13 @@ from queue import LifoQueue
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, nearest
-from rlobj.base.processes import DaemonThreads, kill_tree, new_token
+from rlobj.base.processes import (
+    LARGEST_ANSWER,
+    DaemonThreads,
+    kill_tree,
+    new_token,
+    signal_name,
+)
 from rlobj.base.targets import trusted_target
 from rlobj.conversations import box, tool_worker
 from rlobj.conversations.deadlines import Failed, called
@@ -253,12 +258,14 @@ class _Worker:
                 if not (data := self._connection.recv(1 << 16)):
                     raise ConnectionError
                 self._heard += data
+                if b"\n" not in self._heard:
+                    self._check_begun(end)
         except TimeoutError:
             self.kill()
             raise TimeoutError(f"did not answer within {said or seconds:g} seconds") from None
         except ConnectionError:
             code = self.kill()
-            name = signal.Signals(-code).name if code < 0 else f"the exit status {code}"
+            name = signal_name(-code) if code < 0 else f"the exit status {code}"
             raise EOFError(f"ended its process with {name}") from None
         line, _, self._heard = self._heard.partition(b"\n")
         try:
@@ -269,6 +276,19 @@ class _Worker:
             self.kill()
             raise EOFError("wrote to the connection of its process")
         return message
+
+    def _check_begun(self, end: float) -> None:
+        """Refuse a message that never ends: data may always be ready.
+
+        Raises:
+            TimeoutError: it is late.
+            EOFError: it is larger than any answer.
+        """
+        if time.monotonic() >= end:
+            raise TimeoutError
+        if len(self._heard) > LARGEST_ANSWER:
+            self.kill()
+            raise EOFError("wrote to the connection of its process")
 
     def _tell(self, seconds: float, *question: Any) -> None:
         """Send a new token, and perhaps a question."""

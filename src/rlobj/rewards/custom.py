@@ -33,7 +33,7 @@ from pydantic import Field
 
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError, counted
-from rlobj.base.processes import new_token
+from rlobj.base.processes import LARGEST_ANSWER, new_token, signal_name
 from rlobj.base.progress import beat
 from rlobj.base.targets import place_at, place_of, shown, trusted_target
 from rlobj.rewards import function_worker
@@ -454,7 +454,7 @@ class InProcess:
         if self._wrote:
             ended = _WROTE
         elif code < 0:
-            ended = f"was ended by the signal {signal.Signals(-code).name}"
+            ended = f"was ended by the signal {signal_name(-code)}"
         return ended, place_at(file, int(lines[0])) if lines else self._definition
 
     def close(self) -> None:
@@ -497,13 +497,16 @@ class InProcess:
             except (ValueError, TypeError):
                 token, message = None, {}
             printed = next(iter(message), "") if isinstance(message, dict) else ""
-            prints = printed in ("stdout", "stderr")  # perhaps before the last request came
+            prints = printed in ("stdout", "stderr") and isinstance(message[printed], str)
+            # What is printed may have been written before the last request came.
             if token not in self._tokens or (token != self._tokens[-1] and not prints):
                 self._wrote = True
                 raise EOFError
             if not prints:
                 return message
             getattr(sys, printed).write(message[printed].encode(errors="replace").decode())
+            if time.monotonic() >= end:
+                raise TimeoutError
 
     def _read(self, end: float) -> None:
         """Read what the process has written, or wait for it for a while."""
@@ -512,11 +515,16 @@ class InProcess:
         assert process is not None
         left = end - time.monotonic()
         if select.select([connection], [], [], max(0.0, min(_POLL, left)))[0]:
+            data = b""
             with suppress(OSError):
-                if data := os.read(connection.fileno(), 2**16):
-                    *lines, self._begun = (self._begun + data).split(b"\n")
-                    self._lines.extend(lines)
-                    return
+                data = os.read(connection.fileno(), 2**16)
+            *lines, self._begun = (self._begun + data).split(b"\n")
+            self._lines.extend(lines)
+            if data and not lines and left <= 0:  # data may always be ready
+                raise TimeoutError
+            self._wrote = self._wrote or len(self._begun) > LARGEST_ANSWER
+            if data and not self._wrote:
+                return
             with suppress(subprocess.TimeoutExpired):
                 process.wait(2)
             raise EOFError

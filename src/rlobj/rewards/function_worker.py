@@ -357,6 +357,8 @@ class _Printed(io.TextIOBase):
         return 1 if self._name == "stdout" else 2
 
     def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self._tell({self._name: text})
         return len(text)
 

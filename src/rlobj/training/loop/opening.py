@@ -276,8 +276,7 @@ def open_trainer(
             sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial, run)
             if sampler is not inputs.sampler:
                 stack.callback(sampler.close)
-            problems = [*train, *test]
-            conversations = _conversations(config, policy, sampler, inputs, problems, stack)
+            conversations = _conversations(config, policy, sampler, inputs, [*train, *test], stack)
         trainer = Trainer(
             *(config, inputs.callbacks, parallel, policy, learner, stream),
             *(test, sampler, grader, run, conversations),

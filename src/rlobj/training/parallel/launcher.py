@@ -28,6 +28,7 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import free_port, last_lines
+from rlobj.base.processes import signal_name
 
 SETTLE = 2.0
 """Seconds after the first failure before the other ranks are ended. A rank that only lost its
@@ -211,7 +212,7 @@ class _Rank(subprocess.Popen[bytes]):
         code = self.returncode
         if self.stopped:
             return "a signal that stops it, such as SIGSTOP"
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return signal_name(-code) if code < 0 else f"exit code {code}"
 
 
 def _ending_with_this_process() -> Callable[[], None] | None:
