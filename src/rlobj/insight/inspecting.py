@@ -386,9 +386,9 @@ def inspect(
     words = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     words += "" if text is None else f" {visible(text, 40)!r}"
     words += "" if rule is None else f" with {rule}"
-    open_ = 0.0
+    undecided_tokens = 0.0
     if rule is not None:
-        open_ = _tokens(rows.filter(undecided(rule, rows)))
+        undecided_tokens = _tokens(rows.filter(undecided(rule, rows)))
         rows = rows.filter(matching(rule, rows))
     touched = dropped or rule is None or only_recorded(rule)
     by_clause, by_text = (
@@ -397,14 +397,21 @@ def inspect(
     sure = held.touched if touched else held.everything
     unseen = None if sure else held.unseen(touched)
     chance = pc.any(pc.less(rows["inclusion_probability"], 1)).as_py()
-    found = _farthest(rows.select(SHOWN), examples)
+    examples_of_groups = _farthest(rows.select(SHOWN), examples)
     ends = (min(steps | read.keys()), max(steps | read.keys()))
     return Inspection(
-        *(run, words, ends, population, exact, by_clause, by_text, found),
+        run=run,
+        question=words,
+        steps=ends,
+        population=population,
+        exact=exact,
+        clauses=by_clause,
+        groups=by_text,
+        tokens=examples_of_groups,
         estimated=not sure,
         recorded=held.recorded,
-        at_most=None if unseen is None or chance else _tokens(rows) + open_ + unseen,
-        undecided=open_,
+        at_most=None if unseen is None or chance else _tokens(rows) + undecided_tokens + unseen,
+        undecided=undecided_tokens,
         known_share=_known_share(run, read, rule, dropped) if text is None else None,
         unrecorded_steps=finished - len(read),
     )
