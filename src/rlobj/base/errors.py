@@ -10,17 +10,147 @@
 Catch `RlobjError` for all of them. The command line turns the first four into exit code 2 (the
 input was wrong) and `RunError` into exit code 1 (the work failed). To add one: subclass
 `RlobjError` and the standard error a caller would expect, and add a line above.
+
+A message is text and, between the texts, what a person can type: a `Setting` or an `Argument`.
+Python and the program write these in different ways, and both write them as they are typed there:
+
+    raise ConfigError("no problems; give ", Argument("data", "FILE"), " or ", Setting("seed", 1))
+    Python         no problems; give data=FILE or seed=1
+    rlobj train    no problems; give --data FILE or --set seed=1
+
+So a sentence around them must be right in both ways: "use training.steps=3", not "set
+training.steps=3". Errors and messages are parts, too, and keep their own parts:
+
+    raise ConfigError(f"{path}: ", error) from error
+
+A text that is no error, such as a remark or a warning, is a `Message`.
 """
 
 from __future__ import annotations
 
+import copyreg
 import difflib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting with a value.
+
+    Attributes:
+        path: its dotted name.
+        value: text as it is typed, or a value of YAML.
+
+    Example:
+        >>> str(Setting("sampling.group_size", 8)), str(Setting("columns.hard", "FILE.py:NAME"))
+        ('sampling.group_size=8', 'columns.hard=FILE.py:NAME')
+    """
+
+    path: str
+    value: Any
+
+    def __str__(self) -> str:
+        text = self.value if isinstance(self.value, str) else json.dumps(self.value, default=str)
+        return f"{self.path}={text}"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a function of rlobj, which is an option of the program.
+
+    Attributes:
+        name: of the argument.
+        value: text as it is typed, True, or a mapping.
+
+    Example:
+        >>> str(Argument("data", "FILE")), str(Argument("columns", {"id": "COLUMN"}))
+        ('data=FILE', 'columns={"id": "COLUMN"}')
+    """
+
+    name: str
+    value: Any = True
+
+    def __str__(self) -> str:
+        text = json.dumps(self.value) if isinstance(self.value, Mapping) else self.value
+        return f"{self.name}={text}"
+
+
+Typed = Setting | Argument
+"""What a person can type."""
+
+
+class Message:
+    """A text for a person that names what he can type.
+
+    `str` writes it for Python, `written` in another way.
+
+    Args:
+        parts: texts, settings and arguments, and errors and messages, which keep their own parts.
+
+    Example:
+        >>> message = Message("use ", Setting("training.steps", 3), " or ", Argument("trust"))
+        >>> str(message), message.settings
+        ('use training.steps=3 or trust=True', [Setting(path='training.steps', value=3)])
+        >>> message.written(lambda part: f"<{part}>")
+        'use <training.steps=3> or <trust=True>'
+    """
+
+    def __init__(self, *parts: object) -> None:
+        self.parts: tuple[str | Typed, ...] = tuple(_parts(parts))
+
+    @classmethod
+    def join(cls, between: str, messages: Iterable[object]) -> Message:
+        """All messages, with a text between them."""
+        parts = [part for message in messages for part in (between, message)]
+        return cls(*parts[1:])
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The settings that it names."""
+        return [part for part in self.parts if isinstance(part, Setting)]
+
+    def written(self, write: Callable[[Typed], str]) -> str:
+        """The text, with settings and arguments as a function writes them."""
+        return "".join(part if isinstance(part, str) else write(part) for part in self.parts)
+
+    def __str__(self) -> str:
+        return self.written(str)
+
+
+def _parts(parts: Iterable[object]) -> Iterator[str | Typed]:
+    for part in parts:
+        if isinstance(part, RlobjError):
+            yield from part.message.parts
+        elif isinstance(part, Message):
+            yield from part.parts
+        else:
+            yield part if isinstance(part, Setting | Argument) else str(part)
 
 
 class RlobjError(Exception):
-    """Base of all errors raised by rlobj."""
+    """Base of all errors raised by rlobj.
+
+    Args:
+        parts: of the message.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*Message(*parts).parts)
+
+    @property
+    def message(self) -> Message:
+        """What went wrong, and what to type."""
+        return Message(*self.args)
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+    def __reduce__(self) -> Any:  # also of classes whose arguments are not the message
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ConfigError(RlobjError, ValueError):
@@ -52,18 +182,18 @@ class RunError(RlobjError, RuntimeError):
     """The input was valid, but the work failed.
 
     Args:
-        message: what failed.
+        parts: what failed.
         finding: the finding of the diagnosis that it amounts to, such as "collapse"; None = none.
     """
 
-    def __init__(self, message: str = "", finding: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, *parts: object, finding: str | None = None) -> None:
+        super().__init__(*parts)
         self.finding = finding
 
 
 @contextmanager
 def reported(
-    kind: type[RlobjError], text: str, *errors: type[Exception], advice: str = ""
+    kind: type[RlobjError], text: str, *errors: type[Exception], advice: object = ""
 ) -> Iterator[None]:
     """Raise an error of rlobj, with the message of the first one, in place of an error of another.
 
@@ -71,7 +201,7 @@ def reported(
         kind: of the error that is raised.
         text: what cannot be done, before the message.
         errors: what is caught.
-        advice: what is expected, behind the message.
+        advice: what is expected, behind the message; a text or a `Message`.
 
     Example:
         >>> with reported(ConfigError, "the step", ValueError, advice="; expected a number"):
@@ -82,7 +212,7 @@ def reported(
     try:
         yield
     except errors as error:
-        raise kind(f"{text}: {error}{advice}") from error
+        raise kind(f"{text}: ", error, advice) from error
 
 
 def counted(number: int, noun: str) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
 from rlobj.base.yaml import packaged_table
@@ -425,10 +425,10 @@ def build_config(layers: Iterable[Layer], *, trust: bool = False) -> RunConfig:
         return RunConfig(**settings)
     except InvalidFields as error:
         lines = [
-            f"{path}{_origin(path, layers)}: {text}{_elsewhere(path, text)}"
+            Message(f"{path}{_origin(path, layers)}: ", text, _elsewhere(path, str(text)))
             for path, text in error.problems
         ]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError(Message.join("\n", lines)) from None
 
 
 def _elsewhere(path: str, text: str) -> str:

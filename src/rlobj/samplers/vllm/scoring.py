@@ -214,7 +214,7 @@ class ServerScorer:
         try:
             yield
         except RlobjError as error:
-            error.args = (f"scores.{self.name}: {error}", *error.args[1:])
+            error.args = (f"scores.{self.name}: ", *error.args)
             raise
 
 
