@@ -197,7 +197,8 @@ class Bench:
         """
         from rlobj.base.errors import RunError
         from rlobj.data import load_problems
-        from rlobj.training.loop.opening import CallerInputs, open_trainer
+        from rlobj.training.loop.inputs import CallerInputs
+        from rlobj.training.loop.opening import open_trainer
         from rlobj.training.loop.step import run_step
 
         config, done, gaps = configured(self._settings, seed, rate, prompts), 0, []

@@ -40,7 +40,7 @@ def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be
 
 
 def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
-    assert [doubts(compose(name)) for name in preset_names()] == [[]] * len(preset_names())
+    assert [doubt for name in preset_names() for doubt in doubts(compose(name))] == []
     [high] = doubts(grpo(training={"learning_rate": 0.02}))
     assert high.startswith("training.learning_rate=0.02 is far above")
     [stale] = doubts(grpo(sampling={"async_depth": 1}))
@@ -65,7 +65,7 @@ def test_limits_of_conversations_without_conversations_are_doubtful(
 
 def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
     def found(**dynamic: object) -> list[str]:
-        return doubts(grpo(sampling={"dynamic": dynamic}))
+        return [*doubts(grpo(sampling={"dynamic": dynamic}))]
 
     for setting in ({"oversampling": 3}, {"oversampling": 0.5}, {"allow_fewer": True}):
         [doubt] = found(**setting)

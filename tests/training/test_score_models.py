@@ -21,7 +21,8 @@ from rlobj.models.location import write_manifest
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training
-from rlobj.training.loop.opening import CallerInputs, open_trainer
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.run import prepared
 

@@ -14,15 +14,47 @@ from urllib.parse import urlsplit
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import path_of
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 
-_SETTINGS = packaged_table("rlobj.config", "resuming.yaml")
-RESUMABLE_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["resumable"])
-"""Settings that do not change the results of the steps already asked for, and `training.steps`."""
-RECORDED_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["recorded"])
+RESUMABLE_SETTINGS = (
+    "training.steps",
+    "training.strategy",
+    "training.offload",
+    "training.micro_batch_tokens",
+    "training.packed",
+    "training.skip_inactive",
+    "training.balance",
+    "training.gradient_checkpointing",
+    "training.threads",
+    "training.hang_timeout",
+    "training.max_skipped",
+    "training.stop_on",
+    "environment.workers",
+    "environment.max_failures",
+    "rewards.max_failures",
+    "rewards.concurrency",
+    "rewards.server",
+    "rewards.device",
+    "rewards.batch_tokens",
+    "sampling.batch_tokens",
+    "sampling.vllm",
+    "sampling.server",
+    "sampling.max_logprob_gap",
+    "scores.*.server",
+    "checkpoint",
+    "output",
+)
+"""Settings that do not change the results of the steps already asked for, and `training.steps`. A
+name also stands for all settings below it."""
+RECORDED_SETTINGS = (
+    "training.learning_rate",
+    "training.max_grad_norm",
+    "evaluation",
+    "sampling.engine",
+    "sampling.dynamic",
+)
 """Settings that change the results of later steps: the run records each change."""
 
 

@@ -27,10 +27,21 @@ from typing import Any, Literal
 from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, nearest
 from rlobj.base.validation import Model, half_surrogates
-from rlobj.base.yaml import packaged_table
 from rlobj.data.problems import Problem, Row, decoded, digest
 
-KNOWN: dict[str, list[str]] = packaged_table("rlobj.data", "columns.yaml")
+KNOWN = {
+    "prompt": ("problem", "question", "quiz", "prompt"),
+    "answer": (
+        "solution_text_format",
+        "answer",
+        "final_answer",
+        "reward_model.ground_truth",
+        "ground_truth",
+        "target",
+        "solution",
+    ),
+    "id": ("id", "unique_id", "problem_idx", "extra_info.index"),
+}
 """Part -> common column names by priority, in any case; a dot selects a nested column."""
 
 

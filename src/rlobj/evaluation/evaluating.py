@@ -22,8 +22,8 @@ from rlobj.base.targets import object_name, object_text
 from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.config.presets import flattened
 from rlobj.config.resuming import require_trust
-from rlobj.config.run_config import CONFLICTS, settings_of
-from rlobj.config.starting import refuse_tools
+from rlobj.config.run_config import settings_of
+from rlobj.config.starting import refuse_tools, unread_environment
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
 from rlobj.conversations.opening import open_conversations
@@ -376,8 +376,7 @@ def _run(
     callback.started(source.name)
     own = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
     if own and not any(each.config.environment.active for each in sets):
-        names = ", ".join(f"environment.{name}" for name in sorted(own))
-        callback.noted(CONFLICTS["doubted"]["environment"].format(names=names), warning=True)
+        callback.noted(unread_environment(sorted(own)), warning=True)
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for each in sets:

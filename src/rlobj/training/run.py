@@ -50,7 +50,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.training.loop.clock import Callback
 
 if TYPE_CHECKING:
-    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.running import TrainingResult
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def train(
         >>> type(result.model).__name__
         'Qwen3ForCausalLM'
     """
-    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.running import run_training
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
@@ -210,7 +210,7 @@ def resume(
         >>> [line["step"] for line in result.history]
         [1, 2]
     """
-    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.inputs import CallerInputs
 
     if run is None:
         raise ConfigError("run is None; expected the path of a run")

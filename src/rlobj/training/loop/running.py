@@ -33,7 +33,8 @@ from rlobj.insight.diagnosis import Finding
 from rlobj.models.policy import load_model, load_tokenizer
 from rlobj.ranks import any_rank
 from rlobj.samplers.types import WaitEnded
-from rlobj.training.loop.opening import CallerInputs, open_trainer
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import explained, run_step
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel.hangs import HangWatch

@@ -18,7 +18,6 @@ import torch
 from rlobj.base.errors import ConfigError, MissingExtra, reported
 from rlobj.base.files import free_port, parse_json, read_whole
 from rlobj.base.processes import seed_generators
-from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 from rlobj.training.parallel.strategies import FullySharded, Parallel, Replicated
 
@@ -32,9 +31,22 @@ DEEPSPEED_MINIMUM = "0.19.2"
 _ZERO = ("zero1", "zero2", "zero3")
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
-_OTHERS: list[str] = packaged_table("rlobj.training.parallel", "accelerate.yaml")
-"""Variables that no setting follows, the first one without ZeRO 2 or 3."""
-_OFFLOAD = _OTHERS[0]
+_OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
+_OTHERS = (
+    _OFFLOAD,  # followed with ZeRO 2 and 3
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "ACCELERATE_GRADIENT_CLIPPING",
+    "ACCELERATE_DYNAMO_BACKEND",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "FSDP_IGNORED_MODULES",
+    "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
+    "FSDP_MIN_NUM_PARAMS",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    "FSDP_OFFLOAD_PARAMS",
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
+)
+"""Variables of `accelerate launch` that no setting follows."""
 _NOTHING = ("", "0", "1", "no", "none", "false", "auto")
 """Values that ask for nothing."""
 
