@@ -124,7 +124,6 @@ FOLDERS = (
     "inspect {}",
     "report {}",
     "replay {}",
-    "watch {}",
 )
 """Commands that read or write a folder as the shell gives it."""
 
