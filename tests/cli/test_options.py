@@ -20,8 +20,6 @@ LIBRARY = Path(__file__).parents[2] / "src" / "rlobj"
         ("train", "add trust=True.", "add --trust."),
         ("train", "from_run=a: no. Or set x.y=3", "--from a: no. Or --set x.y=3"),
         ("train", "sampling.seed=3 and my-out=4", "sampling.seed=3 and my-out=4"),
-        ("eval", 'with columns={"id": "COLUMN"}.', "with --column id=COLUMN."),
-        ("eval", "grader=x: expected y", "--with x: expected y"),
         ("doctor", "out=DIR", "out=DIR"),
     ],
 )

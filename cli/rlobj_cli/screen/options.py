@@ -88,16 +88,14 @@ def as_typed(message: str, command: str) -> str:
     Example:
         >>> as_typed("use data=FILE, trust=True, or set training.steps=3", "train")
         'use --data FILE, --trust, or --set training.steps=3'
-        >>> as_typed('name it with columns={"id": "COLUMN"}', "eval")
-        'name it with --column id=COLUMN'
     """
     tables = [table for name, table in read_toml("options").items() if name.split()[0] == command]
     names = {name: each["usage"].split()[0] for table in tables for name, each in table.items()}
     options = "|".join(name for name, option in names.items() if option.startswith("-"))
     message = re.sub(r"(?<![\w-])set (\w+(\.\w+)+=)", r"--set \1", message)
     return re.sub(
-        rf"""(?<![\w.-])({options or "-"})=(True\b|\{{"(.*?)": "(.*?)"\}})?""",
-        lambda x: f"{names[x[1]]} {x[3]}={x[4]}" if x[3] else names[x[1]] + " " * (not x[2]),
+        rf"(?<![\w.-])({options or '-'})=(True\b)?",
+        lambda x: names[x[1]] + " " * (not x[2]),
         message,
     )
 
