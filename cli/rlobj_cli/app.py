@@ -22,7 +22,8 @@ from rlobj_cli.inspect import inspect
 from rlobj_cli.presets import explain, presets
 from rlobj_cli.replay import replay
 from rlobj_cli.report import report
-from rlobj_cli.screen.options import GuardedGroup, described
+from rlobj_cli.screen.errors import GuardedGroup
+from rlobj_cli.screen.options import described
 from rlobj_cli.serve import serve
 from rlobj_cli.train import train
 

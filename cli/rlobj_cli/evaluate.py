@@ -10,7 +10,8 @@ from typing import Any
 import typer
 
 from rlobj_cli.screen.console import Screen, calm_libraries, show_markdown, working
-from rlobj_cli.screen.options import DefaultGroup, NamelessCommand, described, settings_given
+from rlobj_cli.screen.groups import DefaultGroup, NamelessCommand
+from rlobj_cli.screen.options import described, settings_given
 
 
 def show(directory: Path) -> None:

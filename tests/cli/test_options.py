@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
-from rlobj_cli.screen.options import as_typed
+from rlobj_cli.app import app
+from rlobj_cli.screen.errors import as_typed, options_of
 
 LIBRARY = Path(__file__).parents[2] / "src" / "rlobj"
 
@@ -24,7 +27,8 @@ LIBRARY = Path(__file__).parents[2] / "src" / "rlobj"
     ],
 )
 def test_a_message_names_what_the_command_takes(command: str, message: str, typed: str) -> None:
-    assert as_typed(message, command) == typed
+    program: Any = typer.main.get_command(app)
+    assert as_typed(message, options_of(program.commands[command])) == typed
 
 
 def test_no_error_of_the_library_names_an_option() -> None:
