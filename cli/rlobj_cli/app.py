@@ -22,10 +22,10 @@ from rlobj_cli.inspect import inspect
 from rlobj_cli.presets import explain, presets
 from rlobj_cli.replay import replay
 from rlobj_cli.report import report
-from rlobj_cli.screen.options import GuardedGroup, described
+from rlobj_cli.screen.errors import GuardedGroup
+from rlobj_cli.screen.options import described
 from rlobj_cli.serve import serve
 from rlobj_cli.train import train
-from rlobj_cli.watch import watch
 
 SECONDS_LEFT, SECONDS_LEFT_INTERRUPTED = 60.0, 5.0
 """Python waits at its end for some threads, and for what libraries still do; at most so long."""
@@ -40,7 +40,7 @@ app = typer.Typer(
 )
 app.command("train")(described("train", train))
 app.add_typer(evaluation)
-for each in (estimate, watch, inspect, replay, diagnose, report, serve):
+for each in (estimate, inspect, replay, diagnose, report, serve):
     app.command(each.__name__)(described(each.__name__, each))
 app.add_typer(presets)
 app.command("explain")(described("explain", explain))

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rlobj_cli.screen.console import Screen, reading, say, working
-from rlobj_cli.screen.options import FAILED
+from rlobj_cli.screen.errors import FAILED
 
 if TYPE_CHECKING:
     from rlobj.insight.diagnosis import RunDiagnosis

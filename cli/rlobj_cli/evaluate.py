@@ -1,4 +1,4 @@
-"""`rlobj eval`, and `rlobj eval compare | regrade | score | show` for evaluations that exist."""
+"""`rlobj eval`, and `rlobj eval compare | regrade | show` for evaluations that exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import typer
 
 from rlobj_cli.screen.console import Screen, calm_libraries, show_markdown, working
-from rlobj_cli.screen.options import DefaultGroup, NamelessCommand, described, settings_given
+from rlobj_cli.screen.groups import DefaultGroup, NamelessCommand
+from rlobj_cli.screen.options import described, settings_given
 
 
 def show(directory: Path) -> None:
@@ -37,69 +38,19 @@ def compare(first: Path, second: Path, out: Path | None = None) -> None:
         console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
 
 
-def regrade(
-    directory: Path,
-    reward: str | None = None,
-    deadline: float | None = None,
-    grader: str | None = None,
-    every: bool = False,
-) -> None:
+def regrade(directory: Path, reward: str | None = None, deadline: float | None = None) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
     Responses do not change; grades.jsonl, results and page are replaced.
 
-    With --with, a second grader grades them too. The verdicts that differ are shown and written to
-    DIR/regraded. Grades, results and page stay as they are.
-
     [bold]Examples[/bold]
 
     \b  rlobj eval regrade evals/base
-      rlobj eval regrade evals/base --with math-verify
+      rlobj eval regrade evals/base --reward math
     """
     console, evaluations, screen = _loaded()
-    from rlobj.base.errors import ConfigError
-
-    if grader is None and every:
-        raise ConfigError("--all needs --with GRADER")
-    if grader and reward:
-        raise ConfigError("--reward replaces the grades and --with keeps them: give one of both")
     with screen(console, doing="grading ") as callback:
-        if grader is None:
-            evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
-            return
-        found = evaluations.regrade_with(directory, grader, deadline=deadline, callback=callback)
-    show_markdown(console, found.to_markdown(None) if every else found.to_markdown())
-    console.print(f"wrote {found.path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def score(
-    files: list[Path],
-    on: str | None = None,
-    data_dir: Path | None = None,
-    reward: str = "math",
-    model: str | None = None,
-    columns: list[str] | None = None,
-    out: Path | None = None,
-) -> None:
-    """Grade responses of other programs, with the same grader, statistics and page.
-
-    [bold]Examples[/bold]
-
-    \b  rlobj eval score responses.jsonl
-      rlobj eval score answers.parquet --on math500 --column response=completion
-    """
-    console, evaluations, screen = _loaded()
-    with screen(console, "rlobj eval score", "grading ") as callback:
-        evaluations.score(
-            files,
-            on,
-            data_dir=data_dir,
-            reward=reward,
-            model=model,
-            columns={part: name for part, _, name in (c.partition("=") for c in columns or [])},
-            out=out or "auto",
-            callback=callback,
-        )
+        evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
 
 
 def _loaded() -> tuple[Any, Any, Any]:
@@ -154,7 +105,6 @@ def evaluate(
 
     \b  rlobj eval compare DIR_A DIR_B     compare two evaluations
       rlobj eval regrade DIR             grade the stored responses again
-      rlobj eval score FILE              grade responses of other programs
       rlobj eval show DIR                show the stored results
     """
     if processes not in (None, 1):
@@ -187,8 +137,8 @@ evaluation = typer.Typer(
     name="eval",
     cls=DefaultGroup,
     no_args_is_help=True,
-    help="Evaluate a policy; compare, regrade and score evaluations.",
+    help="Evaluate a policy; compare and regrade evaluations.",
 )
-for command in (compare, regrade, score, show):
+for command in (compare, regrade, show):
     evaluation.command(command.__name__)(described(f"eval {command.__name__}", command))
 evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)(described("eval", evaluate))

@@ -81,7 +81,6 @@ COMMANDS = {
     "eval embedded --environment calculator --tools python": "environment.tools (from --tools): ",
     "eval embedded --on rows.jsonl --set evaluation.nope=1": "unknown key. Known: every",
     "eval compare folder no": "folder is not an evaluation",
-    "eval score rows.jsonl": "no response. Looked for response",
     "replay folder --preset grpo": "folder has no full tables",
     "diagnose folder": "it has no config.resolved.yaml",
 }
@@ -124,7 +123,6 @@ FOLDERS = (
     "inspect {}",
     "report {}",
     "replay {}",
-    "watch {}",
 )
 """Commands that read or write a folder as the shell gives it."""
 

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from pathlib import Path
-
 from screens import console, text_of
 
-from rlobj.evaluation import score, summarise_folder
+from rlobj.data import Problem
+from rlobj.evaluation import (
+    EvaluationResult,
+    GradedBenchmark,
+    GradedProblem,
+    ResponseRecord,
+    summarise,
+)
+from rlobj.evaluation.summary import BenchmarkResult
+from rlobj.rewards import Graded
 from rlobj_cli.screen.progress import EvaluationScreen
 
 
-def test_the_screen_and_the_markdown_show_the_same_numbers(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = [
-        json.dumps({"id": i, "prompt": f"Q{i}?", "answer": "4", "response": said})
-        for i, said in enumerate("4445")
-    ]
-    Path("a.jsonl").write_text("\n".join(rows))
-    score("a.jsonl", reward="exact", out=tmp_path / "a")
+def shown(samples: int) -> tuple[EvaluationResult, str]:
+    """An evaluation with four responses to one problem, three of them right, and its screen."""
+    responses = tuple(ResponseRecord(i, 0, "4", 1, "stop") for i in range(4))
+    grades = tuple(Graded(float(i > 0), i > 0, "", "4") for i in range(4))
+    graded = GradedBenchmark("a", (GradedProblem(Problem("1", "2+2=", "4"), responses, grades),))
+    settings = {"problems": 1, "samples": samples}
+    benchmark = BenchmarkResult(graded, summarise(graded), settings)
+    result = EvaluationResult({"a": benchmark}, {"model": {"name": "tiny"}, "engine": {}})
     screen = console()
-    summarise_folder(tmp_path / "a", callback=EvaluationScreen(screen))
-    [row] = [line for line in text_of(screen).splitlines() if "avg@n" in line]
-    assert row.split() == ["avg@n", "75.0"]
-    assert "| avg@n | 75.0 |" in (tmp_path / "a" / "results.md").read_text()
+    EvaluationScreen(screen).finished(result)
+    return result, text_of(screen)
 
 
-def test_what_is_missing_stands_above_the_results(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"id": 1, "answer": "4", "response": "4"}))
-    result = score(tmp_path / "a.jsonl", reward="exact", out=tmp_path / "a")
-    screen = console()
-    more = replace(result.benchmarks["a"], settings={"problems": 1, "samples": 2})
-    sampled = {**result.settings, "engine": {}}
-    EvaluationScreen(screen).finished(replace(result, benchmarks={"a": more}, settings=sampled))
-    text = text_of(screen)
-    assert 0 <= text.index("Not finished: a: 1 of 2") < text.index("avg@n")
+def test_the_screen_and_the_markdown_show_the_same_numbers() -> None:
+    result, text = shown(samples=4)
+    assert ["avg@n", "75.0"] in [line.split() for line in text.splitlines()]
+    assert "| avg@n | 75.0 |" in result.to_markdown()
+    assert "Not finished" not in text
+
+
+def test_what_is_missing_stands_above_the_results() -> None:
+    _, text = shown(samples=5)
+    assert 0 <= text.index("Not finished: a: 4 of 5") < text.index("avg@n")

@@ -7,14 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from screens import shows
-from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
 from rlobj.evaluation import regrade_with, score
 from rlobj.evaluation.second_grader import MathVerify
-from rlobj_cli.app import app
 
 ROWS = [
     ("1/2", [r"\boxed{0.5}", r"\boxed{1/3}"]),
@@ -71,14 +68,3 @@ def test_any_gold_is_right_and_a_grader_that_hangs_is_stopped_at_the_deadline() 
 def test_another_grader_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="grader=trl: expected math-verify"):
         regrade_with(folder, "trl")
-
-
-def test_the_command_shows_what_differs(folder: Path) -> None:
-    runner = CliRunner(env={"COLUMNS": "160", "TERM": "dumb"})
-    output = runner.invoke(app, ["eval", "regrade", str(folder), "--with", "math-verify"]).output
-    assert "right by math-verify only" in output
-    assert "4.5e33" in output
-    assert shows(f"wrote {folder / 'regraded' / 'math-verify.json'}", output)
-    wrong = runner.invoke(app, ["eval", "regrade", str(folder), "--all"])
-    assert wrong.exit_code == 2
-    assert "--all needs --with GRADER" in wrong.output

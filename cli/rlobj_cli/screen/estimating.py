@@ -22,7 +22,7 @@ from rlobj.training.parallel.environment import resolve_strategy
 from rlobj.training.sizes import GIB, Cards, Size, card_bytes
 from rlobj.training.workload import DECODING, USED, Work, work
 from rlobj_cli.screen.console import facts_grid, plain_value, say, table
-from rlobj_cli.screen.options import as_typed
+from rlobj_cli.screen.errors import as_typed
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def show(console: Console, found: Estimated) -> None:
         fitting = [f"{way}: {max(each.needed) / GIB:.0f} GiB" for way, each in found.ways]
         say(console, Text("It does not fit. It fits with one of these:", style="red"))
         for line in fitting or ["a smaller model, or more or larger GPUs"]:
-            console.print(Text("  " + as_typed(line, "train")), soft_wrap=True)
+            console.print(Text("  " + as_typed(line, {"processes": "--processes"})), soft_wrap=True)
 
 
 def show_choices(console: Console, choices: Sequence[Choice]) -> None:

@@ -48,9 +48,7 @@ def open_screen(console: Console, *more: Any) -> Screen:
 
 
 class Screen(Stages, Callback):
-    """Collects the metrics of a run; subclasses show them. A context manager.
-
-    `rlobj train` calls it as a callback, and `rlobj watch` adds the lines of metrics.jsonl.
+    """Collects the metrics of a run; subclasses show them. A callback and a context manager.
 
     Args:
         console: the console.
@@ -161,12 +159,6 @@ class Screen(Stages, Callback):
                 left = "last step"
         return clock(sum(seconds) + waiting * (self.done < self.steps)), left
 
-    def wait_for(self, what: str) -> None:
-        """Say what the run of another process waits for; "" = nothing."""
-
-    def close(self) -> None:
-        """Leave the newest numbers of such a run on the screen."""
-
 
 class PlainScreen(Screen):
     """Prints a line now and then, without control characters: for log files."""
@@ -174,7 +166,6 @@ class PlainScreen(Screen):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._every = max(1, self.steps // 20)
-        self._newest, self._waiting = 0, ""
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Print a line after each twentieth of the run and after each evaluation."""
@@ -187,7 +178,7 @@ class PlainScreen(Screen):
 
     def show(self) -> None:
         """Print the newest step."""
-        line, self._newest = self.history[-1], self.done
+        line = self.history[-1]
         parts = [self._name()]
         for _, text, key, digits in self.measures:
             if not key.startswith("eval/"):
@@ -195,17 +186,6 @@ class PlainScreen(Screen):
             elif key in line:
                 parts.append(text.format(held_out(line)))
         self._line("  ".join([*parts, self.times()[1]]))
-
-    def wait_for(self, what: str) -> None:
-        """Print it, once."""
-        before, self._waiting = self._waiting, what
-        if what not in ("", before):
-            self._line(what)
-
-    def close(self) -> None:
-        """Print the newest step, if it is not there yet."""
-        if self.done > self._newest:
-            self.show()
 
     def _name(self) -> str:
         return f"step {self.done:>{len(str(self.steps))}}/{self.steps}"
@@ -245,17 +225,6 @@ class LiveScreen(Screen):
     def phase(self, name: str) -> None:
         """Show the stage at the end of the bar."""
         self._bar.update(self._task, doing=f"{name:<10}")
-
-    def wait_for(self, what: str) -> None:
-        """Show it at the end of the bar."""
-        if not self._live.is_started:
-            self.stage(self._live)
-        self.phase(what)
-
-    def close(self) -> None:
-        """Print the table."""
-        if self.history:
-            self.console.print(self._table())
 
     def panel(self) -> Group:
         """The bar, and a table of the metrics."""

@@ -61,8 +61,8 @@ from rlobj_cli.screen.console import (
     table,
     working,
 )
+from rlobj_cli.screen.errors import as_typed, exit_code, report
 from rlobj_cli.screen.estimating import here, short, show_choices, show_tables
-from rlobj_cli.screen.options import as_typed, exit_code, report
 from rlobj_cli.screen.progress import clock, open_screen
 
 SHOWN = 6
@@ -456,8 +456,8 @@ def _advice(path: Path, error: str = "") -> str:
     processes = f" --processes {size}" if size != "1" else ""
     trust = trust_option(read_settings(path))
     command = f"\n  rlobj train --resume {path}{trust}{processes}"
-    lines = [
-        f"{command} {each}" for each in re.findall(r"--set \S+\w", as_typed(error, "train"))
-    ] or [command]
+    lines = [f"{command} {each}" for each in re.findall(r"--set \S+\w", as_typed(error, {}))] or [
+        command
+    ]
     one_of = " one of" * (len(lines) > 1)
     return f"Stopped with {saved}. Continue with{one_of}:{''.join(lines)}"

@@ -1,4 +1,4 @@
-"""The record of a run in TRL: what `inspect`, `replay`, `diagnose`, `report` and `watch` read."""
+"""The record of a run in TRL: what `inspect`, `replay`, `diagnose` and `report` read."""
 
 from __future__ import annotations
 
