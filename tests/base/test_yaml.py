@@ -127,7 +127,7 @@ def test_a_value_that_is_written_is_read_again(
 
 def test_the_tables_inside_rlobj_mean_the_same_in_yaml_1_1() -> None:
     files = sorted((Path(rlobj.__file__).parent).rglob("*.yaml"))
-    assert len(files) > 10
+    assert files
     for file in files:
         package = ".".join(file.parent.relative_to(Path(rlobj.__file__).parents[1]).parts)
         if package == "rlobj.integrations.verl":  # which needs verl to be imported

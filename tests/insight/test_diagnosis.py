@@ -21,7 +21,8 @@ from rlobj.base.files import lock_folder
 from rlobj.config.run_config import FindingName, compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
-from rlobj.insight.diagnosis.diagnosing import PAGE, entropy_drivers
+from rlobj.insight.diagnosis.details import entropy_drivers
+from rlobj.insight.diagnosis.findings import PAGE
 
 Line = dict[str, Any]
 Change = Line | Callable[[int], Line]

@@ -53,7 +53,27 @@ class DynamicSampling(Model):
     """with `whole_batches`: train on the groups that there are, if they are too few"""
 
 
-FindingName = Literal[tuple(packaged_table("rlobj.config", "findings.yaml"))]
+FindingName = Literal[
+    "collapse",
+    "groups-without-signal",
+    "entropy-falling",
+    "entropy-exploding",
+    "ratio-spike",
+    "gradient-spike",
+    "learning-rate-too-high",
+    "rule-never-fires",
+    "rule-fires-on-everything",
+    "inert-setting",
+    "sampler-drift",
+    "truncation",
+    "length-growth",
+    "verifier-trouble",
+    "wrong-group-size",
+    "teacher-trouble",
+    "tool-never-called",
+    "called-in-vain",
+    "turn-limit-reached",
+]
 """A finding of the diagnosis."""
 
 
@@ -198,7 +218,7 @@ class TrainingConfig(Model):
     """seconds after which a process without any progress ends the run, if there are several"""
     threads: int | Literal["auto"] = "auto"
     """CPU threads of torch (auto = 1 if the run uses a CPU)"""
-    stop_on: tuple[FindingName, ...] = ()  # pyright: ignore[reportInvalidTypeForm]
+    stop_on: tuple[FindingName, ...] = ()
     """findings of the diagnosis that stop the run after a checkpoint, such as collapse"""
 
     @property

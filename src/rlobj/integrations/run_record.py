@@ -16,7 +16,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import RunFolder, is_run
 from rlobj.insight.diagnosis import Watch
-from rlobj.insight.diagnosis.diagnosing import PAGE
+from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
 from rlobj.objectives.joining import differ, ids_of
 from rlobj.objectives.objective import Objective

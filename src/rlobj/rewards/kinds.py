@@ -29,7 +29,6 @@ from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
-from rlobj.base.yaml import packaged_table
 from rlobj.rewards.function_worker import TURNS, ColumnValue
 
 if TYPE_CHECKING:
@@ -93,7 +92,12 @@ def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor
 
 
 CAUSES: dict[str, tuple[str, ...]] = {
-    name: tuple(begins) for name, begins in packaged_table("rlobj.rewards", "causes.yaml").items()
+    "no_answer": ("no ",),
+    "unreadable": ("not readable", "not an answer"),
+    "too_large": ("too large",),
+    "not_settled": ("not settled",),
+    "timeout": ("timeout",),
+    "crash": ("crash", "memory", "error"),
 }
 """Why a response is wrong although nothing was compared -> the beginnings of its reasons."""
 NOT_COMPARED = tuple(name for name in CAUSES if name != "no_answer")

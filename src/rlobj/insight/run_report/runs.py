@@ -26,7 +26,8 @@ from rlobj.config.run_folder import is_number, measure_of, named_folder, read_li
 from rlobj.insight import coverage
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.diagnosis.diagnosing import Finding, diagnose_lines
+from rlobj.insight.diagnosis.diagnosing import diagnose_lines
+from rlobj.insight.diagnosis.findings import Finding
 from rlobj.insight.inspecting import Z95
 from rlobj.records.reading import read_design, read_records
 from rlobj.reporting import Figure, Line, Mark, Target, visible

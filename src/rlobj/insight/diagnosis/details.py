@@ -1,0 +1,147 @@
+"""What is behind a finding, from the tables of a run.
+
+The tokens that move the entropy, the responses that all problems get, the problems whose gold
+answer looks wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from pyarrow import parquet
+
+from rlobj.base.arrow import pc
+from rlobj.base.files import a_file, step_of
+from rlobj.insight.coverage import COLUMNS, Coverage
+from rlobj.insight.diagnosis.findings import Finding
+from rlobj.insight.inspecting import tokens_by_step
+from rlobj.records.reading import read_records
+from rlobj.reporting import visible
+
+STEPS = 20
+"""Tables of this many steps are read: those up to the last step at which the finding held."""
+FEWEST = 30
+"""With fewer tokens of a sample, it is unknown which of them move the entropy."""
+MOST = 5
+"""Tokens or problems that are named."""
+
+
+def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
+    """The tokens and the quadrants of advantage and surprisal that move the entropy.
+
+    To first order an update changes the entropy at a token by −weight·A·(entropy sensitivity).
+    A token is surprising where its surprisal exceeds the entropy at its position.
+
+    Args:
+        run: the run's folder.
+        until: the last step of interest.
+        sign: −1 for a falling entropy, 1 for a rising one.
+
+    Raises:
+        ConfigError: the run has no records, or they cannot be read.
+    """
+    read = ("text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy")
+    steps = range(until - STEPS + 1, until + 1)
+    rows = read_records(run, [*dict.fromkeys((*read, *COLUMNS))], steps=steps)
+    tokens = {at: n for at, n in tokens_by_step(run).items() if at in steps}
+    held = Coverage.of(run, rows, tokens)
+    rows = rows.filter(pc.is_valid(rows["entropy_sensitivity"]))
+    if len(rows) < FEWEST and not held.everything:
+        of = f" of {math.fsum(tokens.values()):,.0f}" if tokens else ""
+        few = f"{len(rows):,}{of} tokens were recorded and scored"
+        return [f"tokens whose gradient moves it that way: unknown: {few}"]
+    if not len(rows):
+        return []
+    change = pc.multiply(pc.multiply(rows["weight"], rows["advantage"]), rows[read[3]])
+    change = pc.multiply(pc.divide(change, rows["inclusion_probability"]), -float(sign))
+    surprising = pc.greater(pc.negate(pc.ln(rows["prob"])), rows["entropy"])
+    quadrants = pc.binary_join_element_wise(
+        pc.if_else(pc.greater(rows["advantage"], 0), "positive", "negative"),
+        pc.if_else(surprising, "surprising", "likely"),
+        " ",
+    )
+    table = pyarrow.table({"token": rows["text"], "quadrant": quadrants, "change": change})
+    total = pc.sum(pc.max_element_wise(table["change"], 0.0)).as_py() or 1.0
+    tokens, quadrants = (_largest(table, key, total) for key in ("token", "quadrant"))
+    about = "" if held.everything else "≈ "
+    named = ", ".join(f"[{visible(text, 24)}] {about}{share}" for text, share in tokens)
+    divided = ", ".join(f"{name} {about}{share}" for name, share in quadrants)
+    estimated = f", estimated from {len(rows):,} recorded tokens" if about else ""
+    return [
+        f"tokens whose gradient moves it that way{estimated}: {named}",
+        f"by advantage and surprisal: {divided}",
+    ]
+
+
+def _largest(table: Any, key: str, total: float) -> list[tuple[str, str]]:
+    """The values of a column with the largest sums of `change`, and their share in words."""
+    sums = table.group_by(key).aggregate([("change", "sum")])
+    rows = sums.sort_by([("change_sum", "descending")]).slice(0, MOST).to_pylist()
+    shares = [(row[key], row["change_sum"] / total) for row in rows]
+    return [(name, f"{share:.0%}") for name, share in shares if share >= 0.01]
+
+
+def disputed_problems(run: Path, until: int) -> list[str]:
+    """Problems whose responses all give one answer, which is graded wrong."""
+    found: dict[str, str] = {}
+    columns = ("group", "prompt", "answer", "graded_answer", "correct")
+    for table in _samples(run, until, columns):
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for row in table.to_pylist():
+            groups.setdefault(row["group"], []).append(row)
+        for rows in groups.values():
+            first = rows[0]
+            if agreed([r["graded_answer"] for r in rows], [r["correct"] for r in rows]) is False:
+                prompt, gold = visible(first["prompt"], 60), visible(first["answer"], 40)
+                answer = visible(first["graded_answer"], 40)
+                found[prompt] = f"{prompt}: all answer {answer}, the gold answer is {gold}"
+    return list(found.values())[:MOST]
+
+
+def common_responses(run: Path, until: int) -> list[str]:
+    """The responses that most prompts get."""
+    counts: Counter[str] = Counter()
+    for table in _samples(run, until, ("response",)):
+        counts.update(table["response"].to_pylist())
+    total = counts.total()
+    shares = [(text, count / total) for text, count in counts.most_common(MOST)]
+    named = ", ".join(f"[{visible(text, 60)}] {share:.0%}" for text, share in shares)
+    return [f"the most common responses: {named}"] if total else []
+
+
+def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
+    """The sample tables of the last `STEPS` steps, as pyarrow tables."""
+    for file in sorted((run / "samples").glob("*.parquet")):
+        if until - STEPS < step_of(file) <= until:
+            yield parquet.read_table(a_file(file), columns=list(columns))
+
+
+def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:
+    """Whether the common answer of a group is right; None if its responses do not all agree."""
+    if len(answers) < 3 or None in answers or None in correct or len(set(answers)) > 1:
+        return None
+    return bool(correct[0])
+
+
+def details_of(run: Path, finding: Finding) -> list[str]:
+    """The lines below the evidence of a finding; none for most findings.
+
+    Raises:
+        ConfigError: the run has no records, or they cannot be read. Errors of pyarrow and OSError
+            are those of the sample tables.
+    """
+    match finding.name:
+        case "entropy-falling":
+            return entropy_drivers(run, finding.until, sign=-1)
+        case "entropy-exploding":
+            return entropy_drivers(run, finding.until, sign=1)
+        case "verifier-trouble":
+            return disputed_problems(run, finding.until)
+        case "collapse" if "same_response" in finding.numbers:
+            return common_responses(run, finding.until)
+    return []

@@ -1,0 +1,62 @@
+"""Watch: the checks on one line of metrics after another, as training makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+from rlobj.config.run_config import RunConfig
+from rlobj.insight.diagnosis.checks import CHECKS, METRICS
+from rlobj.insight.diagnosis.findings import Finding
+from rlobj.insight.diagnosis.history import History
+
+
+class Watch:
+    """The findings of a run so far. A line takes about 0.2 ms, however long the run is.
+
+    Args:
+        config: the run's.
+        foreign, run: see `History`.
+
+    Attributes:
+        history: the metrics so far.
+        findings: by name; those that no longer hold as well.
+    """
+
+    def __init__(self, config: RunConfig, foreign: bool = False, run: str = "RUN") -> None:
+        self.history = History(config, METRICS, foreign, run)
+        self.findings: dict[str, Finding] = {}
+
+    def add(self, line: Mapping[str, Any]) -> list[Finding]:
+        """Check the run after one more step.
+
+        Args:
+            line: of metrics.jsonl. Lines that are no training step are ignored.
+
+        Returns:
+            The findings that hold now and did not after the step before.
+        """
+        if "reward/mean" not in line:
+            return []
+        self.history.add(line)
+        step, begun = self.history.steps[-1], []
+        for name, check in CHECKS.items():
+            found, before = check.look(self.history), self.findings.get(name)
+            if found is None:
+                if before is not None and before.holds:
+                    self.findings[name] = replace(before, holds=False)
+                continue
+            since = before.since if before is not None else step
+            numbers = {key: value for key, value in found.numbers.items() if isfinite(value)}
+            finding = Finding(name, found.evidence, found.cure, since, step, numbers=numbers)
+            self.findings[name] = finding
+            if before is None or not before.holds:
+                begun.append(finding)
+        return begun
+
+    def metrics(self) -> dict[str, float]:
+        """The number of findings that hold, and 1 or 0 for each that has ever held."""
+        holding = {f"diagnosis/{f.name}": float(f.holds) for f in self.findings.values()}
+        return {"diagnosis/findings": sum(holding.values()), **holding}
