@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rlobj_cli.screen.console import Screen, reading, say, working
-from rlobj_cli.screen.errors import FAILED
+from rlobj_cli.screen.errors import FAILED, typed
 
 if TYPE_CHECKING:
     from rlobj.insight.diagnosis import RunDiagnosis
@@ -59,7 +59,7 @@ def show_run(console: Console, diagnosis: RunDiagnosis) -> None:
         console.print()
         console.print(Text.assemble((finding.name, style), f"  {finding.when}"))
         lines = [Text(finding.evidence), *(Text(line, "dim") for line in finding.details)]
-        lines += [Text.assemble(("→ ", "cyan"), finding.cure), Text(finding.page, "dim")]
+        lines += [Text.assemble(("→ ", "cyan"), typed(finding.cure)), Text(finding.page, "dim")]
         console.print(Padding(Group(*lines), (0, 0, 0, 2)))
     if count:
         console.print()

@@ -13,7 +13,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import Screen, number, reading, say, table, working
-from rlobj_cli.screen.errors import as_typed
+from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.options import read_toml
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def show(console: Console, found: Replay) -> None:
     """Print the objectives and rules, what they have in common, and the sweep."""
     say(console, Text.assemble(("rlobj replay", "bold"), f"  {found.title}"))
     for remark in found.remarks:
-        say(console, Text(as_typed(remark, {"trust": "--trust", "sweep": "--sweep"}), "yellow"))
+        say(console, Text(typed(remark, {"sweep": "--sweep"}), "yellow"))
     rows, sweeps = found.objectives.to_pylist(), found.sweeps.to_pylist()
     names = [row["name"] for row in rows]
     shown = {name: visible(name, 60) for name in names}

@@ -36,7 +36,6 @@ STEPS = Setting("training.steps", 3)
         ),
         (Argument("out", "DIR"), "out=DIR"),
         (Argument("trust"), "trust=True"),
-        (Argument("columns", {"id": "COLUMN"}), 'columns={"id": "COLUMN"}'),
     ],
 )
 def test_python_writes_what_is_typed_there(part: Setting | Argument, text: str) -> None:

@@ -66,7 +66,7 @@ COMMANDS = {
     "train --preset grpo --environment no.py:Env --dry-run": "there is no file 'no.py'",
     "train --preset grpo --sampler transfomers": "Did you mean 'transformers'?",
     "train --preset grpo --sampler vllm --async-depth 1": "cannot sample during training",
-    "train --preset grpo --set training.offload=cpu --out run": "expected zero2 or zero3. Set",
+    "train --preset grpo --set training.offload=cpu --out run": "Use --set training.strategy=zero2",
     "train --preset grpo --processes 0": "greater than or equal to 1",
     "train --preset grpo --reward reward.py:scores --dry-run": "Did you mean 'score'?",
     "train --preset grpo --reward wrong.py:score --dry-run": "SyntaxError: invalid syntax",

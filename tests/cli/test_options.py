@@ -10,25 +10,33 @@ from typing import Any
 import pytest
 import typer.main
 
+from rlobj.base.errors import Argument, Message, Setting
 from rlobj_cli.app import app
-from rlobj_cli.screen.errors import as_typed, options_of
+from rlobj_cli.screen.errors import options_of, typed
 
 LIBRARY = Path(__file__).parents[2] / "src" / "rlobj"
 
 
 @pytest.mark.parametrize(
-    ("command", "message", "typed"),
+    ("command", "part", "text"),
     [
-        ("train", "choose another folder with out=DIR", "choose another folder with --out DIR"),
-        ("train", "add trust=True.", "add --trust."),
-        ("train", "from_run=a: no. Or set x.y=3", "--from a: no. Or --set x.y=3"),
-        ("train", "sampling.seed=3 and my-out=4", "sampling.seed=3 and my-out=4"),
-        ("doctor", "out=DIR", "out=DIR"),
+        ("train", Argument("out", "DIR"), "--out DIR"),
+        ("train", Argument("from_run", "runs/a b"), "--from 'runs/a b'"),
+        ("train", Argument("trust"), "--trust"),
+        ("train", Argument("processes", 2), "--processes 2"),
+        ("train", Setting("sampling.group_size", 8), "--set sampling.group_size=8"),
+        ("train", Setting("training.offload", None), "--set training.offload=null"),
+        ("train", Setting("objective.drop", "prob < 0.1"), "--set 'objective.drop=prob < 0.1'"),
+        ("inspect", Argument("run", "RUN"), "run=RUN"),  # an argument of the command
+        ("doctor", Argument("out", "DIR"), "out=DIR"),  # no option of the command
     ],
 )
-def test_a_message_names_what_the_command_takes(command: str, message: str, typed: str) -> None:
+def test_a_message_names_what_the_command_takes(
+    command: str, part: Setting | Argument, text: str
+) -> None:
     program: Any = typer.main.get_command(app)
-    assert as_typed(message, options_of(program.commands[command])) == typed
+    options = options_of(program.commands[command])
+    assert typed(Message("use ", part, "."), options) == f"use {text}."
 
 
 def test_no_error_of_the_library_names_an_option() -> None:

@@ -25,9 +25,9 @@ def test_one_response_per_prompt_needs_an_advantage_over_the_batch() -> None:
 
 def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be() -> None:
     overlong = {"rewards": {"overlong": {"cache": 0.2}}}
-    with pytest.raises(ConfigError, match=r"rewards\.overlong makes .* Set rewards\.overlong=null"):
+    with pytest.raises(ConfigError, match=r"rewards\.overlong makes .* Use rewards\.overlong=null"):
         refuse_senseless(compose("maxrl", [("here", overlong)]))
-    with pytest.raises(ConfigError, match=r"reward_kl makes .* Set objective\.reward_kl=0"):
+    with pytest.raises(ConfigError, match=r"reward_kl makes .* Use objective\.reward_kl=0"):
         refuse_senseless(compose("maxrl", [("here", {"objective": {"reward_kl": 0.01}})]))
     several = {"advantage": {"kind": "decoupled", "each": "maximum_likelihood", "then": None}}
     with pytest.raises(ConfigError, match="maximum_likelihood takes rewards of 0 or more"):

@@ -185,7 +185,7 @@ def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):
     evaluation = {"every": 1}
     config = tiny_config(policy, data=data, evaluation=evaluation, training={"steps": 1})
     run_training(config, tmp_path / "run", CallerInputs(callbacks=[Listener()]))
-    assert "0 held out (no test split; to evaluate, set data.test=FILE" in heard["problems"]
+    assert "0 held out (no test split; to evaluate, use data.test=FILE" in heard["problems"]
 
 
 def test_a_failed_start_leaves_no_run_behind(tmp_path):

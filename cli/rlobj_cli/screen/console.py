@@ -28,7 +28,9 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
+from rlobj.base.errors import Message
 from rlobj.reporting import visible
+from rlobj_cli.screen.errors import typed
 
 if TYPE_CHECKING:
     from rlobj.objectives.explanation import Explanation
@@ -75,8 +77,16 @@ def calm_libraries(console: Console) -> None:
     handler = RichHandler(
         console=console, level=logging.WARNING, show_time=False, show_path=False, markup=False
     )
+    handler.addFilter(_as_typed)
     logger = logging.getLogger("rlobj")
     logger.handlers, logger.propagate = [handler], False
+
+
+def _as_typed(record: logging.LogRecord) -> bool:
+    """Write a warning as the program's messages are."""
+    if isinstance(record.msg, Message):
+        record.msg = typed(record.msg)
+    return True
 
 
 @contextlib.contextmanager

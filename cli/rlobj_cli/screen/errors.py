@@ -14,9 +14,10 @@
 from __future__ import annotations
 
 import os
-import re
+import shlex
 import signal
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import typer
@@ -25,30 +26,37 @@ from rich.panel import Panel
 from rich.text import Text
 from typer.core import TyperGroup
 
-from rlobj.base.errors import RlobjError, RunError
+from rlobj.base.errors import Argument, Message, RlobjError, RunError, Setting
 
 _UsageError: Any = typer.BadParameter.__base__
 FAILED = 1
 WRONG_INPUT = 2
 
 
-def as_typed(message: str, options: Mapping[str, str]) -> str:
-    """A message of the library with options in place of the arguments that it names.
+def typed(message: str, options: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A message with what a person types: the options of a command, and --set for a setting.
 
     Args:
-        message: it names arguments of Python and settings.
-        options: option by argument.
+        message: a `Message` names arguments of Python and settings.
+        options: option by argument; another argument stays as in Python.
 
     Example:
-        >>> as_typed("use trust=True, or set training.steps=3", {"trust": "--trust"})
-        'use --trust, or --set training.steps=3'
+        >>> message = Message("use ", Argument("trust"), " or ", Setting("training.steps", 3))
+        >>> typed(message, {"trust": "--trust"})
+        'use --trust or --set training.steps=3'
+        >>> typed(Message(Setting("objective.mismatch", "{kind: truncate}")))
+        "--set 'objective.mismatch={kind: truncate}'"
     """
-    message = re.sub(r"(?<![\w-])set (\w+(\.\w+)+=)", r"--set \1", message)
-    return re.sub(
-        rf"(?<![\w.-])({'|'.join(options) or '-'})=(True\b)?",
-        lambda x: options[x[1]] + " " * (not x[2]),
-        message,
-    )
+
+    def write(part: Setting | Argument) -> str:
+        if isinstance(part, Setting):
+            return f"--set {shlex.quote(str(part))}"
+        if part.name not in options:
+            return str(part)
+        value = "" if part.value is True else f" {shlex.quote(str(part.value))}"
+        return options[part.name] + value
+
+    return Message(message).written(write)
 
 
 def options_of(command: Any) -> dict[str, str]:
@@ -125,6 +133,6 @@ class GuardedGroup(TyperGroup):
             note = "another process has ended, and this one with it: " if lost else ""
             failed = lost or isinstance(error, RunError)
             command = self.commands[ctx.invoked_subcommand]
-            text = note + as_typed(str(error), options_of(command))
+            text = typed(Message(note, error), options_of(command))
             report("Failed" if failed else "Wrong input", text)
             raise typer.Exit(FAILED if failed else WRONG_INPUT) from None

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Message
 from rlobj.config.run_config import RunConfig
 from rlobj.training.choosing import choose_settings, settled
 from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways
@@ -22,7 +22,7 @@ from rlobj.training.parallel.environment import resolve_strategy
 from rlobj.training.sizes import GIB, Cards, Size, card_bytes
 from rlobj.training.workload import DECODING, USED, Work, work
 from rlobj_cli.screen.console import facts_grid, plain_value, say, table
-from rlobj_cli.screen.errors import as_typed
+from rlobj_cli.screen.errors import typed
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Estimated:
     memory: Memory
     cards: Cards | None = None
     work: Work | None = None
-    ways: Sequence[tuple[str, Memory]] = ()
+    ways: Sequence[tuple[Message, Memory]] = ()
     choices: Sequence[Choice] = ()
 
     def json(self) -> str:
@@ -136,10 +136,13 @@ def show(console: Console, found: Estimated) -> None:
     show_tables(console, found)
     show_choices(console, found.choices)
     if not found.memory.fits:
-        fitting = [f"{way}: {max(each.needed) / GIB:.0f} GiB" for way, each in found.ways]
+        fitting = [
+            f"{typed(way, {'processes': '--processes'})}: {max(each.needed) / GIB:.0f} GiB"
+            for way, each in found.ways
+        ]
         say(console, Text("It does not fit. It fits with one of these:", style="red"))
         for line in fitting or ["a smaller model, or more or larger GPUs"]:
-            console.print(Text("  " + as_typed(line, {"processes": "--processes"})), soft_wrap=True)
+            console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def show_choices(console: Console, choices: Sequence[Choice]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,11 +22,19 @@ from pyarrow import parquet
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import BatchError, ConfigError, RlobjError, RunError, counted
+from rlobj.base.errors import (
+    BatchError,
+    ConfigError,
+    Message,
+    RlobjError,
+    RunError,
+    Setting,
+    counted,
+)
 from rlobj.base.files import step_of
 from rlobj.config.layers import EMBEDDED_LAYER, PROFILES, Layer, flattened, merged, origins
 from rlobj.config.presets import difference, load_preset, read_yaml
-from rlobj.config.resuming import trust_option
+from rlobj.config.resuming import may_change, trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, RunFolder, dump_config, held_out, read_settings
 from rlobj.config.starting import doubts
@@ -61,7 +68,7 @@ from rlobj_cli.screen.console import (
     table,
     working,
 )
-from rlobj_cli.screen.errors import as_typed, exit_code, report
+from rlobj_cli.screen.errors import exit_code, report, typed
 from rlobj_cli.screen.estimating import here, short, show_choices, show_tables
 from rlobj_cli.screen.progress import clock, open_screen
 
@@ -218,7 +225,7 @@ def show_dry_run(
     show_choices(console, choices)
     _show_memory(console, config, size, ranks)
     for doubt in doubts(config):
-        say(console, Text(f"\nwarning: {doubt}", style="yellow"))
+        say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
 
 
@@ -435,7 +442,7 @@ def _shown(
         if isinstance(error.__cause__, BatchError | NoRoom):  # the same step would fail again
             raise
         if isinstance(error, RunError):
-            raise RunError(f"{error}\n{_advice(out, str(error))}") from error
+            raise RunError(error, "\n", _advice(out, error.message.settings)) from error
         report("Interrupted", _advice(out))
         raise typer.Exit(exit_code(error)) from None
 
@@ -448,16 +455,15 @@ def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> No
         show_results(console, config, result)
 
 
-def _advice(path: Path, error: str = "") -> str:
-    """How to continue a run that has stopped, with each setting that the error names."""
+def _advice(path: Path, settings: Sequence[Setting] = ()) -> str:
+    """How to continue a run that has stopped, with each of some settings that may change."""
     done = RunFolder(path).steps_saved()
     saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
     size = os.environ.get("WORLD_SIZE", "1")
     processes = f" --processes {size}" if size != "1" else ""
     trust = trust_option(read_settings(path))
     command = f"\n  rlobj train --resume {path}{trust}{processes}"
-    lines = [f"{command} {each}" for each in re.findall(r"--set \S+\w", as_typed(error, {}))] or [
-        command
-    ]
+    changes = [Message(setting) for setting in settings if may_change(setting.path)]
+    lines = [f"{command} {typed(change)}" for change in changes] or [command]
     one_of = " one of" * (len(lines) > 1)
     return f"Stopped with {saved}. Continue with{one_of}:{''.join(lines)}"

@@ -31,10 +31,10 @@ from __future__ import annotations
 import copyreg
 import difflib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -64,46 +64,52 @@ class Argument:
 
     Attributes:
         name: of the argument.
-        value: text as it is typed, True, or a mapping.
+        value: text as it is typed, or True.
 
     Example:
-        >>> str(Argument("data", "FILE")), str(Argument("columns", {"id": "COLUMN"}))
-        ('data=FILE', 'columns={"id": "COLUMN"}')
+        >>> str(Argument("data", "FILE")), str(Argument("trust"))
+        ('data=FILE', 'trust=True')
     """
 
     name: str
     value: Any = True
 
     def __str__(self) -> str:
-        text = json.dumps(self.value) if isinstance(self.value, Mapping) else self.value
-        return f"{self.name}={text}"
+        return f"{self.name}={self.value}"
 
 
 Typed = Setting | Argument
 """What a person can type."""
 
 
-class Message:
-    """A text for a person that names what he can type.
+class Message(str):
+    """A text for a person that knows what he can type.
 
-    `str` writes it for Python, `written` in another way.
+    As a str it is the text for Python; `written` writes it in another way.
 
     Args:
         parts: texts, settings and arguments, and errors and messages, which keep their own parts.
 
     Example:
         >>> message = Message("use ", Setting("training.steps", 3), " or ", Argument("trust"))
-        >>> str(message), message.settings
-        ('use training.steps=3 or trust=True', [Setting(path='training.steps', value=3)])
+        >>> print(message)
+        use training.steps=3 or trust=True
+        >>> message.settings
+        [Setting(path='training.steps', value=3)]
         >>> message.written(lambda part: f"<{part}>")
         'use <training.steps=3> or <trust=True>'
     """
 
-    def __init__(self, *parts: object) -> None:
-        self.parts: tuple[str | Typed, ...] = tuple(_parts(parts))
+    parts: tuple[str | Typed, ...]
+
+    def __new__(cls, *parts: object) -> Self:
+        found = tuple(_parts(parts))
+        message = super().__new__(cls, "".join(map(str, found)))
+        message.parts = found
+        return message
 
     @classmethod
-    def join(cls, between: str, messages: Iterable[object]) -> Message:
+    def joined(cls, between: str, messages: Iterable[object]) -> Self:
         """All messages, with a text between them."""
         parts = [part for message in messages for part in (between, message)]
         return cls(*parts[1:])
@@ -116,9 +122,6 @@ class Message:
     def written(self, write: Callable[[Typed], str]) -> str:
         """The text, with settings and arguments as a function writes them."""
         return "".join(part if isinstance(part, str) else write(part) for part in self.parts)
-
-    def __str__(self) -> str:
-        return self.written(str)
 
 
 def _parts(parts: Iterable[object]) -> Iterator[str | Typed]:
@@ -147,7 +150,7 @@ class RlobjError(Exception):
         return Message(*self.args)
 
     def __str__(self) -> str:
-        return str(self.message)
+        return self.message
 
     def __reduce__(self) -> Any:  # also of classes whose arguments are not the message
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
@@ -170,7 +173,7 @@ class MissingExtra(RlobjError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str, instead: str = "") -> None:
         message = f"{purpose} needs the package '{package}'. Install it with: {pip_install(extra)}"
-        super().__init__(f"{message}\n{instead}" if instead else message)
+        super().__init__(message, *(("\n", instead) if instead else ()))
 
 
 def pip_install(extra: str) -> str:
@@ -193,7 +196,7 @@ class RunError(RlobjError, RuntimeError):
 
 @contextmanager
 def reported(
-    kind: type[RlobjError], text: str, *errors: type[Exception], advice: object = ""
+    kind: type[RlobjError], text: str, *errors: type[Exception], advice: str = ""
 ) -> Iterator[None]:
     """Raise an error of rlobj, with the message of the first one, in place of an error of another.
 
@@ -201,7 +204,7 @@ def reported(
         kind: of the error that is raised.
         text: what cannot be done, before the message.
         errors: what is caught.
-        advice: what is expected, behind the message; a text or a `Message`.
+        advice: what is expected, behind the message.
 
     Example:
         >>> with reported(ConfigError, "the step", ValueError, advice="; expected a number"):

@@ -40,10 +40,10 @@ from rlobj.base.targets import import_target, shown
 class InvalidFields(ConfigError):
     """An error with all mistakes in one model, as (path, message) pairs."""
 
-    def __init__(self, problems: Sequence[tuple[str, str | Message]]) -> None:
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         self.problems = problems
         lines = [Message(f"{path}: " if path else "", text) for path, text in problems]
-        super().__init__(Message.join("\n", lines))
+        super().__init__(Message.joined("\n", lines))
 
 
 class Model(BaseModel):
@@ -151,13 +151,13 @@ _LIMITS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"
 
 def _problems(
     error: ValidationError, model: type[Model], data: Mapping[str, Any]
-) -> list[tuple[str, str | Message]]:
+) -> list[tuple[str, str]]:
     unions = {
         field.alias or name: words
         for name, field in model.model_fields.items()
         if (words := _words(field.annotation))
     }
-    found: list[tuple[str, str | Message]] = []
+    found: list[tuple[str, str]] = []
     for item in error.errors():
         path = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")

@@ -18,10 +18,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlobj.base.errors import ConfigError, Message, nearest
+from rlobj.base.errors import Argument, ConfigError, Message, nearest
 from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
-from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import FromFile, Layer, layers_of, merged, reward_of_environment
 from rlobj.config.presets import flattened
 from rlobj.config.resuming import named_code, require_named
@@ -354,9 +353,10 @@ class RunConfig(Model):
                 "one reward has no name and no weight; expected a list: [{name: NAME, ...}]"
             )
         if model.name is not None and self.data.source is None:
-            wrong["data.source"] = (
-                f"model '{model.name}' needs problems to train on: data=FILE.jsonl, a hub data "
-                "set, or a built-in task"
+            wrong["data.source"] = Message(
+                f"model '{model.name}' needs problems to train on: ",
+                Argument("data", "FILE.jsonl"),
+                ", a hub data set, or a built-in task",
             )
         templated = "data.system" if self.data.system else "model.chat_template_kwargs"
         plain = model.name is None or model.chat_template is False
@@ -480,10 +480,10 @@ def build_config(layers: Iterable[Layer], *, trust: bool = False) -> RunConfig:
         return RunConfig(**settings)
     except InvalidFields as error:
         lines = [
-            Message(f"{path}{_origin(path, layers)}: ", text, _elsewhere(path, str(text)))
+            Message(f"{path}{_origin(path, layers)}: ", text, _elsewhere(path, text))
             for path, text in error.problems
         ]
-        raise ConfigError(Message.join("\n", lines)) from None
+        raise ConfigError(Message.joined("\n", lines)) from None
 
 
 def _elsewhere(path: str, text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Message, Setting
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import require_scores
 from rlobj.rewards.function_worker import MAPPING
@@ -30,24 +30,32 @@ def refuse_senseless(config: RunConfig) -> None:
     if sampling.group_size == 1 and objective.reads_rewards and advantage.group_relative:
         raise ConfigError(
             f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
-            "responses of a prompt with one another. Expected at least 2, such as "
-            "sampling.group_size=8; or an advantage that compares the whole batch: "
-            "objective.advantage=batch_whitened"
+            "responses of a prompt with one another. Expected at least 2, such as ",
+            Setting("sampling.group_size", 8),
+            "; or an advantage that compares the whole batch: ",
+            Setting("objective.advantage", "batch_whitened"),
         )
     if "reward" in config.columns.values() and not rewards.targets:
         raise ConfigError(
-            f"columns: the reward {rewards.kind} returns none; set rewards.target=FILE.py:FUNCTION,"
-            " or take another source than reward"
+            f"columns: the reward {rewards.kind} returns none; use ",
+            Setting("rewards.target", "FILE.py:FUNCTION"),
+            ", or take another source than reward",
         )
     if judged.nonnegative and rewards.overlong and rewards.overlong.penalty:
         raise ConfigError(
             f"rewards.overlong makes rewards negative, and {judged.kind} takes rewards of 0 or "
-            "more. Set rewards.overlong=null, or objective.advantage=group_centered"
+            "more. Use ",
+            Setting("rewards.overlong", None),
+            " or ",
+            Setting("objective.advantage", "group_centered"),
         )
     if judged.nonnegative and objective.reward_kl.coefficient:
         raise ConfigError(
             f"objective.reward_kl makes rewards negative, and {judged.kind} takes rewards of 0 or "
-            "more. Set objective.reward_kl=0, or objective.advantage=group_centered"
+            "more. Use ",
+            Setting("objective.reward_kl", 0),
+            " or ",
+            Setting("objective.advantage", "group_centered"),
         )
 
 
@@ -79,9 +87,10 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
     if dynamic is not None and dynamic.by == "accuracy" and not says_right:
         raise ConfigError(
             "sampling.dynamic.by is accuracy, and the reward does not say which responses are "
-            "right: it gives numbers. Keep the groups with unequal rewards with: set "
-            f"sampling.dynamic.by=reward; let its function return mappings such as {MAPPING}; or "
-            "give a reward_model a threshold"
+            "right: it gives numbers. Keep the groups with unequal rewards with ",
+            Setting("sampling.dynamic.by", "reward"),
+            f"; let its function return mappings such as {MAPPING}; or "
+            "give a reward_model a threshold",
         )
 
 
@@ -99,9 +108,10 @@ def doubts(config: RunConfig) -> Iterator[str]:
             "1e-6 to 1e-5 is usual, and 1e-5 to 1e-3 with LoRA"
         )
     if depth and config.objective.mismatch is None:
-        yield (
+        yield Message(
             f"sampling.async_depth={depth} without objective.mismatch: samples of older weights "
-            "are used without a correction; set objective.mismatch={kind: truncate}"
+            "are used without a correction; use ",
+            Setting("objective.mismatch", "{kind: truncate}"),
         )
     if dynamic is not None:
         if not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer):

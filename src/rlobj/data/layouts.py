@@ -25,7 +25,7 @@ from numbers import Integral, Rational, Real
 from typing import Any, Literal
 
 from rlobj.answers.extraction import last_box
-from rlobj.base.errors import DataError, nearest
+from rlobj.base.errors import DataError, Setting, nearest
 from rlobj.base.validation import Model, half_surrogates
 from rlobj.data.problems import Problem, Row, decoded, digest
 
@@ -183,8 +183,8 @@ def find_columns(
         elif part in required:
             raise DataError(
                 f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
-                f"The columns are: {', '.join(names)}. Name one: "
-                f"set data.columns.{part}=COLUMN"
+                f"The columns are: {', '.join(names)}. Name one: ",
+                Setting(f"data.columns.{part}", "COLUMN"),
             )
     return Columns(**found)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, counted
+from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.files import path_of
 from rlobj.config.layers import (
     DEFAULT_TASK,
@@ -91,7 +91,8 @@ def find_model(
     """
     run = isinstance(model, str | Path) and is_run(path_of(model))
     if checkpoint is not None and not run:
-        raise ConfigError(f"checkpoint={checkpoint} needs a run, and the model is {model}")
+        named = Argument("checkpoint", checkpoint)
+        raise ConfigError(named, f" needs a run, and the model is {model}")
     require_tokenizer(model, tokenizer, passed=not isinstance(model, str | Path))
     if not isinstance(model, str | Path):
         name = getattr(model.config, "name_or_path", "") or type(model).__name__

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import Argument, ConfigError, Message
 from rlobj.base.files import file_name, located, nearby
 from rlobj.base.processes import seed_generators
 from rlobj.base.targets import object_name, object_text
@@ -288,9 +288,10 @@ def evaluate(
     """
     if processes not in (None, 1):
         raise ConfigError(
-            f"processes={processes}: expected None or 1. To use {processes} processes, start this "
+            Argument("processes", processes),
+            f": expected None or 1. To use {processes} processes, start this "
             f"program with torchrun --nproc-per-node {processes}, or type: rlobj eval MODEL "
-            f"--processes {processes}"
+            f"--processes {processes}",
         )
     tools = None if tools is None else named_tools(tools)
     objects = _objects(reward, environment, tools)
@@ -437,7 +438,7 @@ def _fitted(
     prompts = list(map(engine.encoder(config.data.template), each.problems))
     longest, count = max(map(len, prompts)), len(prompts)
     unread = sum(engine.unknown in prompt for prompt in prompts)
-    reasons = []
+    reasons: list[str] = []
     if context is not None and longest >= context:
         long = sum(len(prompt) >= context for prompt in prompts)
         reasons.append(
@@ -446,14 +447,21 @@ def _fitted(
         )
     if unread == count:
         reasons.append(
-            "every prompt has characters that its tokenizer does not know, in the problem or in "
-            "the text around it, template=TEXT"
+            Message(
+                "every prompt has characters that its tokenizer does not know, in the problem or "
+                "in the text around it, ",
+                Argument("template", "TEXT"),
+            )
         )
     if reasons:
-        own = "Without on=NAMES, its own problems are asked. " if "data" in source.layer[1] else ""
+        own = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
         raise ConfigError(
-            f"{source.name} cannot answer {each.name}: {'; '.join(reasons)}. {own}Otherwise name "
-            "another model, or a file with problems that fit: on=FILE"
+            f"{source.name} cannot answer {each.name}: ",
+            Message.joined("; ", reasons),
+            ". ",
+            *(own if "data" in source.layer[1] else ()),
+            "Otherwise name another model, or a file with problems that fit: ",
+            Argument("on", "FILE"),
         )
     if unread:
         text = f"{each.name}: {unread} of {count} prompts have characters unknown to the tokenizer"

@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
-from rlobj.base.errors import ConfigError, DataError, RunError, reported
+from rlobj.base.errors import Argument, ConfigError, DataError, RunError, reported
 from rlobj.base.files import (
     WHOLE,
     a_file,
@@ -206,7 +206,8 @@ class Samples:
             return
         if any(entry.name != ".lock" for entry in path.iterdir()):
             raise ConfigError(
-                f"{path} has files, but is not an evaluation. Choose another folder with out=DIR"
+                f"{path} has files, but is not an evaluation. Choose another folder with ",
+                Argument("out", "DIR"),
             )
 
     # Settings and problems.

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from rlobj.answers.worker import peak_memory
-from rlobj.base.errors import ConfigError, MissingExtra, reported
+from rlobj.base.errors import ConfigError, MissingExtra, Setting, reported
 from rlobj.base.files import parse_json, read_whole
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.weights import load_complete
@@ -274,14 +274,16 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
     wanted = bool(template) if config.chat_template == "auto" else config.chat_template
     if wanted and not template:
         raise ConfigError(
-            f"model.chat_template is true, but the tokenizer of '{source}' has none. Set "
-            "model.chat_template=false, or use a chat model"
+            f"model.chat_template is true, but the tokenizer of '{source}' has none. Use ",
+            Setting("model.chat_template", False),
+            ", or a chat model",
         )
     chat = Chat(data.system, config.chat_template_kwargs)
     if wanted and not _ends(lambda: chat.applied(tokenizer, "1 + 1 = ?")):
         raise ConfigError(
             f"the chat template of '{source}' takes more than {_SECONDS} seconds or {_MEMORY >> 30}"
-            " GiB for one prompt. Use another model, or set model.chat_template=false"
+            " GiB for one prompt. Use another model, or ",
+            Setting("model.chat_template", False),
         )
     unused = [
         f"model.chat_template_kwargs.{name}" for name in chat.arguments if name not in template
@@ -376,7 +378,7 @@ def prompt_limit(config: RunConfig, model: Any, *, configured: bool = True) -> i
     if longest >= context:
         raise ConfigError(
             f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
-            f"{context} tokens. Set sampling.max_tokens to less than {context}"
+            f"{context} tokens. Expected less than {context}"
         )
     return min(most or context, context - longest)
 

@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.answers.worker_process import WorkerProcess
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import Argument, ConfigError, RunError
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
 from rlobj.rewards.function_worker import TURNS, ColumnValue
@@ -418,7 +418,7 @@ class _GymGrader(FunctionGrader):
             for problem in problems:
                 self._asked(problem)
         except RunError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(error) from error
 
     def __enter__(self) -> Self:
         self._worker.start()
@@ -432,7 +432,9 @@ class _GymGrader(FunctionGrader):
         if asked is None:
             raise RunError(
                 f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
-                "grades no other; use data=reasoning-gym:NAME, or another reward."
+                "grades no other; use ",
+                Argument("data", "reasoning-gym:NAME"),
+                ", or another reward.",
             )
         return asked
 

@@ -28,7 +28,7 @@ from pydantic import ConfigDict, NonNegativeInt
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.errors import Argument, ConfigError, RunError, reported
 from rlobj.base.files import parse_json, read_whole, remove, settle, step_name, step_of
 from rlobj.base.validation import Model
 from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
@@ -227,7 +227,9 @@ def newest_sound(run: RunFolder, *, set_aside: bool = False) -> Path | None:
         listed = "\n".join(f"  {path.name}: {what}" for path, what in damaged.items())
         raise ConfigError(
             f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
-            "Restore their files, or start a new run with out=DIR."
+            "Restore their files, or start a new run with ",
+            Argument("out", "DIR"),
+            ".",
         )
     for path, what in damaged.items():
         if not set_aside:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import Argument, ConfigError, RunError
 from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
 from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
@@ -251,7 +251,9 @@ class Server:
             except OSError as error:
                 raise ConfigError(
                     f"cannot listen at {self._host}, port {self.port}: {error.strerror}. Choose "
-                    "another port=N, or stop the program that uses this one."
+                    "another ",
+                    Argument("port", "N"),
+                    ", or stop the program that uses this one.",
                 ) from error
 
     def _refuses(self) -> bool:

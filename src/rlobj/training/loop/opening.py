@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rlobj.base.errors import ConfigError, DataError
+from rlobj.base.errors import Argument, ConfigError, DataError, Setting
 from rlobj.base.files import refuse_links
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
@@ -172,7 +172,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         if held_out is not None or data.test is not None or data.test_fraction:
             raise
         logger.warning("no held-out evaluation: %s", error)
-        note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
+        note = " (no test split; to evaluate, use data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
     test = test[: config.evaluation.problems]
     if known := known_problems(train, test):
@@ -198,8 +198,10 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
             shown = text if len(text) <= 60 else f"{text[:60]}..."
             raise ConfigError(
                 f"the embedded policy reads only the characters {alphabet!r}, and the prompt "
-                f"{shown!r} contains {unknown[:20]!r}. Train another model (model=NAME with a hub "
-                "id or a folder), or use problems of these characters with data.template={prompt}"
+                f"{shown!r} contains {unknown[:20]!r}. Train another model (",
+                Argument("model", "NAME"),
+                " with a hub id or a folder), or use problems of these characters with ",
+                Setting("data.template", "{prompt}"),
             )
 
 
@@ -229,7 +231,8 @@ def _short_enough(
     if not kept:
         raise ConfigError(
             f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
-            "Lower sampling.max_tokens, or set data.max_prompt_tokens"
+            "Lower sampling.max_tokens, or use ",
+            Setting("data.max_prompt_tokens", "N"),
         )
     if len(kept) < len(problems):
         left_out = len(problems) - len(kept)

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import Message, RunError
 from rlobj.base.files import nearby, step_of, write_whole
 from rlobj.base.progress import ENDING
 from rlobj.config import run_folder
@@ -234,9 +234,10 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
             "To start again with a lower learning rate:\n"
             f"  rlobj train {start}{trust} --set training.learning_rate={rate:.1g}"
         )
-    return (
-        f"training.stop_on lists {finding.name}.\n{finding}\n"
-        f"Best checkpoint before step {finding.since}: {found}\n{advice}"
+    return Message(
+        f"training.stop_on lists {finding.name}.\n",
+        str(finding),
+        f"\nBest checkpoint before step {finding.since}: {found}\n{advice}",
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.errors import ConfigError, RunError, Setting, reported
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
@@ -270,8 +270,9 @@ class Scores:
             row = f", the first at {table.row(int(wrong.nonzero()[0]))}" if wrong.any() else ""
             raise RunError(
                 f"scores.{name}: {count} of its values are not finite in step {step + 1}{row}. Its "
-                "weights are damaged, or its dtype overflows: set "
-                f"scores.{name}.dtype=float32, or use another model"
+                "weights are damaged, or its dtype overflows: use ",
+                Setting(f"scores.{name}.dtype", "float32"),
+                ", or another model",
             )
 
 
@@ -343,8 +344,8 @@ def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
     own, other = prompt_limit(config, policy), prompt_limit(config, model)
     if other is not None and (own is None or other < own):
         raise ConfigError(
-            f"its context leaves {other} tokens for a prompt, and the policy's more. Set "
-            f"data.max_prompt_tokens={other}"
+            f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",
+            Setting("data.max_prompt_tokens", other),
         )
 
 

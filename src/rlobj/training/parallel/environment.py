@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlobj.base.errors import ConfigError, MissingExtra, reported
+from rlobj.base.errors import Argument, ConfigError, MissingExtra, Setting, reported
 from rlobj.base.files import free_port, parse_json, read_whole
 from rlobj.base.processes import seed_generators
 from rlobj.config.layers import flattened
@@ -79,7 +79,10 @@ def open_parallel(
     if offload and chosen not in ("zero2", "zero3"):
         raise ConfigError(
             f"training.offload is cpu, and training.strategy is {chosen}: expected zero2 or zero3. "
-            "Set training.strategy=zero2, or training.offload=null"
+            "Use ",
+            Setting("training.strategy", "zero2"),
+            " or ",
+            Setting("training.offload", None),
         )
     if chosen in _ZERO:
         from accelerate.utils import compare_versions
@@ -211,8 +214,9 @@ def _launch_variables(grouped: bool) -> dict[str, str]:
     if _size(os.environ) > 1 and missing:
         raise ConfigError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {', '.join(missing)} is not set: the "
-            "processes cannot find each other. Start them with processes=K, torchrun or "
-            "accelerate launch."
+            "processes cannot find each other. Start them with ",
+            Argument("processes", "K"),
+            ", torchrun or accelerate launch.",
         )
     if grouped:  # otherwise Accelerate sets the number of threads and warns
         threads = str(torch.get_num_threads())
@@ -263,7 +267,8 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
         if stage not in ("0", "1", "2", "3"):
             raise ConfigError(
                 f"accelerate launch has ZeRO stage {stage}; expected 0 to 3. Change the stage, or "
-                "set training.strategy=zero2"
+                "use ",
+                Setting("training.strategy", "zero2"),
             )
         strategy = "ddp" if stage == "0" else f"zero{stage}"
         found["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")
