@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,7 +15,11 @@ from rlobj.installation import Engine, Installation, engines, fits, read_install
 from rlobj_cli.screen.console import Screen, facts_grid, table, working
 
 
-def doctor(as_json: bool = False) -> None:
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, for programs.")
+    ] = False,
+) -> None:
     """Show what is installed, what this machine has, and which engines can run here.
 
     For an engine that cannot run, the reason and the command that changes it are shown. The exit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -24,6 +24,7 @@ from rlobj_cli.screen.console import (
     table,
     working,
 )
+from rlobj_cli.screen.options import Json, Step
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
@@ -34,16 +35,42 @@ NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor"
 
 
 def inspect(
-    run: Path,
-    step: int | None = None,
-    dropped: bool = False,
-    where: str | None = None,
-    text: str | None = None,
-    groups: int = 10,
-    examples: int = 2,
-    json: bool = False,
-    html: bool = False,
-    out: Path | None = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
+    step: Step = None,
+    dropped: Annotated[
+        bool, typer.Option("--dropped", help="Only tokens that the objective dropped.")
+    ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="RULE",
+            help="All recorded tokens that a rule selects, also those that the objective did not "
+            "touch. The rule reads recorded columns, token by token.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="TEXT", help="Only tokens with this text.")
+    ] = None,
+    groups: Annotated[
+        int,
+        typer.Option(
+            "--groups", metavar="N", min=1, help="Token texts to show, the most frequent first."
+        ),
+    ] = 10,
+    examples: Annotated[
+        int,
+        typer.Option("--examples", metavar="N", min=0, help="Tokens of each to show in context."),
+    ] = 2,
+    json: Json = False,
+    html: Annotated[
+        bool,
+        typer.Option("--html", help="Write a page with all tokens; RUN/inspect.html or --out."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where --html writes the page."),
+    ] = None,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,30 +14,79 @@ from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import Screen, number, reading, say, table, working
 from rlobj_cli.screen.errors import as_typed
-from rlobj_cli.screen.options import read_toml
+from rlobj_cli.screen.options import Json, Step
 
 if TYPE_CHECKING:
     from rlobj.insight import Replay
 
 
-TOKENS, GRADIENT, PAIRS = (
-    read_toml("tables")["replay"][x] for x in ("tokens", "gradient", "pairs")
-)
-"""Column -> head, and what it means."""
+TOKENS = {
+    "touched": ("tokens", ""),
+    "share": ("share", ""),
+    "precision": (
+        "precision",
+        "share of spurious tokens among those of them that were judged",
+    ),
+    "recall": ("recall", "their share of all spurious tokens"),
+    "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
+}
+"""The tokens that objectives and rules touch: column -> head, and what it means."""
+GRADIENT = {
+    "effect": ("effect", ""),
+    "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
+    "gradient_up": ("raised", "share of it on tokens that become more likely"),
+    "gradient_top": ("top 1%", "share of it on the 1% of the tokens that have most of it"),
+    "gradient_spurious": ("spurious", "share of it on spurious tokens"),
+}
+"""The gradients of objectives, in the same way."""
+PAIRS = {
+    "overlap": ("overlap", "tokens touched by both, of those touched by either"),
+    "weights": ("weights", "correlation of the tokens' weights, mean over updates"),
+    "gradients": ("gradients", "cosine of the two gradients, mean over updates"),
+}
+"""What two of them have in common."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
 LONGEST, MOST = 21, 4
 """Longer names are numbered. With more names, pairs without the recorded objective are left out."""
 
 
 def replay(
-    run: Path,
-    preset: str | None = None,
-    rule: list[str] | None = None,
-    sweep: list[str] | None = None,
-    step: int | None = None,
-    figure: Path | None = None,
-    json: bool = False,
-    trust: bool = False,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a run with full tables, or Parquet files of such tables.",
+        ),
+    ],
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--preset", metavar="A,B,C", help="Objectives of these presets, names or files."
+        ),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule", metavar="RULE", help="The tokens that a rule selects. Can be repeated."
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="NAME=FROM..TO[:COUNT]",
+            help="Values of a number that has a name in capitals in a rule; 20 by default.",
+        ),
+    ] = None,
+    step: Step = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", metavar="FILE", help="Draw the sweep as FILE.svg or FILE.png."),
+    ] = None,
+    json: Json = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the code that objectives name by its path.")
+    ] = False,
 ) -> None:
     """Say what other objectives and rules would do to the tokens of a run.
 

@@ -25,7 +25,6 @@ from rlobj.reporting import visible
 from rlobj.training import Callback
 from rlobj_cli.screen import console as screen
 from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
-from rlobj_cli.screen.options import read_toml
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
@@ -34,9 +33,25 @@ if TYPE_CHECKING:
 
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
-MEASURES, TURNS = ([tuple(row) for row in read_toml("tables")[x]] for x in ("measures", "turns"))
-"""Name in a table, text in a line, name in metrics.jsonl, digits after the point; `TURNS` are those
-of conversations."""
+MEASURES = [
+    ("reward", "reward {}", "reward/mean", 3),
+    ("entropy, nats", "entropy {}", "policy/entropy", 3),
+    ("tokens kept", "kept {}", "objective/kept_fraction", 4),
+    ("tokens clipped", "clipped {}", "objective/clip_fraction", 4),
+    ("largest ratio", "max ratio {}", "policy/ratio_max", 2),
+    ("gradient norm", "grad norm {}", "train/grad_norm", 3),
+    ("learning rate", "lr {}", "train/learning_rate", 3),
+    ("response length", "length {}", "response/length_mean", 1),
+    ("sampler gap, nats", "gap {}", "sampler/logprob_gap", 3),
+    ("tokens/s", "{} tokens/s", "tokens/per_second", 0),
+]
+"""Name in a table, text in a line, name in metrics.jsonl, digits after the point."""
+TURNS = [
+    ("turns", "turns {}", "turns/mean", 2),
+    ("with a call", "with a call {}", "tools/used_share", 3),
+    ("environment failed", "environment failed {}", "turns/at_broken", 3),
+]
+"""The same of conversations."""
 
 RECENT = 20
 """Steps whose mean duration is the estimate for the steps to come."""
