@@ -119,10 +119,10 @@ def estimate(
     with working(Screen(stderr=True)):
         from rlobj_cli.screen.estimating import chosen, show
     with working(Screen(stderr=True), "reading config.json"):
-        found = chosen(built, gpus, mean_tokens, used)
+        estimated = chosen(built, gpus, mean_tokens, used)
     if as_json:
-        typer.echo(found.json())
+        typer.echo(estimated.json())
     else:
-        show(console, found)
-    if not found.memory.fits:
+        show(console, estimated)
+    if not estimated.memory.fits:
         raise typer.Exit(2)

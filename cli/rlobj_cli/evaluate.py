@@ -91,7 +91,7 @@ def _loaded() -> tuple[Screen, Any, Any]:
     console = Screen()
     with working(console):
         from rlobj import evaluation as evaluations
-        from rlobj_cli.screen.progress import EvaluationScreen
+        from rlobj_cli.screen.evaluating import EvaluationScreen
 
     return console, evaluations, EvaluationScreen
 

@@ -81,17 +81,17 @@ def show(preset: PresetOrFile, trust: TrustFile = False) -> None:
     \b  rlobj presets show stapo
       rlobj presets show stapo > my.yaml     the formula becomes a comment
     """
-    found = load_preset(preset)
+    loaded = load_preset(preset)
     explanation = _build(_read(preset)[1], trust).resolved_objective().explain()
     console = Screen()
-    show_yaml(console, found.text)
+    show_yaml(console, loaded.text)
     if not console.is_terminal:
         lines = ["", *(f"# {line}" for line in explanation.formula)]
         console.print(Text("\n".join(lines)), soft_wrap=True)
         return
     console.rule(style="dim")
-    if found.bases:
-        console.print(Text(f"builds on {', '.join(found.bases)}\n", style="dim"))
+    if loaded.bases:
+        console.print(Text(f"builds on {', '.join(loaded.bases)}\n", style="dim"))
     show_explanation(console, explanation)
 
 
@@ -147,9 +147,9 @@ def check(
 
     check_prompts(config)
 
-    if found := list(problems(config.resolved_objective())):
+    if failures := list(problems(config.resolved_objective())):
         raise ConfigError(
-            "\n  ".join([f"{file}: training fails at a table with", *found])
+            "\n  ".join([f"{file}: training fails at a table with", *failures])
             + "\nGuard what divides or takes a logarithm: when(x > 0, 1 / x, 0), maximum(x, 1e-6)"
         )
     console = Screen()

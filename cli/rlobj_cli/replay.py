@@ -106,27 +106,27 @@ def replay(
     with working(console):
         from rlobj.insight import replay as replay_run
         from rlobj.reporting.figures import save_figure
-    names = [name.strip() for name in (preset or "").split(",") if name.strip()]
-    given = [*names, *(rule or ())]
+    objectives = [name.strip() for name in (preset or "").split(",") if name.strip()]
+    objectives += rule or ()
     if len(sweep or ()) > 1:
         raise ConfigError("--sweep was given twice; one number is swept at a time")
     swept = sweep[0] if sweep else None
-    with reading("replaying") as progress:
-        found = replay_run(run, given, sweep=swept, step=step, trust=trust, progress=progress)
+    with reading("replaying") as move:
+        replayed = replay_run(run, objectives, sweep=swept, step=step, trust=trust, progress=move)
     if figure is not None:
-        save_figure(found.figure(), figure)
+        save_figure(replayed.figure(), figure)
     if json:
-        typer.echo(found.to_json())
+        typer.echo(replayed.to_json())
     else:
-        show(console, found)
+        show(console, replayed)
 
 
-def show(console: Console, found: Replay) -> None:
+def show(console: Console, replayed: Replay) -> None:
     """Print the objectives and rules, what they have in common, and the sweep."""
-    say(console, Text.assemble(("rlobj replay", "bold"), f"  {found.title}"))
-    for remark in found.remarks:
+    say(console, Text.assemble(("rlobj replay", "bold"), f"  {replayed.title}"))
+    for remark in replayed.remarks:
         say(console, Text(as_typed(remark, {"trust": "--trust", "sweep": "--sweep"}), "yellow"))
-    rows, sweeps = found.objectives.to_pylist(), found.sweeps.to_pylist()
+    rows, sweeps = replayed.objectives.to_pylist(), replayed.sweeps.to_pylist()
     names = [row["name"] for row in rows]
     shown = {name: visible(name, 60) for name in names}
     if max(map(len, names)) > LONGEST:
@@ -141,7 +141,7 @@ def show(console: Console, found: Replay) -> None:
         counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
         row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
     show_rows(console, "gradient of", GRADIENT, [([shown[x["name"]]], x) for x in planned])
-    pairs = found.pairs.to_pylist()
+    pairs = replayed.pairs.to_pylist()
     if len(names) > MOST:
         pairs = [row for row in pairs if row["first"] == names[0]]
     named = [([shown[row["first"]], shown[row["second"]]], row) for row in pairs]
@@ -151,7 +151,7 @@ def show(console: Console, found: Replay) -> None:
     for rule in dict.fromkeys(row["name"] for row in sweeps):
         console.print(Text(f"\n{visible(rule, 300)}"))
         chosen = [([f"{row['value']:g}"], row) for row in sweeps if row["name"] == rule]
-        show_rows(console, found.swept, TOKENS, chosen)
+        show_rows(console, replayed.swept, TOKENS, chosen)
 
 
 def show_rows(

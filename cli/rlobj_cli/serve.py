@@ -80,11 +80,11 @@ def serve(
         from rlobj.evaluation.engines import find_model
 
         arguments = merged(("--set", parse_setting(text)) for text in settings or [])
-        found = find_model(model)
+        policy = find_model(model)
         from rlobj.samplers.vllm import Server
     calm_libraries(console)
     with preparing_policy(console) as progress:  # the embedded policy is made on first use
-        source = found.locate(progress)
+        source = policy.locate(progress)
     with working(console, "checking vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:
