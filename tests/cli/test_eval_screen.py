@@ -14,7 +14,7 @@ from rlobj.evaluation import (
 )
 from rlobj.evaluation.summary import BenchmarkResult
 from rlobj.rewards import Graded
-from rlobj_cli.screen.progress import EvaluationScreen
+from rlobj_cli.screen.evaluating import EvaluationScreen
 
 
 def shown(samples: int) -> tuple[EvaluationResult, str]:

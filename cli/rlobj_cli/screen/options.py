@@ -1,85 +1,44 @@
-"""The options and arguments of commands: options.toml has their names and their help."""
+"""Options and arguments that several commands have, and what options set."""
 
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Callable
-from functools import cache
-from importlib.resources import files
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
 
+DATA_DIR = "RLOBJ_DATA_DIR"
+"""The variable of the environment that names the folder with problems."""
 
-VARIABLE = "RLOBJ_DATA_DIR"
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
+]
+PresetOrFile = Annotated[
+    str, typer.Argument(metavar="PRESET_OR_FILE", help="Name of a preset, or a YAML file.")
+]
+Evaluation = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only this step.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON, for other programs.")]
+TrustFile = Annotated[
+    bool, typer.Option("--trust", help="Import the code that a file names by its path.")
+]
 
 
-@cache
-def read_toml(name: str) -> Any:
-    """A TOML file of this package.
+def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:
+    """The options that are given, as layers with their names.
 
-    options: command -> parameter -> usage and help, and what typer takes besides.
+    Args:
+        options: for each option the setting that it sets, and the value, None if it is not given.
     """
-    return tomllib.loads((files("rlobj_cli") / f"{name}.toml").read_text(encoding="utf-8"))
+    from rlobj.config.layers import nested
 
-
-def described(command: str, function: Callable[..., None]) -> Callable[..., None]:
-    """The function of a command, with the options and arguments that options.toml has for it."""
-    hints = get_type_hints(function)
-    for name, settings in read_toml("options")[command].items():
-        hints[name] = Annotated[hints[name], _parameter(name, **settings)]
-    function.__annotations__ = hints
-    return function
-
-
-def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
-    """The options that set something, as layers that have the names of their options."""
-    from rlobj.config.layers import nested, reward_settings
-    from rlobj.conversations.settings import named_tools
-
-    read: dict[str, Any] = {"environment.tools": named_tools, "rewards": reward_settings}
-    layers = []
-    for name, option in read_toml("options")[command].items():
-        value, path = ctx.params[name], option.get("setting")
-        if path is not None and value not in (None, (), []):
-            value = read[path](value) if path in read else value
-            layers.append((option["usage"].split()[0], nested(path, value)))
-    return layers
-
-
-def refused_on_resume(ctx: typer.Context) -> list[str]:
-    """The options of `rlobj train` that are given, and that a resumed run does not accept."""
-    return [
-        option["usage"].split()[0]
-        for name, option in read_toml("options")["train"].items()
-        if not (option.get("resume") or ctx.params[name] is None or ctx.params[name] is False)
-    ]
-
-
-def _parameter(
-    name: str,
-    usage: str,
-    panel: str | None = None,
-    setting: str | None = None,
-    resume: bool = False,
-    **more: Any,
-) -> Any:
-    """An argument, or an option with its names and its value: `--model -m FOLDER|ID`."""
-    words = usage.split()
-    names = [word for word in words if word.startswith("-")]
-    if not names:
-        return typer.Argument(metavar=usage, **more)
-    if name == "data_dir":
-        more |= {"envvar": VARIABLE, "callback": _named, "exists": True, "file_okay": False}
-    if panel is not None and name == "settings":  # of a run; those of `serve` are vLLM's
-        more["autocompletion"] = completed
-    metavar = " ".join(words[len(names) :]) or None
-    return typer.Option(*names, metavar=metavar, rich_help_panel=panel, **more)
+    given = [(option, *each) for option, each in options.items() if each[1] is not None]
+    return [(option, nested(setting, value)) for option, setting, value in given]
 
 
 def completed(incomplete: str) -> list[tuple[str, str]]:
@@ -90,10 +49,10 @@ def completed(incomplete: str) -> list[tuple[str, str]]:
     return [(f"{name}=", text) for name, text in known if name.startswith(incomplete)]
 
 
-def _named(ctx: typer.Context, folder: Path | None) -> Path | None:
+def name_data_dir(ctx: typer.Context, folder: Path | None) -> Path | None:
     """Name the folder in the environment while the command runs, for it and what it starts."""
     if folder is not None:
         before = dict(os.environ)
-        os.environ[VARIABLE] = str(folder.absolute())
+        os.environ[DATA_DIR] = str(folder.absolute())
         ctx.call_on_close(lambda: (os.environ.clear(), os.environ.update(before)))
     return folder
