@@ -35,7 +35,9 @@ from rlobj.conversations.environment import ENDS, NoRoom
 from rlobj.data.sources import source_names
 from rlobj.insight import Inspection, diagnose, inspect
 from rlobj.insight.filtering import deciding
-from rlobj.insight.inspecting import Line, Outcome, about, percent, share_in_metrics
+from rlobj.insight.inspecting import about
+from rlobj.insight.numbers import Line, percent, share_in_metrics
+from rlobj.insight.outcomes import Outcome
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule

@@ -17,7 +17,7 @@ from rlobj.base.files import packaged, write_whole
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 from rlobj.config.run_folder import MEASURES, Measure, run_paths
-from rlobj.insight.inspecting import Line, mean, percent, total
+from rlobj.insight.numbers import Line, mean, percent, total
 from rlobj.insight.run_report.runs import Plot, Run, figures, finding_id, read_runs
 from rlobj.reporting import Figure, figure_data, save_figure, visible
 from rlobj.reporting.figures import COLORS, DASHES, dash_of, fill, html_table, pack, render_page

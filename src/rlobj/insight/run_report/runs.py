@@ -28,8 +28,8 @@ from rlobj.insight.coverage import Coverage
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
-from rlobj.insight.inspecting import Z95
-from rlobj.records.reading import read_design, read_records
+from rlobj.insight.numbers import Z95
+from rlobj.records.reading import Record
 from rlobj.reporting import Figure, Line, Mark, Target, visible
 
 MetricLine = dict[str, Any]
@@ -145,8 +145,10 @@ def _text(value: Any) -> str:
 def _read(path: Path) -> Run:
     notes: list[str] = []
     settings, lines = read_settings(path), read_lines(path, notes)
+    record: Record | None = None
     try:
-        if not _add_effects(path, lines):
+        record = Record(path)
+        if not _add_effects(record, lines):
             notes.append("shares of touched tokens are estimates: the record has a sample of them")
     except (RlobjError, OSError) as error:
         if any((path / "records").glob("*.parquet")):  # older runs have none
@@ -157,7 +159,7 @@ def _read(path: Path) -> Run:
         return run
     try:
         with importing(False):  # a run's folder is not trusted
-            diagnosis = diagnose_lines(path, lines, notes)
+            diagnosis = diagnose_lines(path, lines, notes, record)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
         run.notes = (*notes, f"no diagnosis: {visible(str(error), 300)}")
@@ -171,7 +173,7 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return [str(path.relative_to(common)) for path in named]
 
 
-def _add_effects(run: Path, lines: Lines) -> bool:
+def _add_effects(record: Record, lines: Lines) -> bool:
     """Add `effect/NAME` to the lines: the share of tokens that the objective touched in this way.
 
     A step that is not recorded has none.
@@ -180,12 +182,11 @@ def _add_effects(run: Path, lines: Lines) -> bool:
         Whether the shares are exact; otherwise the record may lack touched tokens.
 
     Raises:
-        ConfigError: no record, or one that cannot be read.
+        ConfigError: the record cannot be read.
     """
-    rows = read_records(run, coverage.COLUMNS)
-    design = read_design(run)
-    if design is not None:
-        rows = rows.filter(pc.is_in(rows["step"], pyarrow.array(sorted(design[1]), "int32")))
+    rows, sampling = record.rows(coverage.COLUMNS), record.sampling
+    if sampling is not None:
+        rows = rows.filter(pc.is_in(rows["step"], pyarrow.array(sorted(sampling.steps), "int32")))
     tokens = pc.divide(1.0, rows["inclusion_probability"])
     sums = rows.append_column("tokens", tokens).group_by(["effect", "step"])
     counts: dict[str, dict[float, float]] = {}
@@ -193,11 +194,11 @@ def _add_effects(run: Path, lines: Lines) -> bool:
         counts.setdefault(row["effect"] or "", {})[row["step"]] = row["tokens_sum"]
     last = pc.max(rows["step"]).as_py() or 0
     for line in lines:  # a running run writes its rows later than its metrics
-        known = line["step"] <= last if design is None else line["step"] in design[1]
+        known = line["step"] <= last if sampling is None else line["step"] in sampling.steps
         if known and (total := line.get("tokens/step")):
             shares = {name: by.get(line["step"], 0.0) / total for name, by in counts.items()}
             line.update({f"effect/{name}": share for name, share in shares.items() if name})
-    return Coverage.of(run, rows, {}).touched
+    return Coverage.of(record, rows, {}).touched
 
 
 _MOST_LINES = 12
