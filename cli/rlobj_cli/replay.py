@@ -168,7 +168,7 @@ def show_rows(
         heads: for each column its head and its meaning.
         rows: the names of each row, and its values.
     """
-    from rlobj.insight.inspecting import percent
+    from rlobj.insight.numbers import percent
 
     def cell(row: Mapping[str, Any], key: str) -> str:
         if key == "touched":

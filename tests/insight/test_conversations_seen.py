@@ -15,7 +15,8 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.base.interleaved import own, whole
 from rlobj.insight.page.writing import write_inspection_page
-from rlobj.insight.run_report.runs import figures, read_runs
+from rlobj.insight.run_report.figures import figures
+from rlobj.insight.run_report.runs import read_runs
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
 from rlobj.records import read_records, read_tables
 
@@ -124,7 +125,7 @@ def test_a_random_policy_calls_in_vain_and_the_report_shows_its_calls(run: Path)
     assert found.since == 10
     assert found.numbers["errors"] == found.numbers["calls"] >= 20
     assert {"tool-never-called", "turn-limit-reached"} <= {*diagnosis.checked}
-    drawn = {plot.name: figure for plot, figure in figures(read_runs([run]))}
+    drawn = {plot.name: figure for _, plot, figure in figures(read_runs([run]))}
     [turns] = drawn["turns"].lines
     assert all(each is not None and each > 1 for each in turns.y)
     calls, failed, late = drawn["calls"].lines

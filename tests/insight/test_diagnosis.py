@@ -23,6 +23,7 @@ from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
+from rlobj.records.reading import Record
 
 Line = dict[str, Any]
 Change = Line | Callable[[int], Line]
@@ -420,9 +421,7 @@ def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Pa
         "by advantage and surprisal: positive likely ≈ 60%",
     )
     write_records(run, [{**row, "step": 39} for row in rows[:1] * 3])
-    line = {"step": 39, "reward/mean": 0.5, "tokens/step": 3}
-    (run / "metrics.jsonl").write_text(json.dumps(line))
-    assert entropy_drivers(run, 39, -1) == [
+    assert entropy_drivers(Record(run), {39: 3}, 39, -1) == [
         "tokens whose gradient moves it that way: [7␛[31m] 100%",
         "by advantage and surprisal: positive likely 100%",
     ]

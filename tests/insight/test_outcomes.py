@@ -11,7 +11,7 @@ from tiny import tiny_config
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import RunFolder
 from rlobj.insight import Outcome
-from rlobj.insight.inspecting import share
+from rlobj.insight.numbers import share
 
 
 def run(folder: Path, preset: str = "stapo", steps: int = 20, **metrics: float) -> Path:

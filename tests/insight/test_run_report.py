@@ -19,8 +19,8 @@ import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import lock_folder
 from rlobj.insight.run_report import PLOTS, read_runs
-from rlobj.insight.run_report.page import different_settings, summary
-from rlobj.insight.run_report.runs import figures
+from rlobj.insight.run_report.figures import figures
+from rlobj.insight.run_report.tables import different_settings, summary
 from rlobj.reporting import Figure, Target
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def drawn(*folders: Path) -> dict[str, Figure]:
     found = figures(read_runs(folders))
-    return {plot.name: figure for plot, figure in found}
+    return {plot.name: figure for _, plot, figure in found}
 
 
 def data_of(page: Path) -> dict[str, Any]:
@@ -39,11 +39,12 @@ def data_of(page: Path) -> dict[str, Any]:
 
 def test_every_metric_of_the_table_of_figures_is_documented() -> None:
     known = set(re.findall(r"`([\w/.]+)`", (DOCS / "metrics.md").read_text("utf-8")))
-    for plot in PLOTS:
+    plots = [plot for section in PLOTS.values() for plot in section]
+    for plot in plots:
         parts = {part for metric in plot.metrics for part in re.split(" [+/] ", metric)}
         parts |= set(plot.band or ())
         assert {part for part in parts if "*" not in part} <= known, plot.name
-    names = [plot.name for plot in PLOTS]
+    names = [plot.name for plot in plots]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch("[a-z-]+", name) for name in names), "they are names of files"
 
@@ -291,7 +292,8 @@ def test_hostile_values_and_names_are_numbers_or_text(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_three_runs_of_five_thousand_steps_are_fast_and_small(tmp_path: Path) -> None:
-    more = [metric for plot in PLOTS for metric in plot.metrics if not set(" *") & set(metric)]
+    plots = [plot for section in PLOTS.values() for plot in section]
+    more = [metric for plot in plots for metric in plot.metrics if not set(" *") & set(metric)]
     folders = []
     for run in range(3):
         lines = [

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rlobj.insight.inspecting import in_responses
+from rlobj.insight.contexts import in_responses
 
 RESPONSE = "2+6=12;12+4=16;26+9=25#25"
 

@@ -13,7 +13,7 @@ from test_recorder import observed_of, record
 
 from rlobj import ConfigError
 from rlobj.records import open_records, read_records, read_tables
-from rlobj.records.reading import DESIGN_KEY, read_design
+from rlobj.records.reading import DESIGN_KEY, Record
 
 
 @pytest.fixture
@@ -222,5 +222,5 @@ def test_a_damaged_description_of_a_file_is_unknown(tmp_path, design):
     table = parquet.read_table(file)
     metadata = {**table.schema.metadata, DESIGN_KEY: design}
     parquet.write_table(table.replace_schema_metadata(metadata), file)
-    assert read_design(tmp_path) is None
+    assert Record(tmp_path).sampling is None
     assert len(read_records(tmp_path)) == 1

@@ -20,7 +20,7 @@ from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records import read_records
 from rlobj.records.observed import ObservedUpdate
-from rlobj.records.reading import COLUMNS, read_design
+from rlobj.records.reading import COLUMNS, Record
 from rlobj.records.recorder import FLOOR, ROW_BYTES, Recorder
 from rlobj.training import Callback, CallerInputs, run_training
 
@@ -206,7 +206,7 @@ def test_a_share_of_0_records_touched_tokens_only_and_every_step_is_named(tmp_pa
     recorder.close_file()
     recorder.end_step(3)  # without an update
     recorder.close_file()
-    assert read_design(tmp_path) == (0, {1, 2, 3})
+    assert Record(tmp_path).sampling == (0, {1, 2, 3})
     rows = read_records(tmp_path)
     assert rows["effect"].null_count == 0
 
@@ -219,7 +219,7 @@ def test_a_step_that_one_of_two_processes_has_not_written_is_not_recorded(tmp_pa
             recorder.end_step(step)
             if step == 1 or not rank:
                 recorder.close_file()
-    assert read_design(tmp_path) == (0, {1})
+    assert Record(tmp_path).sampling == (0, {1})
 
 
 def test_the_floor_leaves_the_room_of_a_small_record_to_touched_tokens(tmp_path):
@@ -248,7 +248,7 @@ def test_a_file_is_thinned_once_though_the_run_forgot_that_it_was(tmp_path):
     for file in (tmp_path / "records").iterdir():
         recorder._thin(file)
     assert read_records(tmp_path).equals(before)
-    assert read_design(tmp_path) == (halvings, {1, 2, 3})
+    assert Record(tmp_path).sampling == (halvings, {1, 2, 3})
     for file in (tmp_path / "records").iterdir():
         recorder.state["halvings"] = halvings + 1
         recorder._thin(file)

@@ -19,7 +19,8 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, held_out
 from rlobj.conversations.environment import ENDS
 from rlobj.insight import diagnose
-from rlobj.insight.inspecting import Line, Outcome
+from rlobj.insight.numbers import Line
+from rlobj.insight.outcomes import Outcome
 from rlobj.training import TrainingResult
 from rlobj_cli.screen.console import facts_grid, number, say
 from rlobj_cli.screen.context import beginning

@@ -11,7 +11,9 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.insight import Inspection, inspect
 from rlobj.insight.filtering import deciding
-from rlobj.insight.inspecting import Outcome, about, percent, share_in_metrics
+from rlobj.insight.inspecting import about
+from rlobj.insight.numbers import percent, share_in_metrics
+from rlobj.insight.outcomes import Outcome
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule

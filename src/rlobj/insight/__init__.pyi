@@ -2,8 +2,8 @@ from rlobj.insight.diagnosis import Diagnosis as Diagnosis
 from rlobj.insight.diagnosis import Finding as Finding
 from rlobj.insight.diagnosis import diagnose as diagnose
 from rlobj.insight.inspecting import Inspection as Inspection
-from rlobj.insight.inspecting import Outcome as Outcome
 from rlobj.insight.inspecting import inspect as inspect
+from rlobj.insight.outcomes import Outcome as Outcome
 from rlobj.insight.page.writing import write_inspection_page as write_inspection_page
 from rlobj.insight.replaying import Replay as Replay
 from rlobj.insight.replaying import replay as replay

@@ -18,7 +18,7 @@ import pyarrow
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import read_settings
-from rlobj.records.reading import read_design
+from rlobj.records.reading import Record
 
 COLUMNS = ("step", "effect", "spurious", "inclusion_probability")
 """The columns of the record that tell it."""
@@ -46,11 +46,11 @@ class Coverage:
     outside: float
 
     @classmethod
-    def of(cls, run: Path, rows: Any, tokens: Mapping[int, float]) -> Coverage:
+    def of(cls, record: Record, rows: Any, tokens: Mapping[int, float]) -> Coverage:
         """That of a run's record.
 
         Args:
-            run: the run's folder.
+            record: of the run.
             rows: all recorded tokens of some steps, with `COLUMNS`.
             tokens: the number of all tokens of each of these steps, where it is known.
         """
@@ -59,15 +59,16 @@ class Coverage:
         nobody = pyarrow.scalar(None, "float64")
         columns = {"step": rows["step"], "p": p, "other": pc.if_else(sure, nobody, p)}
         ends = [("p", "count"), ("p", "min"), ("other", "min")]
-        found = pyarrow.table(columns).group_by("step").aggregate(ends).to_pylist()
-        steps = {row["step"]: (row["p_count"], row["p_min"], row["other_min"]) for row in found}
+        by_step = pyarrow.table(columns).group_by("step").aggregate(ends).to_pylist()
+        steps = {row["step"]: (row["p_count"], row["p_min"], row["other_min"]) for row in by_step}
         least = pc.min(p.filter(sure)).as_py()
-        design = read_design(run)
-        if design is None:  # without a row of a touched token, the others tell
-            touched = least == 1 if least else (pc.max(p).as_py() or 1.0) > 0.75 * _share(run)
+        sampling = record.sampling
+        if sampling is None:  # without a row of a touched token, the others tell
+            largest = pc.max(p).as_py() or 1.0
+            touched = least == 1 if least else largest > 0.75 * _share(record.run)
         else:
-            least = 0.5 ** design[0]
-            touched = least == 1 and steps.keys() <= design[1]
+            least = 0.5**sampling.halvings
+            touched = least == 1 and steps.keys() <= sampling.steps
         everything, absent, outside = touched, 0.0, 0.0
         for step in steps.keys() | tokens.keys():
             count, smallest, other = steps.get(step, (0, 1.0, None))

@@ -1,7 +1,4 @@
-"""`inspect`: the tokens that a run's objective dropped, reweighted or penalised.
-
-What came out of a run: accuracy or reward, entropy, dropped and spurious tokens.
-"""
+"""`inspect`: the tokens that a run's objective dropped, reweighted or penalised."""
 
 from __future__ import annotations
 
@@ -10,161 +7,33 @@ import json
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import parquet
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, counted
-from rlobj.base.files import a_file, parse_json
-from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
+from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight import coverage
+from rlobj.insight.contexts import in_responses
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
+from rlobj.insight.numbers import (
+    Line,
+    percent,
+    share,
+    share_in_metrics,
+    tokens_by_step,
+    total,
+    without_nan,
+)
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import COLUMNS, read_design, read_records, why_no_rows
+from rlobj.records.reading import COLUMNS, Record, why_no_rows
 from rlobj.reporting import visible
-
-Line = Mapping[str, Any]
-Z95 = 1.959964
-"""Half-width of a 95% interval in standard errors."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came out of a run.
-
-    Attributes:
-        lines: metrics.jsonl.
-    """
-
-    lines: Sequence[Line]
-
-    @classmethod
-    def read(cls, run: Path | str) -> Outcome:
-        """Read a run.
-
-        Raises:
-            ConfigError: no run there, or a run without a finished step.
-        """
-        read_settings(Path(run))  # an error if it is no run
-        found = cls(read_metrics(Path(run)))
-        if not found.steps:
-            raise ConfigError(f"{run} has no finished step yet")
-        return found
-
-    @property
-    def steps(self) -> list[Line]:
-        """The lines of finished steps, without the evaluation before the first."""
-        return [line for line in self.lines if "reward/mean" in line]
-
-    @property
-    def window(self) -> int:
-        """The number of steps at the beginning and at the end that are compared."""
-        return max(1, min(10, len(self.steps) // 4))
-
-    def measures(self) -> dict[str, str]:
-        """The numbers of the run as texts, by their names on the screen.
-
-        Held-out numbers have their 95% interval for other samples on the same problems; with one
-        sample per problem, for other problems.
-        """
-        found: dict[str, str] = {}
-        measure = measure_of(self.lines)
-        known = [line for line in self.lines if line.get(measure.key) is not None]
-        for when, line in zip(("before", "after"), (*known[:1], *known[-1:]), strict=False):
-            value, width = line[measure.key], Z95 * measure.error(line)
-            low, high = value - width, value + width
-            if measure is ACCURACY:
-                low, high = max(low, 0), min(high, 1)
-            found[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
-        if known and known[-1]["step"] < self.steps[-1]["step"]:
-            late = f"not measured after step {known[-1]['step']}"
-            name = f"{measure.name} after"
-            found[name] = late if len(known) == 1 else f"{found[name]}, {late}"
-        steps, window = self.steps, self.window
-        first, last = steps[:window], steps[-window:]
-        when = f"first/last {window} steps" if window > 1 else "first/last step"
-        for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):
-            ends = [mean(part, key) for part in (first, last)]
-            if None not in ends:
-                found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
-        if total(steps, "tools/calls"):
-            found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
-        broken = [mean(part, "turns/at_broken") or 0.0 for part in (first, last)]
-        if any(broken):
-            found[f"environment failed, {when}"] = "{:.3f} → {:.3f} of the responses".format(
-                *broken
-            )
-        tokens = total(steps, "tokens/step")
-        found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
-        if any(line.get("spurious/tokens") is not None for line in steps):
-            spurious, caught, dropped = (
-                total(steps, f"spurious/{name}") for name in ("tokens", "caught", "dropped")
-            )
-            found["spurious tokens"] = share(spurious, tokens)
-            found[f"spurious, {when}"] = _trend(first, last)
-            if dropped:
-                found["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
-                found["recall of the rule"] = f"{share(caught, spurious)} of {spurious:,.0f}"
-        return found
-
-
-def share(part: float, whole: float) -> str:
-    """A count and its share of another: `358 (0.092%)`."""
-    return f"{part:,.0f} ({percent(part / whole)})" if part and whole else f"{part:,.0f}"
-
-
-def percent(value: float) -> str:
-    """A share with two digits: `0.092%`."""
-    value = 100 * value
-    digits = 1 if 99 < value < 100 else max(0, min(1 - math.floor(math.log10(value or 10)), 4))
-    return f"{value:.{digits}f}%"
-
-
-def total(lines: Sequence[Line], name: str) -> float:
-    """The sum of a metric over lines; lines without it count 0."""
-    return math.fsum(line.get(name) or 0.0 for line in lines)
-
-
-def mean(lines: Sequence[Line], name: str) -> float | None:
-    """The mean of a metric over the lines that have it; None if no line has."""
-    values = [line[name] for line in lines if line.get(name) is not None]
-    return math.fsum(values) / len(values) if values else None
-
-
-def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
-    """Calls of tools in two parts of a run, and the accuracy of responses with and without one."""
-    parts = first, last
-    counts = [(total(part, "tools/calls"), total(part, "response/count")) for part in parts]
-    failed = [total(part, "tools/errors") / max(total(part, "tools/calls"), 1) for part in parts]
-    ends = {
-        "calls per response": [calls / responses for calls, responses in counts],
-        "calls that failed": failed if any(failed) else [None, None],
-        "accuracy with a call": [mean(part, "tools/accuracy_with") for part in parts],
-        "accuracy without": [mean(part, "tools/accuracy_without") for part in parts],
-    }
-    return {
-        name: " → ".join("none" if value is None else f"{value:.3f}" for value in values)
-        for name, values in ends.items()
-        if values != [None, None]
-    }
-
-
-def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
-    """The share of spurious tokens in two parts of a run, and whether it changed beyond noise."""
-    found = [total(part, "spurious/tokens") for part in (first, last)]
-    tokens = [max(total(part, "tokens/step"), 1) for part in (first, last)]
-    before, after = (a / b for a, b in zip(found, tokens, strict=True))
-    noise = 2 * math.hypot(*(math.sqrt(a) / b for a, b in zip(found, tokens, strict=True)))
-    word = "shrank" if after < before - noise else "grew" if after > before + noise else ""
-    return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"
-
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""
@@ -329,11 +198,6 @@ def about(row: Mapping[str, Any], least: str = "at least ") -> str:
     return "" if row["exact"] else "≈ " if row["standard_error"] else least
 
 
-def without_nan(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with None for NaN."""
-    return [{k: None if v != v else v for k, v in row.items()} for row in rows]
-
-
 def inspect(
     run: Path | str,
     step: int | None = None,
@@ -367,60 +231,50 @@ def inspect(
     read_settings(run)  # refuses a folder that is no run
     columns = columns_of(rule)
     names = sorted({*SHOWN, *coverage.COLUMNS, *columns})
-    rows = read_records(run, names, steps=None if step is None else [step])
-    design, read = read_design(run), tokens_by_step(run, step)
-    finished = len(read)
-    if design is not None:  # others are not written yet, or the record was switched off
-        read = {at: count for at, count in read.items() if at in design[1]}
-    if not len(rows) and (design is None or not read):
-        raise ConfigError(_nothing(run, step))
+    record = Record(run)
+    rows = record.rows(names, steps=None if step is None else [step])
+    lines, sampling = read_metrics(run), record.sampling
+    tokens = tokens_by_step(lines, step)
+    finished = len(tokens)
+    if sampling is not None:  # others are not written yet, or the record was switched off
+        tokens = {at: count for at, count in tokens.items() if at in sampling.steps}
+    if not len(rows) and (sampling is None or not tokens):
+        raise ConfigError(_nothing(record, step))
     for name in columns:
         if rows[name].null_count == len(rows) > 0:
             meaning = COLUMNS[name].meaning
             raise ConfigError(f"'{name}' is unknown for all tokens of {run}: {meaning}")
-    steps, held = set(pc.unique(rows["step"]).to_pylist()), Coverage.of(run, rows, read)
-    exact = steps <= read.keys()
-    estimated = pc.sum(pc.divide(1.0, rows["inclusion_probability"])).as_py()
-    population = math.fsum(read.values()) if exact else estimated
-    rows = _chosen(rows, dropped or rule is None, dropped, text)
-    words = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
-    words += "" if text is None else f" {visible(text, 40)!r}"
-    words += "" if rule is None else f" with {rule}"
-    undecided_tokens = 0.0
+    steps, held = set(pc.unique(rows["step"]).to_pylist()), Coverage.of(record, rows, tokens)
+    exact = steps <= tokens.keys()
+    population = math.fsum(tokens.values()) if exact else _tokens(rows)
+    question = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
+    question += "" if text is None else f" {visible(text, 40)!r}"
+    question += "" if rule is None else f" with {rule}"
+    rows, undecided_tokens = _chosen(rows, dropped or rule is None, dropped, text), 0.0
     if rule is not None:
         undecided_tokens = _tokens(rows.filter(undecided(rule, rows)))
         rows = rows.filter(matching(rule, rows))
     touched = dropped or rule is None or only_recorded(rule)
-    by_clause, by_text = (
-        _summed(rows, keys, population, held, touched) for keys in (KEYS[1:], KEYS)
-    )
     sure = held.touched if touched else held.everything
     unseen = None if sure else held.unseen(touched)
-    chance = pc.any(pc.less(rows["inclusion_probability"], 1)).as_py()
-    examples_of_groups = _farthest(rows.select(SHOWN), examples)
-    ends = (min(steps | read.keys()), max(steps | read.keys()))
+    sampled = pc.any(pc.less(rows["inclusion_probability"], 1)).as_py()
+    at_most = None if unseen is None or sampled else _tokens(rows) + undecided_tokens + unseen
     return Inspection(
         run=run,
-        question=words,
-        steps=ends,
+        question=question,
+        steps=(min(steps | tokens.keys()), max(steps | tokens.keys())),
         population=population,
         exact=exact,
-        clauses=by_clause,
-        groups=by_text,
-        tokens=examples_of_groups,
+        clauses=_summed(rows, KEYS[1:], population, held, touched),
+        groups=_summed(rows, KEYS, population, held, touched),
+        tokens=_farthest(rows.select(SHOWN), examples),
         estimated=not sure,
         recorded=held.recorded,
-        at_most=None if unseen is None or chance else _tokens(rows) + undecided_tokens + unseen,
+        at_most=at_most,
         undecided=undecided_tokens,
-        known_share=_known_share(run, read, rule, dropped) if text is None else None,
-        unrecorded_steps=finished - len(read),
+        known_share=_known_share(lines, tokens, rule, dropped) if text is None else None,
+        unrecorded_steps=finished - len(tokens),
     )
-
-
-def tokens_by_step(run: Path, step: int | None = None) -> dict[int, float]:
-    """The number of tokens of each step, or of one, as metrics.jsonl counts them."""
-    known = [(line["step"], line.get("tokens/step")) for line in read_metrics(run)]
-    return {at: n for at, n in known if n is not None and step in (None, at)}
 
 
 def _tokens(rows: Any) -> float:
@@ -436,10 +290,10 @@ _IN_METRICS = {
 
 
 def _known_share(
-    run: Path, tokens: Mapping[int, float], rule: Expr | None, dropped: bool
+    lines: Sequence[Line], tokens: Mapping[int, float], rule: Expr | None, dropped: bool
 ) -> float | None:
     """The share of the tokens of some steps that metrics.jsonl has; None = it has none."""
-    lines = [line for line in read_metrics(run) if line["step"] in tokens]
+    lines = [line for line in lines if line["step"] in tokens]
     if dropped:
         if rule is not None or any("tokens/dropped" not in line for line in lines):
             return None
@@ -447,21 +301,12 @@ def _known_share(
     return share_in_metrics(lines, _IN_METRICS.get(str(rule), ""))
 
 
-def share_in_metrics(lines: Sequence[Line], name: str) -> float | None:
-    """The token-weighted mean of a metric over steps; None if a step with tokens lacks it."""
-    steps = [line for line in lines if line.get("tokens/step")]
-    if not steps or any(line.get(name) is None for line in steps):
-        return None
-    tokens = total(steps, "tokens/step")
-    return math.fsum(line[name] * line["tokens/step"] for line in steps) / tokens
-
-
-def _nothing(run: Path, step: int | None) -> str:
+def _nothing(record: Record, step: int | None) -> str:
     """Why no row was read."""
-    ends = pc.min_max(read_records(run, ["step"])["step"]).as_py()
+    ends = pc.min_max(record.rows(["step"])["step"]).as_py()
     if ends["min"] is None:
-        return f"{run} has no recorded token: {why_no_rows(run)}"
-    return f"{run} has no record of step {step}; it has steps {ends['min']} to {ends['max']}"
+        return f"{record.run} has no recorded token: {why_no_rows(record.run)}"
+    return f"{record.run} has no record of step {step}; it has steps {ends['min']} to {ends['max']}"
 
 
 def _chosen(rows: Any, touched: bool, dropped: bool, text: str | None) -> Any:
@@ -537,60 +382,3 @@ def _farthest(rows: Any, examples: int | None) -> Any:
     groups = different.group_by(list(KEYS), use_threads=False).aggregate([("row_min", "list")])
     chosen = pc.list_flatten(pc.list_slice(groups["row_min_list"], 0, examples))
     return rows.take(order.take(chosen.take(pc.sort_indices(chosen))))
-
-
-def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Recorded tokens with all text `before` and `after` them, where │ follows the prompt.
-
-    In a conversation, │ is between what the policy wrote and what it read.
-
-    A token stays as it is if the sample table of its step is missing or damaged, or if the text of
-    its response does not have the recorded context.
-
-    Args:
-        run: the run's folder.
-        tokens: rows of the record with step, response, before, text and after.
-    """
-    return [{**token, **_place(token, _sample(run, token))} for token in tokens]
-
-
-def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The row of a token's response in the sample table of its step."""
-    file = run / "samples" / f"step-{token['step']:06d}.parquet"
-    chosen = pc.field("id") == token["response"]
-    try:
-        known = parquet.read_schema(a_file(file)).names
-        columns = [name for name in ("prompt", "response", "conversation") if name in known]
-        rows = parquet.read_table(file, columns=columns, filters=chosen).to_pylist()
-        return _in_turn(rows[0], token.get("turn") or 0) if rows else None
-    except (pyarrow.ArrowException, OSError, ValueError, LookupError, TypeError):
-        return None  # not there, or damaged
-
-
-def _in_turn(row: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
-    """The row as if a turn of its conversation were the response, and the text that follows it."""
-    turns = parse_json(row.get("conversation") or "[]")
-    if not turns:
-        return row
-    said = [str(part) for each in turns for part in (each["text"], each["observation"])]
-    rest = [each for each in said[2 * turn + 1 :] if each]
-    return {
-        "prompt": "│".join([row["prompt"], *said[: 2 * turn]]),
-        "response": said[2 * turn],
-        "rest": "".join(f"│{each}" for each in rest),
-    }
-
-
-def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The token's place in the text of its response."""
-    if sample is None:
-        return {}
-    before, end = token["before"], token["text"] + token["after"]
-    response = sample["response"]
-    for at in range(len(response) + 1):
-        start, rest = response[max(at - len(before), 0) : at], response[at : at + len(end)]
-        # the context may begin in the prompt, and end with special tokens, which the text lacks
-        if before.endswith(start) and end.startswith(rest):
-            after = response[at + len(token["text"]) :] + sample.get("rest", "")
-            return {"before": f"{sample['prompt']}│{response[:at]}", "after": after}
-    return {}

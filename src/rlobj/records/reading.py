@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -77,32 +78,24 @@ class Design(NamedTuple):
     def read(cls, schema: Any) -> Design | None:
         """That of a file with this schema; None for files of other programs and older versions."""
         try:
-            found = cls(**parse_json((schema.metadata or {})[DESIGN_KEY.encode()]))
-            numbers = (found.halvings, found.ranks, *(found.steps or ()))
+            design = cls(**parse_json((schema.metadata or {})[DESIGN_KEY.encode()]))
+            numbers = (design.halvings, design.ranks, *(design.steps or ()))
             sound = all(isinstance(each, int) and 0 <= each < 2**31 for each in numbers)
-            return found if sound and found.halvings < 1000 else None
+            return design if sound and design.halvings < 1000 else None
         except (LookupError, TypeError, ValueError):
             return None
 
 
-def read_design(run: Path | str) -> tuple[int, set[int]] | None:
-    """How often the inclusion probabilities of a record were halved, and which steps it has whole.
+class Sampling(NamedTuple):
+    """How the tokens of a record were sampled.
 
-    None = unknown, for files of other programs and older versions.
-
-    Raises:
-        ConfigError: as `read_records`.
+    Attributes:
+        halvings: how often all inclusion probabilities were halved.
+        steps: those that the record has whole.
     """
-    files: dict[int, list[Design]] = {}
-    halvings = 0
-    for path in checked_files(Path(run), "records"):
-        design = Design.read(parquet.read_schema(path))
-        if design is None or design.steps is None:
-            return None
-        halvings = max(halvings, design.halvings)
-        for step in design.steps:
-            files.setdefault(step, []).append(design)
-    return halvings, {step for step, of in files.items() if len(of) >= of[0].ranks}
+
+    halvings: int
+    steps: set[int]
 
 
 def refuse_recorded(names: Iterable[str]) -> None:
@@ -124,6 +117,65 @@ _MOST = {
     "inclusion_probability": (1, "a probability above 0, at most 1"),
 }
 """The largest value of columns whose values are above 0, and what is expected in them."""
+
+
+class Record:
+    """RUN/records/, whose files are checked once.
+
+    Args:
+        run: the run's folder, a folder with such files in it, or one such file.
+
+    Raises:
+        ConfigError: no run or no records there, or files that are damaged or of another version.
+    """
+
+    def __init__(self, run: Path | str) -> None:
+        self.run = Path(run)
+        self._schemas = checked_files(self.run, "records")
+
+    @cached_property
+    def sampling(self) -> Sampling | None:
+        """None = unknown, for files of other programs and older versions."""
+        files: dict[int, list[Design]] = {}
+        halvings = 0
+        for schema in self._schemas.values():
+            design = Design.read(schema)
+            if design is None or design.steps is None:
+                return None
+            halvings = max(halvings, design.halvings)
+            for step in design.steps:
+                files.setdefault(step, []).append(design)
+        whole = {step for step, designs in files.items() if len(designs) >= designs[0].ranks}
+        return Sampling(halvings, whole)
+
+    def dataset(self, columns: Iterable[str] | None = None) -> Any:
+        """As `open_records`."""
+        from pyarrow import dataset  # which imports pandas
+
+        names = list(COLUMNS if columns is None else columns)
+        for file, schema in self._schemas.items():
+            _check_columns(str(file), schema, names)
+        files = [str(file) for file in self._schemas]
+        return dataset.dataset(files, schema=SCHEMA, format="parquet")
+
+    def rows(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        steps: Iterable[int] | None = None,
+        where: Any = None,
+    ) -> Any:
+        """As `read_records`."""
+        names = list(COLUMNS if columns is None else columns)
+        for name in names:
+            if name not in COLUMNS:
+                raise ConfigError(f"records have no column '{name}'.{nearest(name, COLUMNS)}")
+        chosen = None if steps is None else pc.field("step").isin(list(steps))
+        if where is not None:
+            chosen = where if chosen is None else chosen & where
+        dataset = self.dataset(names)
+        with sound(self.run):
+            return checked_rows(dataset.to_table(columns=names, filter=chosen), names)
 
 
 def read_records(
@@ -148,28 +200,7 @@ def read_records(
         ConfigError: no run or no records there, an unknown column, or files that are damaged or of
             another version.
     """
-    for name in columns or ():
-        if name not in COLUMNS:
-            raise ConfigError(f"records have no column '{name}'.{nearest(name, COLUMNS)}")
-    records = open_records(run, columns)
-    chosen = None if steps is None else pc.field("step").isin(list(steps))
-    if where is not None:
-        chosen = where if chosen is None else chosen & where
-    names = list(COLUMNS if columns is None else columns)
-    with sound(run):
-        return checked_rows(records.to_table(columns=names, filter=chosen), names)
-
-
-@contextmanager
-def sound(run: Path | str) -> Iterator[None]:
-    """Turn errors of pyarrow in the block, which reads records or tables, into a ConfigError."""
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ConfigError(
-            f"the tables of {run} cannot be read: {error}. A file is damaged, or of another kind. "
-            "If a copy was interrupted, copy it again; else delete the file"
-        ) from error
+    return Record(run).rows(columns, steps=steps, where=where)
 
 
 def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
@@ -183,10 +214,19 @@ def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
     Raises:
         ConfigError: as `read_records`.
     """
-    files = checked_files(Path(run), "records", columns=COLUMNS if columns is None else columns)
-    from pyarrow import dataset  # which imports pandas
+    return Record(run).dataset(columns)
 
-    return dataset.dataset([str(file) for file in files], schema=SCHEMA, format="parquet")
+
+@contextmanager
+def sound(run: Path | str) -> Iterator[None]:
+    """Turn errors of pyarrow in the block, which reads records or tables, into a ConfigError."""
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(
+            f"the tables of {run} cannot be read: {error}. A file is damaged, or of another kind. "
+            "If a copy was interrupted, copy it again; else delete the file"
+        ) from error
 
 
 def checked_rows(rows: Any, columns: Iterable[str]) -> Any:
@@ -219,23 +259,19 @@ def checked_rows(rows: Any, columns: Iterable[str]) -> Any:
     return pyarrow.table(found)
 
 
-def checked_files(
-    run: Path, kind: str, steps: Iterable[int] | None = None, columns: Iterable[str] = ()
-) -> list[Path]:
-    """The files of RUN/records or RUN/tables, the oldest step first.
+def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> dict[Path, Any]:
+    """The files of RUN/records or RUN/tables with their schemas, the oldest step first.
 
     Args:
         run: the run's folder, a folder with such files in it, or one such file.
         kind: "records" or "tables".
         steps: only files that begin with these steps; None = all.
-        columns: of records that the files must have.
 
     Raises:
         ConfigError: no run or no such files there, or files that are damaged or of another version.
     """
     if there(run) and run.is_file():
-        _check(run, columns)
-        return [run]
+        return {run: _checked_schema(run)}
     if not run.is_dir():
         raise ConfigError(f"{run} is not a run: there is no such folder")
     folder = run / kind
@@ -260,9 +296,7 @@ def checked_files(
                 f"{folder} has no step {missing[0]}; it has {', '.join(map(str, sorted(known)))}"
             )
         files = [file for file in files if step_of(file) in wanted]
-    for file in files:
-        _check(file, columns)
-    return files
+    return {file: _checked_schema(file) for file in files}
 
 
 def why_no_rows(run: Path) -> Message:
@@ -287,8 +321,8 @@ def why_no_rows(run: Path) -> Message:
     )
 
 
-def _check(file: Path, columns: Iterable[str]) -> None:
-    """Refuse a file that is damaged, of another version or without some columns."""
+def _checked_schema(file: Path) -> Any:
+    """The schema of a file that is neither damaged nor of another version."""
     try:
         schema = parquet.read_schema(a_file(file))
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -310,7 +344,7 @@ def _check(file: Path, columns: Iterable[str]) -> None:
             f"{file} has schema version {', '.join(sorted(versions)) or 'unknown'}; this rlobj "
             f"reads version {SCHEMA_VERSION}. Read it with the rlobj that wrote it"
         )
-    _check_columns(str(file), schema, columns)
+    return schema
 
 
 def _check_columns(source: str, schema: Any, columns: Iterable[str]) -> None:

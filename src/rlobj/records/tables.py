@@ -153,10 +153,11 @@ def read_tables(
         ConfigError: no run or no tables there, files of another version or with missing parts, or
             an objective that names code without `trust`.
     """
-    for path in checked_files(Path(run), "tables", steps):
+    for path, schema in checked_files(Path(run), "tables", steps).items():
         try:
-            if parse_json(parquet.read_schema(path).metadata[_UPDATES])["rank"] == 0:
-                yield from _read_step(path, trust)
+            written = parse_json(schema.metadata[_UPDATES])
+            if written["rank"] == 0:
+                yield from _read_step(path, written, trust)
         except (ConfigError, pyarrow.ArrowException):
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -165,9 +166,9 @@ def read_tables(
             ) from error
 
 
-def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
-    """The updates of a step, of all ranks together."""
-    ranks, paths = parse_json(parquet.read_schema(first).metadata[_UPDATES])["ranks"], list[Path]()
+def _read_step(first: Path, written: Mapping[str, Any], trust: bool) -> Iterator[UpdateTable]:
+    """The updates of a step, of all ranks together, from the file of rank 0 and its metadata."""
+    ranks, paths = written["ranks"], list[Path]()
     for rank in range(ranks):
         paths.append(path := first.with_name(first.name.replace("rank-0", f"rank-{rank}")))
         if not path.is_file():
@@ -175,7 +176,6 @@ def _read_step(first: Path, trust: bool) -> Iterator[UpdateTable]:
                 f"{path} is missing: the tables of this step were written by {ranks} processes"
             )
     tables = [parquet.read_table(path) for path in paths]
-    written = parse_json(tables[0].schema.metadata[_UPDATES])
     for described in written["updates"]:
         number = described["update"]
         chosen = [table.filter(pc.equal(table["update"], number)) for table in tables]

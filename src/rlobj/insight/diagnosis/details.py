@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from rlobj.base.arrow import pc
 from rlobj.base.files import a_file, step_of
 from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.findings import Finding
-from rlobj.insight.inspecting import tokens_by_step
-from rlobj.records.reading import read_records
+from rlobj.records.reading import Record
 from rlobj.reporting import visible
 
 STEPS = 20
@@ -31,25 +30,28 @@ MOST = 5
 """Tokens or problems that are named."""
 
 
-def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
+def entropy_drivers(
+    record: Record, tokens: Mapping[int, float], until: int, sign: int
+) -> list[str]:
     """The tokens and the quadrants of advantage and surprisal that move the entropy.
 
     To first order an update changes the entropy at a token by −weight·A·(entropy sensitivity).
     A token is surprising where its surprisal exceeds the entropy at its position.
 
     Args:
-        run: the run's folder.
+        record: of the run.
+        tokens: the number of all tokens of each step, where it is known.
         until: the last step of interest.
         sign: −1 for a falling entropy, 1 for a rising one.
 
     Raises:
-        ConfigError: the run has no records, or they cannot be read.
+        ConfigError: the record cannot be read.
     """
-    read = ("text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy")
+    columns = ["text", "weight", "advantage", "entropy_sensitivity", "prob", "entropy"]
     steps = range(until - STEPS + 1, until + 1)
-    rows = read_records(run, [*dict.fromkeys((*read, *COLUMNS))], steps=steps)
-    tokens = {at: n for at, n in tokens_by_step(run).items() if at in steps}
-    held = Coverage.of(run, rows, tokens)
+    rows = record.rows([*columns, *COLUMNS], steps=steps)
+    tokens = {at: n for at, n in tokens.items() if at in steps}
+    held = Coverage.of(record, rows, tokens)
     rows = rows.filter(pc.is_valid(rows["entropy_sensitivity"]))
     if len(rows) < FEWEST and not held.everything:
         of = f" of {math.fsum(tokens.values()):,.0f}" if tokens else ""
@@ -57,7 +59,8 @@ def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
         return [f"tokens whose gradient moves it that way: unknown: {few}"]
     if not len(rows):
         return []
-    change = pc.multiply(pc.multiply(rows["weight"], rows["advantage"]), rows[read[3]])
+    change = pc.multiply(rows["weight"], rows["advantage"])
+    change = pc.multiply(change, rows["entropy_sensitivity"])
     change = pc.multiply(pc.divide(change, rows["inclusion_probability"]), -float(sign))
     surprising = pc.greater(pc.negate(pc.ln(rows["prob"])), rows["entropy"])
     quadrants = pc.binary_join_element_wise(
@@ -67,10 +70,11 @@ def entropy_drivers(run: Path, until: int, sign: int) -> list[str]:
     )
     table = pyarrow.table({"token": rows["text"], "quadrant": quadrants, "change": change})
     total = pc.sum(pc.max_element_wise(table["change"], 0.0)).as_py() or 1.0
-    tokens, quadrants = (_largest(table, key, total) for key in ("token", "quadrant"))
     about = "" if held.everything else "≈ "
-    named = ", ".join(f"[{visible(text, 24)}] {about}{share}" for text, share in tokens)
-    divided = ", ".join(f"{name} {about}{share}" for name, share in quadrants)
+    largest = _largest(table, "token", total)
+    named = ", ".join(f"[{visible(text, 24)}] {about}{share}" for text, share in largest)
+    largest = _largest(table, "quadrant", total)
+    divided = ", ".join(f"{name} {about}{share}" for name, share in largest)
     estimated = f", estimated from {len(rows):,} recorded tokens" if about else ""
     return [
         f"tokens whose gradient moves it that way{estimated}: {named}",
@@ -128,8 +132,16 @@ def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> boo
     return bool(correct[0])
 
 
-def details_of(run: Path, finding: Finding) -> list[str]:
+def details_of(
+    run: Path, finding: Finding, tokens: Mapping[int, float], record: Record | None
+) -> list[str]:
     """The lines below the evidence of a finding; none for most findings.
+
+    Args:
+        run: the run's folder.
+        finding: of the run.
+        tokens: see `entropy_drivers`.
+        record: of the run; None = it is opened where it is read.
 
     Raises:
         ConfigError: the run has no records, or they cannot be read. Errors of pyarrow and OSError
@@ -137,9 +149,9 @@ def details_of(run: Path, finding: Finding) -> list[str]:
     """
     match finding.name:
         case "entropy-falling":
-            return entropy_drivers(run, finding.until, sign=-1)
+            return entropy_drivers(record or Record(run), tokens, finding.until, sign=-1)
         case "entropy-exploding":
-            return entropy_drivers(run, finding.until, sign=1)
+            return entropy_drivers(record or Record(run), tokens, finding.until, sign=1)
         case "verifier-trouble":
             return disputed_problems(run, finding.until)
         case "collapse" if "same_response" in finding.numbers:

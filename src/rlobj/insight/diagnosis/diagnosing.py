@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import importing
@@ -14,6 +13,8 @@ from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.details import details_of
 from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
 from rlobj.insight.diagnosis.watching import Watch
+from rlobj.insight.numbers import Line, tokens_by_step
+from rlobj.records.reading import Record
 from rlobj.reporting import visible
 
 
@@ -55,13 +56,16 @@ def _diagnosed(run: Path, progress: run_folder.Progress) -> RunDiagnosis:
     return diagnose_lines(run, run_folder.read_lines(run, notes, progress), notes)
 
 
-def diagnose_lines(run: Path, lines: Iterable[Mapping[str, Any]], notes: list[str]) -> RunDiagnosis:
+def diagnose_lines(
+    run: Path, lines: Sequence[Line], notes: list[str], record: Record | None = None
+) -> RunDiagnosis:
     """Check a run whose metrics.jsonl is read already; nothing that its settings name is imported.
 
     Args:
         run: the run's folder.
         lines: of metrics.jsonl.
         notes: what could not be read; changes of settings, and more, are added.
+        record: of the run, if it is open already.
 
     Raises:
         ConfigError: as `diagnose`.
@@ -75,7 +79,15 @@ def diagnose_lines(run: Path, lines: Iterable[Mapping[str, Any]], notes: list[st
     history, stop = watch.history, run_folder.read_stop(run)
     if not history.steps and stop is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
-    findings = {name: _with_details(run, f, notes) for name, f in watch.findings.items()}
+    tokens = tokens_by_step(lines)
+    findings: dict[str, Finding] = {}
+    for name, finding in watch.findings.items():
+        try:
+            details = details_of(run, finding, tokens, record)
+        except (RlobjError, OSError, ValueError, KeyError) as error:  # pyarrow's are ValueErrors
+            notes.append(f"{name}: its tables cannot be read: {visible(str(error), 200)}")
+            details = []
+        findings[name] = replace(finding, details=tuple(details))
     if stop is not None:
         step, name, message = stop
         text = f"the run stopped at step {step}: {visible(message.partition(chr(10))[0])}"
@@ -97,12 +109,3 @@ def diagnose_lines(run: Path, lines: Iterable[Mapping[str, Any]], notes: list[st
         tuple(name for name in asked if name not in checked),
         tuple(notes),
     )
-
-
-def _with_details(run: Path, finding: Finding, notes: list[str]) -> Finding:
-    """The finding with what is behind it; a note says if the tables cannot be read."""
-    try:
-        return replace(finding, details=tuple(details_of(run, finding)))
-    except (RlobjError, OSError, ValueError, KeyError) as error:  # pyarrow's are ValueErrors
-        notes.append(f"{finding.name}: its tables cannot be read: {visible(str(error), 200)}")
-        return finding

@@ -42,10 +42,16 @@ from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file, packaged, step_of, write_whole
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.targets import importing
-from rlobj.config.run_folder import Progress, checkpoints, named_folder, read_settings
+from rlobj.config.run_folder import (
+    Progress,
+    checkpoints,
+    named_folder,
+    read_metrics,
+    read_settings,
+)
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
-from rlobj.insight.inspecting import share, tokens_by_step
+from rlobj.insight.numbers import share, tokens_by_step
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import NAMES, Expr, Rule
@@ -53,7 +59,7 @@ from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
 from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.reading import COLUMNS, open_records, read_records, sound, why_no_rows
+from rlobj.records.reading import COLUMNS, Record, read_records, sound, why_no_rows
 from rlobj.records.rows import TokenTexts, numbers, numpy, rows_of
 from rlobj.records.tables import UpdateTable, read_tables
 from rlobj.reporting import visible
@@ -96,7 +102,7 @@ def write_inspection_page(
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
-    tokens = tokens_by_step(run)
+    tokens = tokens_by_step(read_metrics(run))
     objective = _objective(page)
     found = deciding(objective).values() if objective else ()
     rules: dict[Expr, str] = {rule: ", ".join(fields) for rule, fields in found}
@@ -427,13 +433,14 @@ def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> tuple
     And whether each token of these steps that was touched or is spurious is there.
     """
     others = ~pc.field("step").isin(list(whole)) if whole else None
-    dataset = open_records(run)
+    record = Record(run)
+    dataset = record.dataset()
     with sound(run):
         count = dataset.count_rows(filter=others)
         part = min(1.0, limit / max(count, 1))
         columns = [name for name in COLUMNS if name not in ("before", "after")]
         rows = dataset.to_table(columns=columns if count > CONTEXTS else None, filter=others)
-    touched = part == 1 and (not len(rows) or Coverage.of(run, rows, {}).touched)
+    touched = part == 1 and (not len(rows) or Coverage.of(record, rows, {}).touched)
     if part < 1:
         notes.append(
             f"The page shows {part:.0%} of {count:,} recorded tokens, chosen at random, because "

@@ -13,7 +13,7 @@ import torch
 from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting
 from rlobj.config.presets import Preset, read_yaml
 from rlobj.config.run_folder import CONFIG_FILE, Progress, is_run
-from rlobj.insight.inspecting import without_nan
+from rlobj.insight.numbers import without_nan
 from rlobj.insight.replaying import plans
 from rlobj.insight.replaying.plans import (
     RECORDED,

@@ -1,126 +1,21 @@
-"""`report`: runs compared on one page that needs no network.
-
-The tables of a report: the numbers of each run, its settings, its time.
-"""
+"""`report`: runs compared on one page that needs no network."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from rlobj.base.errors import RunError, counted
 from rlobj.base.files import packaged, write_whole
-from rlobj.base.yaml import packaged_table
-from rlobj.config.layers import flattened
-from rlobj.config.run_folder import MEASURES, Measure, run_paths
-from rlobj.insight.inspecting import Line, mean, percent, total
-from rlobj.insight.run_report.runs import Plot, Run, figures, finding_id, read_runs
+from rlobj.config.run_folder import run_paths
+from rlobj.insight.run_report.figures import Plot, figures, finding_id
+from rlobj.insight.run_report.runs import Run, read_runs
+from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, save_figure, visible
 from rlobj.reporting.figures import COLORS, DASHES, dash_of, fill, html_table, pack, render_page
-
-_TABLE = packaged_table("rlobj.insight.run_report", "tables.yaml")
-_LAST = 10
-"""Steps at the end of a run that its last numbers are means of."""
-
-UNKNOWN = "–"
-Table = dict[str, list[str]]
-"""A row by its name: one cell for each run."""
-
-
-def summary(runs: Sequence[Run]) -> Table:
-    """The last and the best numbers of each run; rows that no run has are left out."""
-    columns = [_numbers(run) for run in runs]
-    rows = {name: [column[name] or UNKNOWN for column in columns] for name in columns[0]}
-    if len(runs) > 1:
-        rows = {"rule": [run.rule or UNKNOWN for run in runs]} | rows
-    return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
-
-
-def times(runs: Sequence[Run]) -> Table:
-    """Seconds a step by phase with their share, the longest phase first, and how they were used."""
-    timed = [[line for line in run.steps if line.get("time/step")] for run in runs]
-    below = _TABLE["below"]
-    phases = {
-        metric: sum(total(steps, metric) for steps in timed)
-        for metric in dict.fromkeys(metric for run in runs for metric in run.metrics)
-        if metric.startswith("time/") and metric not in ("time/updating", *below)
-    }
-    order = [*sorted(phases, key=lambda metric: -phases[metric]), *below]
-    rows = {
-        below.get(metric, metric.removeprefix("time/")): [_seconds(each, metric) for each in timed]
-        for metric in order
-    }
-    for metric, name in _TABLE["means"].items():
-        found = [mean(steps, metric) for steps in timed]
-        text = percent if metric.endswith("share") else "{:,.3g}".format
-        text = "{:,.0f}".format if metric == "tokens/per_second" else text
-        rows[name] = [UNKNOWN if each is None else text(each) for each in found]
-    return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
-
-
-def _seconds(steps: Sequence[Line], metric: str) -> str:
-    spent, whole = total(steps, metric), total(steps, "time/step")
-    return f"{spent / len(steps):.3f} s ({spent / whole:.1%})" if spent else UNKNOWN
-
-
-def different_settings(runs: Sequence[Run]) -> Table:
-    """The settings that are not the same in all runs; all settings of a single run."""
-    flat = [flattened(run.settings) for run in runs]
-    paths = dict.fromkeys(path for each in flat for path in each)
-    rows = {path: [_setting(each, path) for each in flat] for path in paths}
-    if len(runs) == 1:
-        return rows
-    absent = {UNKNOWN, "null", "{}"}  # what a run has in place of settings of another one
-    return {path: cells for path, cells in rows.items() if len({*cells}) > 1 and {*cells} - absent}
-
-
-def _numbers(run: Run) -> dict[str, str]:
-    """The same rows for each run; "" where it has no number."""
-    steps = run.steps
-    rewarded = [line for line in steps if line.get("reward/mean") is not None]
-    best = max(rewarded, key=lambda line: line["reward/mean"], default=None)
-    found = {
-        "steps": f"{steps[-1]['step']:,.0f}" if steps else "0",
-        **{name: text for each in MEASURES for name, text in _held_out(run, each).items()},
-        "reward of the best step": (
-            f"{best['reward/mean']:.3f}, step {best['step']:,.0f}" if best else ""
-        ),
-    }
-    for name, (metric, form) in _TABLE["mean of last"].items():
-        number = mean(steps[-_LAST:], metric)
-        found[f"{name}, last {_LAST} steps"] = "" if number is None else f"{number:{form}}"
-    for name, (part, whole) in _TABLE["share of all"].items():
-        some, count = total(steps, part), total(steps, whole)
-        found[name] = percent(some / count) if some and count else ""
-    minutes, seconds = divmod(round(total(steps, "time/step")), 60)
-    found["time"] = f"{minutes:,} min {seconds} s" if minutes or seconds else ""
-    names = ", ".join(each.name for each in run.findings)
-    found["findings"] = names or ("none" if steps else "")
-    return found
-
-
-def _held_out(run: Run, measure: Measure) -> dict[str, str]:
-    """The last and the highest value of a run."""
-    lines = [line for line in run.lines if line.get(measure.key) is not None]
-    best = max(lines, key=lambda line: line[measure.key], default=None)
-    return {
-        f"{measure.name}, {which}": ""
-        if line is None
-        else f"{line[measure.key]:.3f} ± {measure.error(line):.3f}, step {line['step']:,.0f}"
-        for which, line in (("last", lines[-1] if lines else None), ("best", best))
-    }
-
-
-def _setting(settings: Mapping[str, Any], path: str) -> str:
-    if path not in settings:
-        return UNKNOWN
-    value = settings[path]
-    return "null" if value is None else str(value)
-
 
 _asset = partial(packaged, "rlobj.insight.run_report")
 _FILE = "report.html"
@@ -171,7 +66,7 @@ def write_report(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot write to {folder}: {error}") from error
-        for _, figure in figures(runs):
+        for _, _, figure in figures(runs):
             for suffix in (".svg", ".png"):
                 save_figure(figure, folder / f"{figure.name}{suffix}")
     return path
@@ -190,18 +85,18 @@ def _page(runs: Sequence[Run]) -> bytes:
             for note in run.notes
         ),
         "count": "several" if several else "one",
-        "first": _card(*drawn[0]) if drawn else "",
+        "first": _card(*drawn[0][1:]) if drawn else "",
         "summary": _table(summary(runs), runs),
         "findings": "".join(map(_findings, range(len(runs)), runs)),
         "differences": _differences(runs),
         "sections": _sections(drawn[1:]),
         "links": "".join(
             f"<a href='#{_anchor(name)}'>{escape(name)}</a>"
-            for name in dict.fromkeys(plot.section for plot, _ in drawn[1:])
+            for name in dict.fromkeys(section for section, _, _ in drawn[1:])
         ),
         "times": _table(times(runs), runs),
     }
-    data = json.dumps(figure_data([figure for _, figure in drawn]), separators=(",", ":"))
+    data = json.dumps(figure_data([figure for _, _, figure in drawn]), separators=(",", ":"))
     return render_page(
         title,
         fill(_asset("assets/report.html"), parts),
@@ -268,10 +163,10 @@ def _differences(runs: Sequence[Run]) -> str:
     return f"<details><summary><h2>{title}</h2></summary>{table}</details>"
 
 
-def _sections(drawn: Sequence[tuple[Plot, Figure]]) -> str:
+def _sections(drawn: Sequence[tuple[str, Plot, Figure]]) -> str:
     sections: dict[str, list[str]] = {}
-    for plot, figure in drawn:
-        sections.setdefault(plot.section, []).append(_card(plot, figure))
+    for section, plot, figure in drawn:
+        sections.setdefault(section, []).append(_card(plot, figure))
     return "".join(
         f"<section id='{_anchor(name)}'><h2>{escape(name)}</h2>"
         f"<div class=figures>{''.join(cards)}</div></section>"
@@ -282,11 +177,12 @@ def _sections(drawn: Sequence[tuple[Plot, Figure]]) -> str:
 def _card(plot: Plot, figure: Figure) -> str:
     """The place of a figure, as high as it will be when it is drawn."""
     rows = len(figure.lines) + len(figure.marks) + len(figure.targets)
+    note = plot.note if plot.interval is None else plot.interval.note
     return (
         f"<figure id='figure-{plot.name}' style='--rows:{rows}'>"
         f"<figcaption><h3 class=one-line>{escape(plot.title)}</h3>"
         f"<small>{escape(plot.unit)}&nbsp;</small></figcaption>"
-        f"<div class=plot></div><ul class=legend></ul><small>{escape(plot.note)}</small></figure>"
+        f"<div class=plot></div><ul class=legend></ul><small>{escape(note)}</small></figure>"
     )
 
 

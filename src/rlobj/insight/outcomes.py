@@ -1,0 +1,123 @@
+"""Outcome: what came out of a run, in numbers.
+
+Its accuracy or reward, its entropy, its calls of tools, and its dropped and spurious tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
+from rlobj.insight.numbers import Z95, Line, mean, percent, share, total
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a run.
+
+    Attributes:
+        lines: metrics.jsonl.
+    """
+
+    lines: Sequence[Line]
+
+    @classmethod
+    def read(cls, run: Path | str) -> Outcome:
+        """Read a run.
+
+        Raises:
+            ConfigError: no run there, or a run without a finished step.
+        """
+        read_settings(Path(run))  # an error if it is no run
+        found = cls(read_metrics(Path(run)))
+        if not found.steps:
+            raise ConfigError(f"{run} has no finished step yet")
+        return found
+
+    @property
+    def steps(self) -> list[Line]:
+        """The lines of finished steps, without the evaluation before the first."""
+        return [line for line in self.lines if "reward/mean" in line]
+
+    @property
+    def window(self) -> int:
+        """The number of steps at the beginning and at the end that are compared."""
+        return max(1, min(10, len(self.steps) // 4))
+
+    def measures(self) -> dict[str, str]:
+        """The numbers of the run as texts, by their names on the screen.
+
+        Held-out numbers have their 95% interval for other samples on the same problems; with one
+        sample per problem, for other problems.
+        """
+        found: dict[str, str] = {}
+        measure = measure_of(self.lines)
+        known = [line for line in self.lines if line.get(measure.key) is not None]
+        for when, line in zip(("before", "after"), (*known[:1], *known[-1:]), strict=False):
+            value, width = line[measure.key], Z95 * measure.error(line)
+            low, high = value - width, value + width
+            if measure is ACCURACY:
+                low, high = max(low, 0), min(high, 1)
+            found[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+        if known and known[-1]["step"] < self.steps[-1]["step"]:
+            late = f"not measured after step {known[-1]['step']}"
+            name = f"{measure.name} after"
+            found[name] = late if len(known) == 1 else f"{found[name]}, {late}"
+        steps, window = self.steps, self.window
+        first, last = steps[:window], steps[-window:]
+        when = f"first/last {window} steps" if window > 1 else "first/last step"
+        for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):
+            ends = [mean(part, key) for part in (first, last)]
+            if None not in ends:
+                found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
+        if total(steps, "tools/calls"):
+            found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
+        broken = [mean(part, "turns/at_broken") or 0.0 for part in (first, last)]
+        if any(broken):
+            found[f"environment failed, {when}"] = "{:.3f} → {:.3f} of the responses".format(
+                *broken
+            )
+        tokens = total(steps, "tokens/step")
+        found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
+        if any(line.get("spurious/tokens") is not None for line in steps):
+            spurious, caught, dropped = (
+                total(steps, f"spurious/{name}") for name in ("tokens", "caught", "dropped")
+            )
+            found["spurious tokens"] = share(spurious, tokens)
+            found[f"spurious, {when}"] = _trend(first, last)
+            if dropped:
+                found["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
+                found["recall of the rule"] = f"{share(caught, spurious)} of {spurious:,.0f}"
+        return found
+
+
+def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
+    """Calls of tools in two parts of a run, and the accuracy of responses with and without one."""
+    parts = first, last
+    counts = [(total(part, "tools/calls"), total(part, "response/count")) for part in parts]
+    failed = [total(part, "tools/errors") / max(total(part, "tools/calls"), 1) for part in parts]
+    ends = {
+        "calls per response": [calls / responses for calls, responses in counts],
+        "calls that failed": failed if any(failed) else [None, None],
+        "accuracy with a call": [mean(part, "tools/accuracy_with") for part in parts],
+        "accuracy without": [mean(part, "tools/accuracy_without") for part in parts],
+    }
+    return {
+        name: " → ".join("none" if value is None else f"{value:.3f}" for value in values)
+        for name, values in ends.items()
+        if values != [None, None]
+    }
+
+
+def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
+    """The share of spurious tokens in two parts of a run, and whether it changed beyond noise."""
+    found = [total(part, "spurious/tokens") for part in (first, last)]
+    tokens = [max(total(part, "tokens/step"), 1) for part in (first, last)]
+    before, after = (a / b for a, b in zip(found, tokens, strict=True))
+    noise = 2 * math.hypot(*(math.sqrt(a) / b for a, b in zip(found, tokens, strict=True)))
+    word = "shrank" if after < before - noise else "grew" if after > before + noise else ""
+    return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"
