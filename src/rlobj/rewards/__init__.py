@@ -13,6 +13,11 @@ Overlong      DAPO's length penalty, added to any of them
 """
 
 from rlobj.base.lazy import names_of
-from rlobj.rewards import custom, reward_model, several  # noqa: F401  # with them, all kinds are known
+from rlobj.rewards import (  # noqa: F401  # with them, all kinds are known
+    custom,
+    reasoning_gym,
+    reward_model,
+    several,
+)
 
 __getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
