@@ -19,8 +19,7 @@ from rich.text import Text
 
 from rlobj.base.files import nearby
 from rlobj.config.run_folder import measure_of
-from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
-from rlobj.evaluation.report import UNKNOWN
+from rlobj.evaluation import EvaluationCallback, EvaluationResult
 from rlobj.reporting import visible
 from rlobj.training import Callback
 from rlobj_cli.screen import console as screen
@@ -319,8 +318,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
-MOST_CHANGES = 20
-"""Changed grades that are listed."""
 
 
 class EvaluationScreen(screen.Stages, EvaluationCallback):
@@ -387,31 +384,15 @@ class EvaluationScreen(screen.Stages, EvaluationCallback):
         self.console.print(Text(f"\n{kept}; the same command continues from there"))
 
     def finished(self, result: EvaluationResult) -> None:
-        """Print the grades that changed, what is missing, the table, and the files."""
+        """Print what another grading changed, what is missing, the table, and the files."""
         self._shown.close()
-        if result.changes is not None:
-            show_changes(self.console, result, result.changes)
+        if result.regrading is not None:
+            screen.show_markdown(self.console, result.regrading.to_markdown())
+            where = f"wrote {nearby(result.regrading.path)}"
+            self.console.print(Text(where), soft_wrap=True)
         if result.unfinished:
             self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         screen.show_markdown(self.console, result.to_markdown())
         where = result.path and nearby(result.path)
         written = f"wrote results.json, results.md and report.html to {where}"
         self.console.print(Text(written), soft_wrap=True)
-
-
-def show_changes(
-    console: Console, result: EvaluationResult, changes: Sequence[GradeChange]
-) -> None:
-    """Print the grades that changed when an evaluation was graded again."""
-    graded = sum(each.summary.responses for each in result.benchmarks.values())
-    console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
-    found = screen.table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
-    for each in changes[:MOST_CHANGES]:
-        benchmark, problem, sample = each.key
-        texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
-        verdicts = (each.before.verdict, each.after.verdict, each.after.reason[:60])
-        found.add_row(*map(Text, (*texts, *verdicts)))
-    if changes:
-        console.print(found)
-    if len(changes) > MOST_CHANGES:
-        console.print(Text(f"and {len(changes) - MOST_CHANGES:,} more", style="dim"))

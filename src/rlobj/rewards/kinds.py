@@ -13,7 +13,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
@@ -32,19 +31,16 @@ if TYPE_CHECKING:
 
 
 WORDS = {True: "right", False: "wrong", None: "undecided"}
-Found = TypeVar("Found")
+Found = TypeVar("Found", bound="Graded | Verdict")
 
 
-def best(
-    found: Iterable[Found], correct: Callable[[Found], bool | None] = attrgetter("correct")
-) -> Found:
+def best(verdicts: Iterable[Found]) -> Found:
     """The verdict that counts: a right one, else an undecided one, else a wrong one.
 
     Args:
-        found: at least one verdict.
-        correct: verdict -> True, None = undecided, or False.
+        verdicts: at least one, each with `correct`.
     """
-    return min(found, key=lambda each: (True, None, False).index(correct(each)))
+    return min(verdicts, key=lambda each: (True, None, False).index(each.correct))
 
 
 def best_of_golds(
