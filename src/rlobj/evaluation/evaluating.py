@@ -98,11 +98,18 @@ def sample_and_grade(
             seeds = [derive_seed(seed, *key) for key in missing]
             asked = [by_id[problem] for _, problem, _ in missing]
             store = partial(_store, samples, callback, missing, seeds)
-            given: Any = {"count": 1, "settings": settings, "seeds": seeds, "done": store}
             if conversations is None:
-                groups = sampler.sample([*map(encode, asked)], **given)
+                groups = sampler.sample(
+                    [encode(problem) for problem in asked],
+                    count=1,
+                    settings=settings,
+                    seeds=seeds,
+                    done=store,
+                )
             else:
-                groups = conversations.sample(asked, **given)
+                groups = conversations.sample(
+                    asked, count=1, settings=settings, seeds=seeds, done=store
+                )
             for index, group in enumerate(groups):  # a sampler may not call `done`
                 store(index, group)
         grade(part)
@@ -137,9 +144,14 @@ def _store(
     """Store the response to a prompt; a second time changes nothing."""
     key, [sample] = keys[index], group
     if key not in samples.responses:
-        length = len(sample.tokens)
-        said = (sample.text, length, sample.finish, tuple(map(described, sample.turns)))
-        response = ResponseRecord(key[2], seeds[index], *said)
+        response = ResponseRecord(
+            sample=key[2],
+            seed=seeds[index],
+            text=sample.text,
+            tokens=len(sample.tokens),
+            finish=sample.finish,
+            turns=tuple(map(described, sample.turns)),
+        )
         samples.add({key: response})
         callback.sampled(key[0], 1 + samples.gather()[key[0]])
 
@@ -166,14 +178,17 @@ def grade_stored(
     """
     report(samples, benchmark, total, callback)
     if waiting := [key for key in keys if key not in samples.grades]:
-        found = [samples.responses[key] for key in waiting]
-        asked = [problems[name] for _, name, _ in waiting]
-        graded = grader.score(
-            [each.text for each in found],
-            [with_turns(*pair) for pair in zip(asked, (each.turns for each in found), strict=True)],
-        )
-        ends = [each.turns[-1]["end"] if each.turns else "done" for each in found]
-        graded = [limited(*pair, "graded") for pair in zip(graded, ends, strict=True)]
+        responses = [samples.responses[key] for key in waiting]
+        asked = [
+            with_turns(problems[key[1]], response.turns)
+            for key, response in zip(waiting, responses, strict=True)
+        ]
+        graded = [
+            limited(grade, response.turns[-1]["end"] if response.turns else "done", "graded")
+            for grade, response in zip(
+                grader.score([each.text for each in responses], asked), responses, strict=True
+            )
+        ]
         samples.grade(dict(zip(waiting, graded, strict=True)))
         report(samples, benchmark, total, callback)
 
@@ -471,7 +486,10 @@ def _fitted(
 def _conversations(each: ProblemSet, engine: Engine) -> AbstractContextManager[Any]:
     """What holds the conversations of a set, or None: a response is one turn."""
     return open_conversations(
-        *(each.environment_settings, engine.sampler, engine.tokenizer, engine.chat),
+        each.environment_settings,
+        engine.sampler,
+        engine.tokenizer,
+        engine.chat,
         partial(format_prompt, each.config.data.template),
         given=each.environment,
         tools=each.tools,
