@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlobj.data import Problem
 from rlobj.evaluation import EvaluationResult, ResponseRecord, Samples, summarise_folder
-from rlobj.evaluation.evaluating import grade_stored
+from rlobj.evaluation.responses import grade_stored
 from rlobj.evaluation.result import EvaluationCallback
 from rlobj.rewards import Reward
 
