@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from screens import console, text_of
+from dataclasses import replace
+from pathlib import Path
 
-from rlobj.data import Problem
-from rlobj.evaluation import (
-    EvaluationResult,
-    GradedBenchmark,
-    GradedProblem,
-    ResponseRecord,
-    summarise,
-)
-from rlobj.evaluation.summary import BenchmarkResult
-from rlobj.rewards import Graded
+from screens import console, text_of
+from stored_evaluations import stored
+
+from rlobj.evaluation import regrade, summarise_folder
 from rlobj_cli.screen.evaluating import EvaluationScreen
 
 
-def shown(samples: int) -> tuple[EvaluationResult, str]:
-    """An evaluation with four responses to one problem, three of them right, and its screen."""
-    responses = tuple(ResponseRecord(i, 0, "4", 1, "stop") for i in range(4))
-    grades = tuple(Graded(float(i > 0), i > 0, "", "4") for i in range(4))
-    graded = GradedBenchmark("a", (GradedProblem(Problem("1", "2+2=", "4"), responses, grades),))
-    settings = {"problems": 1, "samples": samples}
-    benchmark = BenchmarkResult(graded, summarise(graded), settings)
-    result = EvaluationResult({"a": benchmark}, {"model": {"name": "tiny"}, "engine": {}})
+def test_the_screen_and_the_markdown_show_the_same_numbers(tmp_path: Path) -> None:
+    stored(tmp_path / "a", {"4": ["4", "4", "4", "5"]})
     screen = console()
-    EvaluationScreen(screen).finished(result)
-    return result, text_of(screen)
+    summarise_folder(tmp_path / "a", callback=EvaluationScreen(screen))
+    [row] = [line for line in text_of(screen).splitlines() if "avg@n" in line]
+    assert row.split() == ["avg@n", "75.0"]
+    assert "| avg@n | 75.0 |" in (tmp_path / "a" / "results.md").read_text()
 
 
-def test_the_screen_and_the_markdown_show_the_same_numbers() -> None:
-    result, text = shown(samples=4)
-    assert ["avg@n", "75.0"] in [line.split() for line in text.splitlines()]
-    assert "| avg@n | 75.0 |" in result.to_markdown()
-    assert "Not finished" not in text
+def test_what_another_reward_changes_stands_above_the_results(tmp_path: Path) -> None:
+    stored(tmp_path / "a", {"4": ["4", r"\boxed{4}"]})
+    screen = console()
+    regrade(tmp_path / "a", reward="math", callback=EvaluationScreen(screen))
+    text = text_of(screen)
+    assert 0 <= text.index("2 responses graded again, 2 grades changed") < text.index("avg@n")
+    rows = [line.split() for line in text.splitlines()]
+    assert ["right", "to", "wrong", "1"] in rows
+    assert ["wrong", "to", "right", "1"] in rows
+    assert f"wrote {tmp_path / 'a' / 'regraded' / 'exact-to-math.json'}" in text
 
 
-def test_what_is_missing_stands_above_the_results() -> None:
-    _, text = shown(samples=5)
-    assert 0 <= text.index("Not finished: a: 4 of 5") < text.index("avg@n")
+def test_what_is_missing_stands_above_the_results(tmp_path: Path) -> None:
+    result = stored(tmp_path / "a", {"4": ["4"]})
+    assert result is not None
+    screen = console()
+    more = replace(result.benchmarks["r"], settings={"problems": 1, "samples": 2})
+    EvaluationScreen(screen).finished(replace(result, benchmarks={"r": more}))
+    text = text_of(screen)
+    assert 0 <= text.index("Not finished: r: 1 of 2") < text.index("avg@n")

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.files import nearby
-from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
-from rlobj.evaluation.report import UNKNOWN
-from rlobj_cli.screen.console import Stages, facts_grid, reading, show_markdown, table, working
-
-if TYPE_CHECKING:
-    pass
-
+from rlobj.evaluation import EvaluationCallback, EvaluationResult
+from rlobj_cli.screen.console import Stages, facts_grid, reading, show_markdown, working
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
-MOST_CHANGES = 20
-"""Changed grades that are listed."""
 
 
 class EvaluationScreen(Stages, EvaluationCallback):
@@ -89,31 +81,15 @@ class EvaluationScreen(Stages, EvaluationCallback):
         self.console.print(Text(f"\n{kept}; the same command continues from there"))
 
     def finished(self, result: EvaluationResult) -> None:
-        """Print the grades that changed, what is missing, the table, and the files."""
+        """Print what another grading changed, what is missing, the table, and the files."""
         self._shown.close()
-        if result.changes is not None:
-            show_changes(self.console, result, result.changes)
+        if result.regrading is not None:
+            show_markdown(self.console, result.regrading.to_markdown())
+            where = f"wrote {nearby(result.regrading.path)}"
+            self.console.print(Text(where), soft_wrap=True)
         if result.unfinished:
             self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         show_markdown(self.console, result.to_markdown())
         where = result.path and nearby(result.path)
         written = f"wrote results.json, results.md and report.html to {where}"
         self.console.print(Text(written), soft_wrap=True)
-
-
-def show_changes(
-    console: Console, result: EvaluationResult, changes: Sequence[GradeChange]
-) -> None:
-    """Print the grades that changed when an evaluation was graded again."""
-    graded = sum(each.summary.responses for each in result.benchmarks.values())
-    console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
-    shown = table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
-    for each in changes[:MOST_CHANGES]:
-        benchmark, problem, sample = each.key
-        texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
-        verdicts = (each.before.verdict, each.after.verdict, each.after.reason[:60])
-        shown.add_row(*map(Text, (*texts, *verdicts)))
-    if changes:
-        console.print(shown)
-    if len(changes) > MOST_CHANGES:
-        console.print(Text(f"and {len(changes) - MOST_CHANGES:,} more", style="dim"))

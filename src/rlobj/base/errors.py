@@ -172,7 +172,8 @@ class MissingExtra(RlobjError, ImportError):
     """An optional package is not installed; the message has the pip command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str, instead: str = "") -> None:
-        message = f"{purpose} needs the package '{package}'. Install it with: {pip_install(extra)}"
+        command = pip_install(extra) if extra else f"pip install {package}"
+        message = f"{purpose} needs the package '{package}'. Install it with: {command}"
         super().__init__(message, *(("\n", instead) if instead else ()))
 
 
