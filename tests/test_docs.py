@@ -189,7 +189,7 @@ def test_yaml_on_pages_is_a_valid_configuration(page, written):
         path.write_text(text, encoding="utf-8")
         layers = layers_of(None, [file_layer(path)])
         kept = [layer for layer in layers if layer[0] != EMBEDDED_LAYER]
-        build_config(kept, trust=True)
+        build_config(kept)
 
 
 @pytest.mark.parametrize("page", pages_with("console"), ids=lambda page: page.stem)

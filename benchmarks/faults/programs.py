@@ -195,7 +195,7 @@ class Place:
             settings["checkpoint"] = {"every": 50}
         config = tiny.eight_steps(self.policy, **merge(settings, sections))
         file, run = runs.write_config(config, self.path("run.yaml")), self.path(name)
-        return self._trainer(run, "--config", file, "--trust", "--out", run, *words)
+        return self._trainer(run, "--config", file, "--out", run, *words)
 
     def resume(self, run: Path, *words: str) -> Trainer:
         """Resume a run."""

@@ -23,10 +23,6 @@ def diagnose(
         bool, typer.Option("--fail", help="End with exit code 1 if anything is found.")
     ] = False,
     json: Json = False,
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Import the code that a run's settings name by its path."),
-    ] = False,
 ) -> None:
     """Say what is wrong with a run: collapse, spikes, drift, settings and rules without effect.
 
@@ -43,7 +39,7 @@ def diagnose(
     with working(console):
         from rlobj.insight import diagnose as diagnose_runs
     with reading("checking the steps, bytes") as progress:
-        diagnosis = diagnose_runs(runs, trust=trust, progress=progress)
+        diagnosis = diagnose_runs(runs, progress=progress)
     if json:
         typer.echo(diagnosis.to_json())
     else:

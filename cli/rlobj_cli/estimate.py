@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import without_imports
 from rlobj_cli.screen.console import Screen, working
 from rlobj_cli.screen.options import completed
 
 
+@without_imports()
 def estimate(
     model: Annotated[
         str,
@@ -75,10 +77,6 @@ def estimate(
             help="Share of a GPU's peak that training reaches.",
         ),
     ] = 0.3,
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Import the code that --preset and --config files name."),
-    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print one JSON object, for programs; memory in bytes."),
@@ -108,7 +106,7 @@ def estimate(
     layers = layers_of(preset or (None if named else "grpo"), layers)
     if "data.source" not in origins(layers):
         layers.insert(0, ("any problems", {"data": {"source": "addition"}}))
-    built = build_config(layers, trust=trust)
+    built = build_config(layers)
     longest = built.sampling.max_tokens
     if mean_tokens is not None and not 1 <= mean_tokens <= longest:
         raise ConfigError(

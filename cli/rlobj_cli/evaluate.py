@@ -63,6 +63,9 @@ def regrade(
         float | None,
         typer.Option("--deadline", metavar="SECONDS", help="Time limit for one answer."),
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the code that the folder's reward is.")
+    ] = False,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
@@ -75,7 +78,9 @@ def regrade(
     """
     console, evaluations, screen = _loaded()
     with screen(console, doing="grading ") as callback:
-        evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
+        evaluations.regrade(
+            directory, reward=reward, deadline=deadline, trust=trust, callback=callback
+        )
 
 
 @evaluation.command()

@@ -9,10 +9,18 @@ import typer
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import without_imports
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import Screen, plain_value, show_explanation, show_yaml, table
-from rlobj_cli.screen.options import PresetOrFile, TrustFile
+from rlobj_cli.screen.console import (
+    Screen,
+    plain_value,
+    say,
+    show_explanation,
+    show_yaml,
+    table,
+)
+from rlobj_cli.screen.options import PresetOrFile
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -33,23 +41,23 @@ def _read(name: str) -> tuple[str, list[Layer]]:
     The embedded profile is left out: these are the paper's settings over the library's defaults.
     This does not import torch, so that an unknown name is an error at once.
     """
-    from rlobj.config.layers import FromFile, layers_of
+    from rlobj.config.layers import layers_of
 
     preset = load_preset(name)
     title = visible(": ".join(text.strip() for text in (preset.paper, preset.summary) if text))
     origin = str(preset.path) if preset.path.name in name else name
-    return title, layers_of(None, [(FromFile(origin), dict(preset.config))], profile=False)
+    return title, layers_of(None, [(origin, dict(preset.config))], profile=False)
 
 
-def _build(layers: list[Layer], trust: bool) -> RunConfig:
+def _build(layers: list[Layer]) -> RunConfig:
     """Build the whole configuration; `data.source` may be missing, since --data can give it."""
     from rlobj.config.layers import origins
     from rlobj.config.run_config import build_config
 
     if "data.source" in origins(layers):
-        return build_config(layers, trust=trust)
+        return build_config(layers)
     source = {"data": {"source": "addition"}}
-    config = build_config([("any task", source), *layers], trust=trust)
+    config = build_config([("any task", source), *layers])
     return config.model_copy(update={"data": config.data.model_copy(update={"source": None})})
 
 
@@ -73,7 +81,8 @@ def list_presets() -> None:
 
 
 @presets.command()
-def show(preset: PresetOrFile, trust: TrustFile = False) -> None:
+@without_imports()
+def show(preset: PresetOrFile) -> None:
     """Show a preset's YAML and its formula.
 
     [bold]Examples[/bold]
@@ -82,7 +91,7 @@ def show(preset: PresetOrFile, trust: TrustFile = False) -> None:
       rlobj presets show stapo > my.yaml     the formula becomes a comment
     """
     loaded = load_preset(preset)
-    explanation = _build(_read(preset)[1], trust).resolved_objective().explain()
+    explanation = _build(_read(preset)[1]).resolved_objective().explain()
     console = Screen()
     show_yaml(console, loaded.text)
     if not console.is_terminal:
@@ -96,10 +105,10 @@ def show(preset: PresetOrFile, trust: TrustFile = False) -> None:
 
 
 @presets.command()
+@without_imports()
 def diff(
     left: Annotated[str, typer.Argument(metavar="A", help="Preset or YAML file.")],
     right: Annotated[str, typer.Argument(metavar="B", help="Preset or YAML file.")],
-    trust: TrustFile = False,
 ) -> None:
     """Compare all settings of two presets or files.
 
@@ -109,7 +118,7 @@ def diff(
       rlobj presets diff stapo my.yaml
     """
     settings = [_read(name)[1] for name in (left, right)]
-    rows = difference(*(_dump(layers, trust) for layers in settings))
+    rows = difference(*(_dump(layers) for layers in settings))
     console = Screen()
     if not rows:
         console.print(Text(f"{left} and {right} have the same settings"))
@@ -122,15 +131,15 @@ def diff(
     console.print(compared)
 
 
-def _dump(layers: list[Layer], trust: bool) -> dict[str, Any]:
-    config = _build(layers, trust).model_dump(mode="json", by_alias=True)
+def _dump(layers: list[Layer]) -> dict[str, Any]:
+    config = _build(layers).model_dump(mode="json", by_alias=True)
     return {key: value for key, value in config.items() if key != "preset"}
 
 
 @presets.command()
+@without_imports()
 def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A preset or configuration file.")],
-    trust: TrustFile = False,
 ) -> None:
     """Check a preset or configuration file and report all errors at once.
 
@@ -141,7 +150,9 @@ def check(
     \b  rlobj presets check my.yaml
     """
     title, layers = _read(file)
-    config = _build(layers, trust)
+    config = _build(layers)
+    from rlobj.config.run_config import settings_of
+    from rlobj.config.trust import imports
     from rlobj.models.score_sources import check_prompts
     from rlobj.objectives.trials import problems  # which imports torch
 
@@ -155,9 +166,12 @@ def check(
     console = Screen()
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
     console.print(valid, soft_wrap=True)
+    if line := imports(settings_of(config)):
+        say(console, Text(line, "yellow"))
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
 
 
+@without_imports()
 def explain(
     preset: PresetOrFile,
     updates: Annotated[
@@ -170,7 +184,6 @@ def explain(
             "in the preset.",
         ),
     ] = None,
-    trust: TrustFile = False,
 ) -> None:
     """Explain an objective: its formula, the tokens it selects, and settings without effect.
 
@@ -181,7 +194,7 @@ def explain(
       rlobj explain my.yaml
     """
     title, layers = _read(preset)
-    config = _build(layers, trust)
+    config = _build(layers)
     objective = config.resolved_objective()
     updates, phases = updates or config.training.updates, len(objective.phases)
     counted = (

@@ -85,7 +85,7 @@ def replay(
     ] = None,
     json: Json = False,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Import the code that objectives name by its path.")
+        bool, typer.Option("--trust", help="Import the code that the recorded objective names.")
     ] = False,
 ) -> None:
     """Say what other objectives and rules would do to the tokens of a run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from rlobj_cli.screen.options import DATA_DIR, completed, name_data_dir, setting
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
+    from rlobj.config.run_config import RunConfig
 
 
 def train(
@@ -256,8 +258,7 @@ def train(
         typer.Option(
             "--trust",
             rich_help_panel="The run",
-            help="Import the code that a file or, with --resume and --from, a run names by its "
-            "path.",
+            help="With --resume and --from: import the code that the run names by its path.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -291,9 +292,8 @@ def train(
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
     from rlobj.config.layers import reward_settings
-    from rlobj.config.run_config import build_config
     from rlobj.conversations.settings import named_tools
-    from rlobj.training.run import layers_from, new_folder, open_resumed, prepared
+    from rlobj.training.run import new_folder, open_resumed, prepared, start_from
 
     console = Screen(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     code = setting_layers(
@@ -332,22 +332,35 @@ def train(
         }
         refused = [option for option, value in of_new_runs.items() if value is not None]
         refused += [option for option, _ in fixed]
-        changes = _overrides(None, changeable, settings or [])
+        changes = _overrides(changeable, settings or [])
         again = [(option.removeprefix("--"), values) for option, values in code]
         with working(console):
             resumed = open_resumed(resume, changes, again, trust=trust, refused=refused)
         _training(console).resume(console, resumed, changes, processes, reward)
         return
     _check_problems(data, task)
-    overrides = _overrides(config, [*fixed, *code, *changeable], settings or [])
-    if from_run is None:
-        layers = _layers(preset, overrides)
-    else:
-        with working(console):
-            layers = layers_from(from_run, preset, overrides, trust=trust)
-    run_config = prepared(build_config(layers, trust=trust))  # a mistake is an error at once
-    folder = new_folder(run_config, None if dry_run else out)
-    _training(console).start(console, run_config, layers, folder, dry_run, processes)
+    options = _overrides([*fixed, *code, *changeable], settings or [])
+    overrides = [*_file(config), *options]
+    with _dry(options) if dry_run else nullcontext():
+        if from_run is None:
+            layers, run_config = _combined(preset, overrides)  # a mistake is an error at once
+        else:
+            with working(console):
+                layers, run_config = start_from(from_run, preset, overrides, trust=trust)
+        run_config = prepared(run_config)
+        folder = new_folder(run_config, None if dry_run else out)
+        _training(console).start(console, run_config, layers, folder, dry_run, processes)
+
+
+def _dry(options: Sequence[Layer]) -> AbstractContextManager[None]:
+    """Inside, only code that the command line itself names is imported."""
+    from rlobj.base.files import located_target
+    from rlobj.base.targets import without_imports
+    from rlobj.config.layers import merged
+    from rlobj.config.trust import named_code
+
+    named = named_code(merged(options))
+    return without_imports([*named, *(located_target(each, Path.cwd()) for each in named)])
 
 
 def _training(console: Console) -> Any:
@@ -375,22 +388,29 @@ def _check_problems(data: str | None, task: str | None) -> None:
         )
 
 
-def _overrides(config: Path | None, given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
-    """The layers above the preset, lowest first."""
+def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
+    """The layers of options, and above them those of --set."""
+    from rlobj.config.layers import parse_setting
+
+    return [*given, *(("--set", parse_setting(text)) for text in settings)]
+
+
+def _file(config: Path | None) -> list[Layer]:
+    """The layer of a configuration file, if there is one."""
     from rlobj.base.files import path_of
-    from rlobj.config.layers import file_layer, parse_setting
+    from rlobj.config.layers import file_layer
 
     if config is not None and not (path := path_of(config)).is_file():
         what = "is a folder, not a YAML file" if path.is_dir() else "is no file"
         what = what if path.exists() else "is not there"
         raise ConfigError(f"--config {config} {what}")
-    below = [file_layer(config)] if config is not None else []
-    return [*below, *given, *(("--set", parse_setting(text)) for text in settings)]
+    return [] if config is None else [file_layer(config)]
 
 
-def _layers(preset: str | None, overrides: list[Layer]) -> list[Layer]:
-    """All layers of the command line, lowest first."""
+def _combined(preset: str | None, overrides: list[Layer]) -> tuple[list[Layer], RunConfig]:
+    """All layers of the command line, lowest first, and all together."""
     from rlobj.config.layers import layers_of
+    from rlobj.config.run_config import build_config
 
     layers = layers_of(preset, overrides)
     if not any("objective" in layer for _, layer in layers):
@@ -398,4 +418,4 @@ def _layers(preset: str | None, overrides: list[Layer]) -> list[Layer]:
             "no objective: name a preset, or give a --config file with a preset or an objective:\n"
             "  rlobj train --preset stapo\n  rlobj presets list    shows all presets"
         )
-    return layers
+    return layers, build_config(layers)

@@ -1,15 +1,15 @@
-"""One rule for all commands: what a file names is imported only with --trust."""
+"""Code that a person names is imported, and code of a folder only with --trust."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import yaml
 from screens import printed
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import compose
 
 CODE = """
 from dataclasses import dataclass
@@ -19,116 +19,218 @@ from rlobj import Clip, CustomRule, GroupCentered, logprob
 (Path(__file__).parent / "imported").touch()
 
 class Mine(Clip):
-    pass
+    "S = mine."
 
-class Centered(GroupCentered):
+class Mean(GroupCentered):
     pass
 
 @dataclass(frozen=True)
 class Rare(CustomRule):
+    factor: float = 1.0
+
     def reads(self):
         return (logprob,)
 
     def select(self, frame):
-        return frame.column("logprob") < -5
+        return frame.number(logprob) < -5
 
 def score(response, answer, **columns):
-    return float(response == answer)
+    return {"reward": float(response == answer), "correct": response == answer}
 """
 FILES = {
-    "a surrogate": "base: grpo\nobjective: {surrogate: {kind: custom, target: 'FILE:Mine'}}",
-    "an advantage": "base: dapo\nobjective: {advantage: {kind: custom, target: 'FILE:Centered'}}",
-    "a penalty": "base: grpo\nobjective: {penalties: [{kind: custom, target: 'FILE:Mine'}]}",
-    "a rule": "base: grpo\nobjective: {drop: \"custom('FILE:Rare')\"}",
-    "a part of a rule": "base: grpo\nobjective: {drop: \"(prob < 0.1) & custom('FILE:Rare')\"}",
-    "a reward": "base: grpo\nrewards: {kind: custom, target: 'FILE:score'}",
-    "one of several rewards": "base: dapo\nrewards: [{kind: custom, target: 'FILE:score', "
-    "name: a}]\n"
-    "sampling: {dynamic: {by: reward}}",
+    "a surrogate": "base: grpo\nobjective: {surrogate: {kind: custom, target: 'code.py:Mine'}}",
+    "an advantage": "base: dapo\nobjective: {advantage: {kind: custom, target: 'code.py:Mean'}}",
+    "a penalty": "base: grpo\nobjective: {penalties: [{kind: custom, target: 'code.py:Mine'}]}",
+    "a rule": "base: grpo\nobjective: {drop: \"(prob < 0.1) & custom('code.py:Rare', factor=2)\"}",
+    "a reward": "base: grpo\nrewards: {kind: custom, target: 'code.py:score'}",
+    "one of several rewards": "base: dapo\nrewards: [{kind: custom, target: 'code.py:score', "
+    "name: a}]\nsampling: {dynamic: {by: reward}}",
+    "a column": "base: grpo\ncolumns: {mine: 'code.py:score'}\nobjective: {reweight: mine}",
     "a base": "base: ./below.yaml",
 }
-COMMANDS = {
+READING = {
     "presets show": ["presets", "show", "FILE.yaml"],
     "presets check": ["presets", "check", "FILE.yaml"],
     "presets diff": ["presets", "diff", "grpo", "FILE.yaml"],
     "explain": ["explain", "FILE.yaml"],
     "a dry run": ["train", "--preset", "FILE.yaml", "--dry-run"],
     "a dry run with a configuration": ["train", "--config", "FILE.yaml", "--dry-run"],
-    "train": ["train", "--preset", "FILE.yaml", "--set", "training.steps=1"],
-    "a configuration": ["train", "--config", "FILE.yaml", "--set", "training.steps=1"],
 }
+SMALL = {"training.steps": 1, "sampling.prompts_per_step": 2, "sampling.group_size": 2}
+SMALL |= {"evaluation.every": 0, "output.tables_every": 1, "sampling.max_tokens": 1}
+TRAIN = ["train", "--task", "max-digits"] + [
+    word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")
+]
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code.py").write_text(CODE)
-    (tmp_path / "below.yaml").write_text(FILES["a surrogate"].replace("FILE", "code.py"))
+    (tmp_path / "below.yaml").write_text(FILES["a surrogate"])
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("command", "what"),
-    [
-        (command, what)
-        for command in COMMANDS
-        for what in FILES
-        if command in ("presets check", "a configuration")
-        or what in ("a penalty", "a rule", "a base")
-    ],
-)
-def test_no_command_imports_what_a_file_names(command: str, what: str, tmp_path: Path) -> None:
-    (tmp_path / "FILE.yaml").write_text(FILES[what].replace("FILE", "code.py"))
-    text = printed(*COMMANDS[command], code=2, columns=250)
-    assert "code.py:" in text
-    assert "--trust" in text
-    assert not (tmp_path / "imported").exists()
-    assert not (tmp_path / "runs").exists()
+def imported() -> bool:
+    """Whether the code was imported since this was asked last."""
+    marker = Path("imported")
+    found = marker.exists()
+    marker.unlink(missing_ok=True)
+    return found
 
 
-@pytest.mark.parametrize("what", ["a surrogate", "a part of a rule", "one of several rewards"])
-@pytest.mark.parametrize(
-    "command",
-    [
-        name
-        for name in COMMANDS
-        if "train" not in name and name not in ("beside", "a configuration")
-    ],
-)
-def test_with_trust_each_command_imports_it(command: str, what: str, tmp_path: Path) -> None:
-    (tmp_path / "FILE.yaml").write_text(FILES[what].replace("FILE", "code.py"))
-    printed(*COMMANDS[command], "--trust")
-    assert (tmp_path / "imported").exists() or "reward" in what
+@pytest.mark.parametrize("what", FILES)
+@pytest.mark.parametrize("command", READING)
+def test_what_only_reads_imports_nothing_that_a_file_names(command: str, what: str) -> None:
+    Path("FILE.yaml").write_text(FILES[what])
+    text = printed(*READING[command], columns=250)
+    assert not imported()
+    assert "--trust" not in text
+    if command == "presets check":
+        assert "does not import code.py:" in text
+    if command == "presets diff" and what == "a rule":
+        assert "(prob < 0.1) & custom('code.py:Rare', factor=2)" in text
+    if command == "explain" and what == "a base":
+        assert "Mine(): code.py:Mine, which is not imported here" in text
 
 
-def test_what_the_command_line_names_needs_no_trust(tmp_path: Path) -> None:
-    again = ["--set", "objective.surrogate={kind: custom, target: 'code.py:Mine'}"]
-    rule = ["--set", "objective.drop=custom('code.py:Rare')"]
-    for named in (again, rule, ["--reward", "code.py:score"]):
-        (tmp_path / "imported").unlink(missing_ok=True)
-        printed("train", "--preset", "grpo", *named, "--dry-run")
-    (tmp_path / "FILE.yaml").write_text(FILES["a rule"].replace("FILE", "code.py"))
-    words = ["train", "--preset", "FILE.yaml", "--dry-run"]
-    printed(*words, *again, code=2)  # the rule of the file is not named
-    printed(*words, *rule)
+def test_an_estimate_imports_nothing(policy: Path) -> None:
+    Path("FILE.yaml").write_text(FILES["a surrogate"])
+    words = ["estimate", "--model", policy, "--gpus", "1x80", "--preset", "FILE.yaml"]
+    assert "memory of a process" in printed(*words)
+    assert not imported()
 
 
-def test_python_asks_in_the_same_way(tmp_path: Path) -> None:
-    (tmp_path / "FILE.yaml").write_text(FILES["a surrogate"].replace("FILE", "code.py"))
-    with pytest.raises(ConfigError, match=r"FILE\.yaml name code: code\.py:Mine.*trust=True"):
-        rlobj.train("FILE.yaml", out="run")
-    assert not (tmp_path / "imported").exists()
-    assert compose("FILE.yaml", trust=True).objective.surrogate.kind == "custom"
+@pytest.mark.parametrize("file", ["--preset", "--config"])
+@pytest.mark.parametrize("what", ["a surrogate", "a rule", "a base"])
+def test_a_run_imports_what_a_named_file_names_and_says_so(file: str, what: str) -> None:
+    Path("FILE.yaml").write_text(FILES[what])
+    text = printed(*TRAIN, file, "FILE.yaml", "--out", "run", columns=200)
+    assert f"  imports code.py:{'Rare' if what == 'a rule' else 'Mine'}\n" in text
+    assert imported()
 
 
-def test_a_run_is_resumed_with_its_environment_named_again(policy: Path, tmp_path: Path) -> None:
-    (tmp_path / "game.py").write_text(
+def test_a_dry_run_tries_what_the_command_line_itself_names() -> None:
+    Path("FILE.yaml").write_text(FILES["a rule"])
+    dry = ["train", "--preset", "FILE.yaml", "--dry-run"]
+    surrogate = ["--set", "objective.surrogate={kind: custom, target: 'code.py:Mine'}"]
+    text = printed(*dry, *surrogate, columns=200)
+    assert "  imports code.py:Mine; does not import code.py:Rare\n" in text
+    assert "S = mine." in text
+    assert imported()
+    assert "imports code.py:score" in printed(*dry, "--reward", "code.py:score", columns=200)
+    assert imported()
+
+
+@pytest.fixture
+def run(folder: Path) -> str:
+    """A run whose objective and reward are code, which would tell if it was imported again."""
+    Path("own.yaml").write_text(FILES["a rule"])
+    settings = {**SMALL, "data.source": "max-digits"}
+    rlobj.train("own.yaml", reward="code.py:score", out="run", settings=settings)
+    (folder / "code.py").write_text(CODE + "\n# changed: a file is imported once\n")
+    imported()
+    return "run"
+
+
+def test_code_of_a_run_is_imported_only_with_trust(run: str) -> None:
+    for words in (
+        ["train", "--resume", run, "--set", "training.steps=2"],
+        ["train", "--resume", run, "--set", "training.steps=2", "--reward", "code.py:score"],
+        ["train", "--from", run, "--out", "new"],
+        ["train", "--from", run, "--out", "new", "--reward", "code.py:score"],
+        ["eval", run, "-n", "1", "--limit", "2"],
+        ["replay", run, "--preset", "grpo"],
+    ):
+        text = printed(*words, code=2, columns=250)
+        assert "name code" in text
+        assert "add --trust" in text
+        assert not imported(), words
+    assert "imports code.py:score\n" in printed("eval", run, "-n", "1", "--limit", "2", "--trust")
+    text = printed("train", "--resume", run, "--set", "training.steps=2", "--trust", columns=200)
+    assert "  imports code.py:Rare, code.py:score\n" in text
+    assert imported()
+    for command in ("replay run --preset grpo,stare", "eval run -n 4"):
+        assert f"rlobj {command} --trust\n" in text
+
+
+def test_what_reads_a_run_never_asks(run: str) -> None:
+    text = printed("diagnose", run) + printed("report", run) + printed("inspect", run)
+    assert "--trust" not in text
+    assert not imported()
+
+
+def test_code_of_the_training_is_not_asked_for_where_nothing_uses_it(run: str) -> None:
+    assert "eval/" not in printed("eval", run, "-n", "1", "--limit", "2", "--reward", "exact")
+    printed("train", "--from", run, "--out", "new", "--preset", "grpo", "--reward", "exact")
+    assert not imported()
+    plain = printed(*TRAIN, "--preset", "grpo", "--reward", "code.py:score", "--out", "plain")
+    assert "rlobj replay plain --preset grpo,stare\n" in plain
+    assert "rlobj eval plain -n 4 --trust\n" in plain
+    imported()
+    printed("replay", "plain", "--preset", "own.yaml")  # a file that the caller names
+    assert imported()
+
+
+@pytest.mark.parametrize("changed", ["rewards", "environment", "model"])
+def test_a_run_that_another_person_has_changed_imports_nothing(changed: str) -> None:
+    printed(*TRAIN, "--preset", "grpo", "--out", "run")
+    file = Path("run/config.resolved.yaml")
+    settings = yaml.safe_load(file.read_text())
+    if changed == "rewards":
+        settings["rewards"] = {"kind": "custom", "target": "code.py:score"}
+    elif changed == "environment":
+        settings["environment"]["target"] = "code.py:score"
+    else:
+        settings["model"]["trust_remote_code"] = True
+    file.write_text(yaml.safe_dump(settings))
+    for words in (
+        ["eval", "run", "-n", "1"],
+        ["train", "--resume", "run"],
+        ["train", "--from", "run"],
+    ):
+        assert "add --trust" in printed(*words, code=2, columns=250)
+    printed("diagnose", "run")
+    assert not imported()
+
+
+def test_code_of_the_folder_of_an_evaluation_is_imported_only_with_trust() -> None:
+    words = ["eval", "embedded", "--on", "max-digits", "-n", "1", "--limit", "2", "--out", "own"]
+    assert "  imports code.py:score\n" in printed(*words, "--reward", "code.py:score")
+    assert imported()
+    assert "the settings of own name code: code.py:score" in printed(
+        "eval", "regrade", "own", code=2, columns=250
+    )
+    printed("eval", "show", "own")
+    assert not imported()
+    printed("eval", "regrade", "own", "--reward", "code.py:score")
+    assert imported()
+    printed("eval", "regrade", "own", "--trust")
+    assert imported()
+
+
+def test_python_imports_in_the_same_way(run: str) -> None:
+    for refused in (
+        lambda: rlobj.resume(run, settings={"training.steps": 2}),
+        lambda: rlobj.train(from_run=run, out="new"),
+        lambda: rlobj.evaluate(run, n=1, limit=2),
+    ):
+        with pytest.raises(ConfigError, match=r"code\.py:score.*add trust=True"):
+            refused()
+    assert "collapse" in rlobj.diagnose(run).runs[0].checked
+    assert not imported()
+    assert rlobj.resume(run, settings={"training.steps": 2}, trust=True).steps == 2
+    assert imported()
+
+
+def test_a_run_is_resumed_with_its_environment_named_again(policy: Path, folder: Path) -> None:
+    (folder / "game.py").write_text(
         "from rlobj.conversations import Turn\n\nclass Game:\n"
         "    def reset(self, problem):\n        pass\n\n"
         "    def step(self, messages):\n        return Turn('1+', reward=1.0, done=True)\n"
     )
     words = ["train", "--preset", "grpo", "--model", policy, "--data", "max-digits", "--out", "run"]
-    small = {"training.steps": 1, "sampling.prompts_per_step": 4, "sampling.max_tokens": 4}
-    small |= {"sampling.group_size": 2, "evaluation.every": 0, "data.template": "{prompt}"}
+    small = {**SMALL, "sampling.max_tokens": 4, "data.template": "{prompt}"}
     words += [word for name, x in small.items() for word in ("--set", f"{name}={x}")]
     printed(*words, "--environment", "game.py:Game")
     resume = ["train", "--resume", "run", "--set", "training.steps=2"]

@@ -14,9 +14,7 @@ from rlobj.config.resuming import (
     RECORDED_SETTINGS,
     RESUMABLE_SETTINGS,
     changed,
-    named_code,
     refuse_changes,
-    require_trust,
     rollout_key,
 )
 from rlobj.config.run_config import RunConfig, settings_of
@@ -40,64 +38,6 @@ def test_all_changes_that_would_change_results_are_named_at_once() -> None:
         refuse_changes("runs/a", ["training.learning_rate", "seed", "--set training.betas"])
     assert str(caught.value).startswith("runs/a is resumed with the settings it was started with")
     assert str(caught.value).endswith("Leave out: seed, --set training.betas")
-
-
-def test_all_code_that_settings_name_is_listed() -> None:
-    custom = {"kind": "custom", "target": "mine.py:Mine"}
-    several = [{"name": "a", "kind": "exact"}, {"name": "b", "kind": "custom", "target": "m:f"}]
-    settings = {
-        "objective": {"surrogate": custom, "penalties": [custom], "drop": "prob < 0.1"},
-        "rewards": several,
-        "model": {"trust_remote_code": True},
-        "sampling": {"vllm": {"extra": {"worker_cls": "mine", "x": 0.5, "y": True}}},
-    }
-    expected = ["mine.py:Mine", "m:f", "model.trust_remote_code=true"]
-    assert named_code(settings) == [*expected, "sampling.vllm.extra.worker_cls=mine"]
-    settings["rewards"] = {"kind": "custom", "target": "<Python object: f>"}
-    assert named_code(settings["rewards"]) == named_code(settings_of(RunConfig())) == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "again"),
-    [
-        ({"rewards": {"kind": "custom", "target": "a.py:f"}}, "reward=FILE.py:NAME"),
-        ({"environment": {"target": "a.py:f", "tools": []}}, "environment=FILE.py:CLASS"),
-        ({"environment": {"target": None, "tools": ["python", "a.py:f"]}}, "tools=NAMES"),
-        ({"columns": {"mine": "a.py:f"}}, ""),
-    ],
-)
-def test_code_that_is_not_trusted_can_be_named_again_by_its_argument(
-    settings: dict[str, Any], again: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        require_trust("runs/a", settings, {})
-    assert "name code: a.py:f. It would" in str(caught.value)
-    assert str(caught.value).endswith(
-        "add trust=True" + f". Or name it again: {again}" * bool(again)
-    )
-    require_trust("runs/a", settings, settings)
-
-
-def refused(url: Any, given: dict[str, Any], engine: str = "vllm-server") -> str:
-    """Why a run with this server is refused; "" = it is not."""
-    run = {"sampling": {"engine": engine, "server": {"url": url}}}
-    try:
-        require_trust("runs/a", merge(run, given), given)
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
-def test_the_key_goes_to_a_server_of_a_shared_run_only_if_it_is_named_again() -> None:
-    near, far = "http://127.0.0.1:8000", "http://far.example:8000"
-    again = nested("sampling.server.url", far)
-    found = refused([near, far], {"sampling": {"engine": "vllm-server"}})
-    assert found.startswith("the settings of runs/a name a server on another machine: http://far")
-    assert f"again: sampling.server.url={far}; or add trust=True" in found
-    assert refused("http://127.0.0.1@far.example", {}) != ""
-    assert refused(far, again) == refused(near, {}) == refused([near, "http://[::1]:1"], {}) == ""
-    assert refused(far, {}, engine="transformers") == ""
-    assert refused(far, nested("sampling.engine", "vllm-server"), engine="transformers") != ""
 
 
 def test_the_key_of_rollouts_follows_the_file_of_a_reward(tmp_path: Path) -> None:

@@ -396,7 +396,7 @@ def test_names_are_checked(tools, functions, message):
 
 
 def test_code_that_a_file_names_is_not_imported_without_trust():
-    with importing(False), pytest.raises(ConfigError, match="trust=True"):
+    with importing(()), pytest.raises(ConfigError, match="trust=True"):
         ToolPool(settings())
 
 

@@ -365,7 +365,7 @@ def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(tm
 
 
 @pytest.mark.parametrize("setting", ["surrogate", "drop", "preset"])
-def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(tmp_path, setting):
+def test_a_diagnosis_imports_no_code_that_a_run_names(tmp_path, setting):
     code, marker = tmp_path / "mine.py", tmp_path / "imported"
     code.write_text(
         f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
@@ -383,15 +383,8 @@ def test_code_that_a_run_names_is_imported_only_if_it_is_trusted(tmp_path, setti
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(preset))
         settings["preset"] = str(tmp_path / "mine.yaml")
     (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
-    if setting == "preset":
-        rlobj.diagnose(run)
-    else:
-        with pytest.raises(ConfigError, match="It is imported only if you trust it"):
-            rlobj.diagnose(run)
+    assert "collapse" in rlobj.diagnose(run).runs[0].checked
     assert not marker.exists()
-    if setting == "surrogate":
-        rlobj.diagnose(run, trust=True)
-        assert marker.exists()
 
 
 def test_values_of_other_types_count_as_absent(tmp_path: Path) -> None:

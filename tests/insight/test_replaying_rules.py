@@ -97,7 +97,7 @@ def test_the_figure_has_a_curve_for_each_share() -> None:
 
 
 @pytest.mark.parametrize("kind", ["preset", "rule"])
-def test_code_that_an_objective_names_is_imported_only_with_trust(tmp_path, kind):
+def test_code_of_a_preset_or_rule_that_the_caller_names_is_imported(tmp_path, kind):
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n"
         "from dataclasses import dataclass\n"
@@ -112,9 +112,6 @@ def test_code_that_an_objective_names_is_imported_only_with_trust(tmp_path, kind
     preset.write_text(f'objective:\n  drop: "{rule}"\n')
     given = rule if kind == "rule" else str(preset)
     update = update_of(GRPO, batch())
-    with pytest.raises(ConfigError, match="name code by its path"):
-        rlobj.replay([update], given)
-    assert not (tmp_path / "imported").exists()
-    found = rlobj.replay([update], {"mine": given}, trust=True)
+    found = rlobj.replay([update], {"mine": given})
     assert (tmp_path / "imported").exists()
     assert rows(found.objectives)["mine"]["share"] == 1

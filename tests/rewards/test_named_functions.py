@@ -315,7 +315,7 @@ def test_a_file_that_cannot_be_imported_is_told(tmp_path, text, message):
 
 def test_no_process_imports_what_is_not_trusted(tmp_path):
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w')")
-    with importing(False), pytest.raises(ConfigError, match="only if you trust it"):
+    with importing(()), pytest.raises(ConfigError, match="only if you trust it"):
         Custom(target=f"{tmp_path}/mine.py:score").open()
     assert not (tmp_path / "seen").exists()
 

@@ -18,7 +18,7 @@ from vllm_tools import NEEDS_VLLM
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import free_port
-from rlobj.config.resuming import require_trust
+from rlobj.config.trust import require_trust
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.rewards import Reward

@@ -208,7 +208,7 @@ def test_dynamic_sampling_by_accuracy_needs_a_reward_that_says_what_is_right(
         raise AssertionError("the model is loaded")
 
     monkeypatch.setattr("rlobj.training.loop.opening.InitialPolicy.trained", load)
-    with pytest.raises(ConfigError, match=r"set sampling\.dynamic\.by=reward"):
+    with pytest.raises(ConfigError, match=r"sampling\.dynamic\.by=reward"):
         rlobj.train("dapo", data=ROWS, reward=tidy, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     for reward, settings in ((told, {}), (tidy, {"sampling.dynamic.by": "reward"})):

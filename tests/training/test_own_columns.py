@@ -119,7 +119,7 @@ def test_two_processes_read_columns_and_rewards_of_one_in_each_pass(policy, tmp_
     alone, both = tmp_path / "alone", tmp_path / "both"
     run_training(config, alone)
     file = write_config(config, tmp_path / "run.yaml")
-    ranks(["train", "--config", file, "--trust", "--out", both])
+    ranks(["train", "--config", file, "--out", both])
     for one, two in zip(updates(alone), updates(both), strict=True):
         order = [two.table.ids.tolist().index(i) for i in one.table.ids.tolist()]
         moved = two.table.select(order)
@@ -193,13 +193,11 @@ def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns,
         run_training(config, tmp_path / "run")
 
 
-def test_a_file_that_names_a_function_needs_trust_and_data_columns_do_not(policy):
+def test_a_preset_names_columns_and_another_layer_changes_them():
     Path("own.yaml").write_text(
         "base: grpo\ncolumns: {drawn: 'mine.py:drawn', hard: data}\n"
         "data: {columns: {answer: 'the: answer'}}\nobjective: {reweight: drawn + hard}\n"
     )
-    with pytest.raises(ConfigError, match=r"name code: mine\.py:drawn\. It would be imported"):
-        rlobj.train("own.yaml", model=policy)
     assert load_preset("./own.yaml").objective.columns == ("drawn", "hard")
     config = compose(
         "own.yaml",

@@ -223,7 +223,7 @@ def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
     }
     file.write_text(json.dumps(settings))
     start = time.monotonic()
-    words = ["train", "--config", file, "--trust", "--out", run, "--processes", "2"]
+    words = ["train", "--config", file, "--out", run, "--processes", "2"]
     here = Path(__file__).parent
     process = program(words, log, PYTHONPATH=f"{here}:{here.parent}")
     text = finish(process, log, code=1)

@@ -92,8 +92,8 @@ def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy):
     for name, text in code.items():
         Path(name).write_text(f"{text}open('imported-{name}', 'w').close()")
     for refused, message in (
-        (lambda: rlobj.resume("hidden", settings=longer, reward=reward), r"rule\.py:Mine'\. It is"),
-        (lambda: rlobj.train(from_run="hidden", reward=reward), r"rule\.py:Mine'\. It is"),
+        (lambda: rlobj.resume("hidden", settings=longer, reward=reward), r"code: rule\.py:Mine\."),
+        (lambda: rlobj.train(from_run="hidden", reward=reward), r"code: rule\.py:Mine\. It"),
         (lambda: rlobj.resume("reward", settings=longer), r"mine\.py:score\. It would"),
         (lambda: rlobj.resume("both", settings=longer, reward=reward), r"code: rule\.py:Mine\. It"),
         (lambda: rlobj.resume("both", settings=longer), r"code: rule\.py:Mine, .*mine\.py:score\."),

@@ -230,7 +230,7 @@ def test_a_reward_that_fails_in_a_step_ends_the_run_on_all_ranks(policy, tmp_pat
         training={"steps": 3},
     )
     file = write_config(config, tmp_path / "run.yaml")
-    words = ["train", "--config", file, "--trust", "--out", tmp_path / "run"]
+    words = ["train", "--config", file, "--out", tmp_path / "run"]
     assert "no reward today" in ranks(words, code=1)
 
 

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
 from rlobj.config.presets import difference, load_preset, read_yaml
-from rlobj.config.run_config import RunConfig
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import dump_config
 from rlobj.config.starting import doubts
+from rlobj.config.trust import imports
 from rlobj.data.sources import source_names
 from rlobj.training.choosing import choose_settings, held_out_share, settled
 from rlobj.training.memory import require_memory
@@ -45,6 +46,8 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
     facts["yours"] = yours(config, layers)
     console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
+    if line := imports(settings_of(config)):
+        say(console, Text(f"  {line}"))
 
 
 def yours(config: RunConfig, layers: Sequence[Layer]) -> str:

@@ -24,9 +24,6 @@ PresetOrFile = Annotated[
 Evaluation = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only this step.")]
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON, for other programs.")]
-TrustFile = Annotated[
-    bool, typer.Option("--trust", help="Import the code that a file names by its path.")
-]
 
 
 def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:

@@ -14,10 +14,11 @@ from rich.text import Text
 from rlobj.base.errors import counted
 from rlobj.base.files import step_of
 from rlobj.config.layers import PROFILES
-from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, held_out
+from rlobj.config.trust import trust_option
 from rlobj.conversations.environment import ENDS
+from rlobj.evaluation.engines import evaluated_settings
 from rlobj.insight import diagnose
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
@@ -38,11 +39,11 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         measure, known = held_out(run)
         text = f"Best {measure.name} of a checkpoint: {number(known[best])}\n  {best}"
         console.print(Text(text), soft_wrap=True)
-    findings = diagnose(run, trust=True).findings if result.steps else ()
-    trust = trust_option(settings_of(config))
+    findings = diagnose(run).findings if result.steps else ()
+    settings = settings_of(config)
     if findings:
         names = ", ".join(f"{finding.name}, {finding.when}" for finding in findings)
-        text = f"Found: {names}. See: rlobj diagnose {run}{trust}"
+        text = f"Found: {names}. See: rlobj diagnose {run}"
         say(console, Text(text, style="yellow"))
     ill = any(finding.holds for finding in findings)
     task = str(config.data.source) in PROFILES  # which has many problems, held-out ones among them
@@ -53,9 +54,11 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     if (run / "records").is_dir():
         commands += [f"rlobj inspect {run}", f"rlobj inspect {run} --html"]
     if any(run.glob("tables/*.parquet")):
+        trust = trust_option({"objective": settings["objective"]})
         commands.append(f"rlobj replay {run} --preset grpo,stare{trust}")
+    trust = trust_option(evaluated_settings(settings))
     commands.append(f"rlobj eval {run}{on} -n {4 if task else 32}{checkpoint}{trust}")
-    commands.append(f"rlobj diagnose {run}{trust}" if ill else train_on(run, config))
+    commands.append(f"rlobj diagnose {run}" if ill else train_on(run, config))
     console.print("Next:")
     for command in commands:
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)

@@ -15,9 +15,10 @@ from rich.text import Text
 
 from rlobj.base.errors import BatchError, Message, RunError, Setting
 from rlobj.config.layers import Layer
-from rlobj.config.resuming import may_change, trust_option
-from rlobj.config.run_config import RunConfig
+from rlobj.config.resuming import may_change
+from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, read_settings
+from rlobj.config.trust import imports, trust_option
 from rlobj.conversations.environment import NoRoom
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
 from rlobj.training.parallel.launcher import launch, without
@@ -86,6 +87,8 @@ def resume(
     title = Text.assemble(("rlobj train", "bold"), f"  {resumed.path} from step {done} of {steps}")
     if changes:
         title.append("\n  yours     " + yours(config, changes).replace("\n", "\n            "))
+    if line := imports(settings_of(config)):
+        title.append(f"\n  {line}")
     with _shown(console, config, resumed.run.path, done, lambda: console.print(title)) as screens:
         result = go_on(resumed, CallerInputs(reward=reward, callbacks=screens))
     _show_end(console, config, result)

@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -38,29 +38,80 @@ def object_name(value: Any) -> str:
 _FILES: dict[tuple[str, int], ModuleType] = {}
 """The imported files, by path and time of the last change."""
 
-_IMPORTING: ContextVar[bool | str] = ContextVar("_IMPORTING", default=True)
+_TRUSTED: ContextVar[Collection[str] | None] = ContextVar("_TRUSTED", default=None)
+"""The targets that may be imported; None = all."""
+_STAND_INS: ContextVar[bool] = ContextVar("_STAND_INS", default=False)
+"""Whether another one has a stand-in."""
 
 _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
 
 @contextlib.contextmanager
-def importing(allowed: bool | str) -> Iterator[None]:
-    """Allow or refuse imports in the block: settings of a file are not trusted.
+def importing(targets: Collection[str] | None) -> Iterator[None]:
+    """Inside, only these targets are imported, and another one is an error; None = all of them.
 
-    A text, such as the settings of a command line, allows what it has between quotes.
+    What is not trusted outside is not trusted inside either.
     """
-    token = _IMPORTING.set(allowed)
+    outside = _TRUSTED.get()
+    if outside is not None:
+        targets = outside if targets is None else [each for each in targets if each in outside]
+    token = _TRUSTED.set(targets)
     try:
         yield
     finally:
-        _IMPORTING.reset(token)
+        _TRUSTED.reset(token)
+
+
+@contextlib.contextmanager
+def without_imports(but: Collection[str] = ()) -> Iterator[None]:
+    """Inside, nothing is imported but these targets: settings are read, and not used.
+
+    Another class or rule that an objective names has a stand-in, which keeps its settings.
+    """
+    token = _STAND_INS.set(True)
+    try:
+        with importing(but):
+            yield
+    finally:
+        _STAND_INS.reset(token)
+
+
+def importable(target: str) -> bool:
+    """Whether a target may be imported."""
+    trusted = _TRUSTED.get()
+    return trusted is None or target in trusted
+
+
+def has_stand_in(target: str | None) -> bool:
+    """Whether a class or rule has a stand-in, because settings are only read.
+
+    Raises:
+        ConfigError: as `split_target`.
+    """
+    return _STAND_INS.get() and bool(split_target(target)) and not importable(str(target))
 
 
 def trusted_target(target: str | None) -> tuple[str, str]:
     """Split the name of an object that may be imported into its module or file, and its name.
 
     Raises:
-        ConfigError: the target is not of this form, or `importing` refuses it.
+        ConfigError: as `split_target`, or `importing` refuses it.
+    """
+    source, name = split_target(target)
+    if not importable(str(target)):
+        raise ConfigError(
+            f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
+            "add ",
+            Argument("trust"),
+        )
+    return source, name
+
+
+def split_target(target: str | None) -> tuple[str, str]:
+    """Split the name of an object into its module or file, and its name.
+
+    Raises:
+        ConfigError: the target is not of this form.
     """
     if target is not None and target.startswith(PYTHON_OBJECT):
         raise ConfigError(
@@ -70,16 +121,6 @@ def trusted_target(target: str | None) -> tuple[str, str]:
     source, _, name = (target or "").rpartition(":")
     if not source or not name:
         raise ConfigError(f"target is {target!r}. {_EXPECTED}")
-    assert target is not None
-    allowed = _IMPORTING.get()
-    if isinstance(allowed, str):
-        allowed = any(f"{quote}{target}{quote}" in allowed for quote in "'\"")
-    if not allowed:
-        raise ConfigError(
-            f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
-            "add ",
-            Argument("trust"),
-        )
     return source, name
 
 

@@ -18,6 +18,7 @@ import inspect
 import itertools
 import re
 import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
@@ -34,7 +35,7 @@ from pydantic import (
 )
 
 from rlobj.base.errors import ConfigError, Message, nearest
-from rlobj.base.targets import import_target, shown
+from rlobj.base.targets import has_stand_in, import_target, shown
 
 
 class InvalidFields(ConfigError):
@@ -302,13 +303,30 @@ class Primitive(Model):
 
 
 def _import_member(target: str | None, family: type[Primitive]) -> type[Primitive]:
-    """The class that a target names.
+    """The class that a target names; a stand-in where settings are only read.
 
     Raises:
         ConfigError: the class is not a member of the family.
     """
+    if has_stand_in(target):
+        return _stand_in(str(target), family)
     member = import_target(target)
     if not (isinstance(member, type) and issubclass(member, family)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's {family.__name__}")
     member.origin = str(target)
+    return member
+
+
+@cache
+def _stand_in(target: str, family: type[Primitive]) -> type[Primitive]:
+    """A class in place of one that is not imported: it has all settings and no equation."""
+    body = {
+        "__module__": "not_imported",
+        "__doc__": f"{target}, which is not imported here.",
+        "model_config": ConfigDict(extra="allow"),
+    }
+    member: Any = types.new_class(
+        target.rpartition(":")[2], (family,), {}, lambda x: x.update(body)
+    )
+    member.origin = target
     return member

@@ -65,10 +65,6 @@ def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class FromFile(str):
-    """The origin of settings in a file, which may name the code of a stranger."""
-
-
 Layer = tuple[str, Mapping[str, Any]]
 """The origin of settings, as text, and the settings: a partial RunConfig."""
 
@@ -100,7 +96,7 @@ def layers_of(
                 f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
                 "'preset:' belongs in a configuration file"
             )
-        layers.append((FromFile(f"preset {preset}"), {"preset": preset, **config}))
+        layers.append((f"preset {preset}", {"preset": preset, **config}))
     recipe = flattened(merged(layers))
     settings = flattened(merged([*layers, *above]))
     source = settings.get("data.source")
@@ -139,7 +135,7 @@ def file_layer(path: str | Path) -> Layer:
         ConfigError: no such file, or it is not a YAML mapping.
     """
     path = path_of(path)
-    return FromFile(path), dict(load_preset(path.absolute()).config)
+    return str(path), dict(load_preset(path.absolute()).config)
 
 
 def parse_setting(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What may change when a run is resumed, and which code of a run is used."""
+"""What may change when a run is resumed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from rlobj.base.errors import Argument, ConfigError, Message, Setting
+from rlobj.base.errors import ConfigError
 from rlobj.base.files import path_of
-from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
-from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
+from rlobj.config.trust import named_code
 
 RESUMABLE_SETTINGS = (
     "training.steps",
@@ -152,99 +150,3 @@ def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def named_code(settings: Mapping[str, Any]) -> list[str]:
-    """The code that settings name by its path, and the code of a model's repository.
-
-    Example:
-        >>> named_code({"rewards": {"kind": "custom", "target": "mine.py:score"}})
-        ['mine.py:score']
-    """
-    found, target = [], str(settings.get("target"))
-    if settings.get("kind") == "custom" and not target.startswith(PYTHON_OBJECT):
-        found.append(target)
-    if settings.get("trust_remote_code") is True:
-        found.append("model.trust_remote_code=true")
-    for name, value in settings.items():
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, Mapping):  # data.columns are names in a file
-                own = {**each, "columns": None} if name in ("data", "source") else each
-                found += named_code(own)
-        if not isinstance(value, Mapping):
-            continue
-        if name == "environment":
-            named = map(str, [value.get("target"), *(value.get("tools") or ())])
-            found += [x for x in named if ":" in x and not x.startswith(PYTHON_OBJECT)]
-        elif name == "columns":
-            found += [source for source in map(str, value.values()) if ":" in source]
-        elif name == "extra":  # of vLLM, which imports what many of its arguments name
-            texts = {key: each for key, each in value.items() if not isinstance(each, int | float)}
-            found += [f"sampling.vllm.extra.{key}={each}" for key, each in texts.items()]
-    return list(dict.fromkeys(found))
-
-
-def trust_option(settings: Mapping[str, Any]) -> str:
-    """What a command about a run needs if its settings name code: " --trust"; else ""."""
-    return " --trust" if named_code(settings) else ""
-
-
-def require_named(source: object, settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Check that the caller names all code that settings of a file or run name.
-
-    Args:
-        source: the file or run, for the message.
-        settings: of the file or run, with the caller's above them.
-        given: the caller's.
-
-    Raises:
-        ConfigError: they name other code.
-    """
-    named = named_code(given)
-    if untrusted := [code for code in named_code(settings) if code not in named]:
-        environment = settings.get("environment") or {}
-        owners = {
-            Argument("reward", "FILE.py:NAME"): {"rewards": settings.get("rewards")},
-            Argument("environment", "FILE.py:CLASS"): {"environment": {**environment, "tools": ()}},
-            Argument("tools", "NAMES"): {"environment": {**environment, "target": None}},
-        }
-        again = [text for text, own in owners.items() if {*named_code(own)} & {*untrusted}]
-        raise ConfigError(
-            f"the settings of {source} name code: {', '.join(untrusted)}. It would be imported, "
-            "and could do whatever you can. If you trust it, add ",
-            Argument("trust"),
-            *((". Or name it again: ", Message.joined(", ", again)) if again else ()),
-        )
-
-
-def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Check that the caller names all code and all other machines that a run's settings name.
-
-    The arguments are those of `require_named`.
-
-    Raises:
-        ConfigError: the run names other code, or servers that would get the caller's key.
-    """
-    require_named(run, settings, given)
-    flat = flattened(settings)
-    servers: dict[str, Any] = {}
-    if flat.get("sampling.engine") == "vllm-server":
-        urls = flat.get("sampling.server.url", ())
-        servers["sampling.server.url"] = [urls] if isinstance(urls, str) else urls
-    for name, score in (settings.get("scores") or {}).items():
-        if isinstance(score, Mapping) and score.get("server"):
-            servers[f"scores.{name}.server"] = [str(score["server"])]
-    rewards = settings.get("rewards")
-    several = rewards.get("of") or [rewards] if isinstance(rewards, Mapping) else ()
-    servers["rewards.server"] = [str(each["server"]) for each in several if each.get("server")]
-    for setting, urls in servers.items():
-        away = [url for url in urls if not is_local(urlsplit(url).hostname)]
-        if away and setting not in flattened(given):
-            raise ConfigError(
-                f"the settings of {run} name a server on another machine: {', '.join(away)}. It "
-                f"would get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
-                "http://127.0.0.1:8000. If the server is yours, name it again: ",
-                Setting(setting, away[0]),
-                "; or add ",
-                Argument("trust"),
-            )

@@ -12,18 +12,16 @@ The learning rate as a function of the step, so that it needs no place in a chec
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import Argument, ConfigError, Message, nearest
-from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
-from rlobj.config.layers import FromFile, Layer, layers_of, merged, reward_of_environment
+from rlobj.config.layers import Layer, layers_of, merged, reward_of_environment
 from rlobj.config.presets import flattened
-from rlobj.config.resuming import named_code, require_named
 from rlobj.config.scores import ScoreField, with_names
 from rlobj.conversations import EnvironmentSettings
 from rlobj.data import DataConfig
@@ -436,41 +434,26 @@ def given_settings(config: RunConfig) -> dict[str, Any]:
     return found
 
 
-def compose(
-    preset: str | None, overrides: Sequence[Layer] = (), *, trust: bool = False
-) -> RunConfig:
+def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
     """Return the configuration of a preset and what overrides it; see `build_config`.
 
     Args:
         preset: name or YAML file; None = the `preset` of an override, if any.
         overrides: (origin, partial RunConfig), later over earlier.
-        trust: import the code that files name.
 
     Example:
         >>> compose("stapo", [("here", {"training": {"steps": 5}})]).training.steps
         5
     """
-    return build_config(layers_of(preset, overrides), trust=trust)
+    return build_config(layers_of(preset, overrides))
 
 
-def build_config(layers: Iterable[Layer], *, trust: bool = False) -> RunConfig:
+def build_config(layers: Sequence[Layer]) -> RunConfig:
     """Merge layers of settings, lowest first, to one configuration.
 
-    Args:
-        layers: the settings; `FromFile` marks those of files.
-        trust: import the code that files name. Without it, only code that another layer names.
-
     Raises:
-        ConfigError: all errors at once, each with its path and layer; or code without `trust`.
+        ConfigError: all errors at once, each with its path and layer.
     """
-    layers = list(layers)
-    files = [layer for layer in layers if isinstance(layer[0], FromFile)]
-    if files and not trust:
-        given = merged(layer for layer in layers if layer not in files)
-        naming = " and ".join(name for name, layer in files if named_code(layer))
-        require_named(naming or files[-1][0], merged(layers), given)
-        with importing(str(given)):  # also what `named_code` cannot see, such as a rule's text
-            return build_config(layers, trust=True)
     default = Objective()
     kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
     settings = merged([("defaults", {"objective": kinds}), *layers])

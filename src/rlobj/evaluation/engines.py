@@ -6,7 +6,7 @@ Finding imports neither torch nor transformers, so that a mistake is an error at
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,9 +125,18 @@ def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
     """A run's settings, and the model of one of its checkpoints."""
     stored, chosen = read_settings(path), named_checkpoint(path, checkpoint)
     require_sound(chosen, "model/")
-    stored.pop("objective", None)  # it may name code, and no evaluation needs it
-    stored["sampling"] = {**stored["sampling"], "engine": "transformers", "async_depth": 0}
-    return ModelSource(name, (str(path), stored), lambda _: str(chosen / "model"))
+    return ModelSource(
+        name, (str(path), evaluated_settings(stored)), lambda _: str(chosen / "model")
+    )
+
+
+def evaluated_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that its evaluations have; what else it has may name code."""
+    kept = {name: own for name, own in stored.items() if name not in _OF_TRAINING}
+    return {**kept, "sampling": {**kept["sampling"], "engine": "transformers", "async_depth": 0}}
+
+
+_OF_TRAINING = ("objective", "scores", "columns")
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from rlobj.base.processes import seed_generators
 from rlobj.base.targets import object_name, object_text
 from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.config.presets import flattened
-from rlobj.config.resuming import require_trust
 from rlobj.config.run_config import settings_of
 from rlobj.config.starting import refuse_tools, unread_environment
+from rlobj.config.trust import imports, require_trust
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import open_conversations
 from rlobj.conversations.settings import named_tools
@@ -234,6 +234,8 @@ def _run(
     callback: EvaluationCallback,
 ) -> EvaluationResult:
     callback.started(source.name)
+    if imported := imports({"sets": [settings_of(each.config) for each in sets]}):
+        callback.noted(imported)
     own = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
     if own and not any(each.config.environment.active for each in sets):
         callback.noted(unread_environment(sorted(own)), warning=True)

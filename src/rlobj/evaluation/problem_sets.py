@@ -38,8 +38,8 @@ from rlobj.base.targets import require_file
 from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import PROFILES, Layer, flattened
 from rlobj.config.presets import difference
-from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, build_config
+from rlobj.config.trust import named_code
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import DAPO_TEMPLATE, MATH_TEMPLATE, digest

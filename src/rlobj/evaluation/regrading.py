@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlobj.config.layers import reward_settings
+from rlobj.config.trust import require_trust
 from rlobj.data import Problem
 from rlobj.evaluation.grade_changes import GradeChange, RegradedBenchmark, Regrading
 from rlobj.evaluation.responses import blocks_of, grade_stored, open_keys
@@ -24,6 +26,7 @@ def regrade(
     *,
     reward: str | None = None,
     deadline: float | None = None,
+    trust: bool = False,
     callback: EvaluationCallback | None = None,
 ) -> EvaluationResult:
     """Grade the stored responses of an evaluation again; its grades and results are replaced.
@@ -33,12 +36,15 @@ def regrade(
 
     Args:
         path: folder of the evaluation.
-        reward: a kind, such as "math", "math_verify" or "exact"; None = as before.
+        reward: a kind, such as "math", "math_verify" or "exact", or "file.py:function"; None = as
+            before.
         deadline: seconds of processor time for one answer (math, math_verify); None = as before.
+        trust: import the code that the reward of the folder is.
         callback: receives the events.
 
     Raises:
-        ConfigError: no evaluation there, no responses, or settings that the reward does not have.
+        ConfigError: no evaluation there, no responses, settings that the reward does not have, or
+            code without `trust`.
         DataError: a gold answer that math-verify cannot read.
     """
     Samples.open(path)  # an error, before the folder is locked
@@ -50,6 +56,9 @@ def regrade(
         again.responses = samples.responses
         for name, own in settings["benchmarks"].items():
             changed = _changed(own["reward"], reward, deadline)
+            if not trust:
+                named = {} if reward is None else {"rewards": reward_settings(reward)}
+                require_trust(path, {"rewards": changed.recorded()}, named)
             _grade(changed.seen_from(home), name, problems.get(name, []), again, callback)
             rewards[name] = changed.recorded()
         regrading = _compare(samples, again, settings["benchmarks"], rewards)
@@ -66,7 +75,9 @@ def regrade(
 
 def _changed(reward: Mapping[str, Any], kind: str | None, deadline: float | None) -> Reward:
     """The reward of that kind, which keeps its other settings; with the deadline, if it has one."""
-    settings: dict[str, Any] = dict(reward) if kind in (None, reward["kind"]) else {"kind": kind}
+    settings: dict[str, Any] = dict(reward)
+    if kind not in (None, reward["kind"]):
+        settings = reward_settings(kind)
     known = Reward.registry.get(settings["kind"])
     if deadline is not None and (known is None or "deadline" in known.model_fields):
         settings["deadline"] = deadline

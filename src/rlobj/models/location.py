@@ -5,10 +5,10 @@ from __future__ import annotations
 from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.files import path_of, refuse_others
 from rlobj.base.targets import require_file
-from rlobj.config.resuming import named_code
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, newest_checkpoint
 from rlobj.config.starting import refuse_senseless
+from rlobj.config.trust import named_code
 from rlobj.data.sources import require_source, source_names
 
 

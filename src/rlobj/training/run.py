@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import Argument, ConfigError, RunError, Setting
 from rlobj.base.files import located, located_target, path_of, step_of
-from rlobj.base.targets import PYTHON_OBJECT, importing
+from rlobj.base.targets import PYTHON_OBJECT, importable
 from rlobj.config import run_folder
 from rlobj.config.layers import (
-    FromFile,
     Layer,
     file_layer,
     flattened,
@@ -37,11 +36,12 @@ from rlobj.config.layers import (
     origins,
 )
 from rlobj.config.presets import difference, load_preset, merge, read_yaml
-from rlobj.config.resuming import changed, refuse_changes, require_trust
+from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of
 from rlobj.config.run_folder import RunFolder, dump_config
 from rlobj.config.scores import is_template
 from rlobj.config.starting import refuse_unknown_accuracy
+from rlobj.config.trust import named_code, trusted
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
@@ -114,7 +114,7 @@ def train(
         settings: single settings by dotted name.
         processes: train in this many processes on this machine. Python objects stay in this
             process, so they need a program started by torchrun instead.
-        trust: import the code that a YAML file or the settings of `from_run` name.
+        trust: import the code that the settings of `from_run` name.
         callbacks: receive the events of the run.
 
     Returns:
@@ -145,11 +145,11 @@ def train(
     inputs = CallerInputs(*objects, callbacks=callbacks)
     above = [*inputs.layers(), *_layers(settings)]
     if from_run is None:
-        config = prepared(_configured(objective, above, trust))
+        config = _configured(objective, above)
     else:
         preset = None if objective is None else str(objective)
-        layers = layers_from(from_run, preset, above, trust=trust)
-        config = prepared(build_config(layers, trust=trust))
+        _, config = start_from(from_run, preset, above, trust=trust)
+    config = prepared(config)
     out = new_folder(config, out)
     if not _launches(processes, inputs):
         return run_training(config, out, inputs)
@@ -157,7 +157,7 @@ def train(
     with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(dump_config(config), encoding="utf-8")
-        return _launched(["--config", str(file), "--out", str(out), "--trust"], processes, out)
+        return _launched(["--config", str(file), "--out", str(out)], processes, out)
 
 
 def resume(
@@ -274,10 +274,8 @@ def open_resumed(
     refuse_changes(run, [*refused, *names])
     own = run_folder.read_settings(path)
     _refuse_auto(run, flattened(own), flat)
-    if not trust:
-        given = merged([*again, *changes])
-        require_trust(run, merge(own, given), given)
-    with importing(trust or str(merged(changes))):  # what `named_code` cannot see: texts of rules
+    given = merged([*again, *changes])
+    with trusted(run, merge(own, given), given, trust):
         stored = settings_of(RunConfig(**own))
         config = build_config([("run", stored), *changes])
     if several:  # of which each may have a change
@@ -319,10 +317,10 @@ def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
     return run_training(config, path, inputs, resume=True)
 
 
-def layers_from(
+def start_from(
     origin: str | Path, preset: str | None, above: Sequence[Layer], *, trust: bool
-) -> list[Layer]:
-    """The layers of a new run with the settings of another one, and with its policy.
+) -> tuple[list[Layer], RunConfig]:
+    """The layers of a new run with the settings and the policy of another one, and all together.
 
     Args:
         origin: `RUN`, its newest checkpoint, or its own model before the first one; `RUN@STEP`, or
@@ -341,8 +339,8 @@ def layers_from(
     path = path_of(name or text).absolute()
     settings = run_folder.read_settings(path)
     given = [(layer, dict(values)) for layer, values in above]
-    named = [values.pop("preset", None) for _, values in given]
-    preset = preset or next((each for each in reversed(named) if each is not None), None)
+    presets = [values.pop("preset", None) for _, values in given]
+    preset = preset or next((each for each in reversed(presets) if each is not None), None)
     if model := flattened(merged(given)).get("model.name"):
         raise ConfigError(
             Argument("from_run", text), f" and the model {model} both name a policy: give one"
@@ -350,10 +348,10 @@ def layers_from(
     if preset is not None:
         recipe = load_preset(preset).config
         own = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
-        given = [(FromFile(f"preset {preset}"), {"preset": preset, **own}), *given]
+        given = [(f"preset {preset}", {"preset": preset, **own}), *given]
         for name in _OF_PRESETS:
             settings.pop(name, None)
-    layer = FromFile(f"run {path.name}")
+    layer = f"run {path.name}"
     if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
         checkpoint = run_folder.named_checkpoint(path, step or None)
         from rlobj.training.checkpoint import newest_sound, require_sound
@@ -364,13 +362,11 @@ def layers_from(
             checkpoint = newest_sound(RunFolder(path)) or checkpoint
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
-        layer = FromFile(f"{layer}@{step_of(checkpoint)}")
+        layer = f"{layer}@{step_of(checkpoint)}"
     _prepare_scores(path, settings, merged(given))
     layers = [(layer, settings), *given]
-    if not trust:
-        named = merged(layer for layer in given if not isinstance(layer[0], FromFile))
-        require_trust(path, merged(layers), named)
-    return layers
+    with trusted(path, merged(layers), merged(given), trust):
+        return layers, build_config(layers)
 
 
 def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -427,22 +423,29 @@ def prepared(config: RunConfig) -> RunConfig:
 def check_functions(config: RunConfig) -> None:
     """Check the functions, columns and prompts of a configuration, as the start of its run does.
 
+    Functions that may not be imported here are left out.
+
     Raises:
         ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
             accuracy and dynamic sampling compares accuracies; there is no such environment or tool;
             as `check_prompts`.
         DataError: the problems cannot be read, or have no number as a column of one's own.
     """
+    settings = settings_of(config)
+
+    def checked(section: str) -> bool:
+        return all(map(importable, named_code({section: settings[section]})))
+
     check_prompts(config)
-    if config.environment.active:
+    if config.environment.active and checked("environment"):
         from rlobj.conversations.opening import check_named  # which imports torch
 
         check_named(config.environment)
-    if config.columns:
+    if config.columns and checked("columns"):
         from rlobj.training.rollouts.collector import OwnColumns
 
         OwnColumns(config).check(load_problems(config.data, "train"))
-    if config.rewards.targets or config.rewards.models:
+    if (config.rewards.targets or config.rewards.models) and checked("rewards"):
         with closing(config.rewards.open()) as grader:
             answers = config.objective.reads_rewards and config.rewards.needs_answers
             grader.check(load_problems(config.data, "train", answers=answers))
@@ -465,7 +468,7 @@ def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
     return next(each for each in chain([folder], numbered) if not each.exists())
 
 
-def _configured(objective: Any, above: list[Layer], trust: bool) -> RunConfig:
+def _configured(objective: Any, above: list[Layer]) -> RunConfig:
     """The configuration of `train`'s first argument under the layers of the others."""
     if isinstance(objective, RunConfig):
         return build_config([("config", settings_of(objective)), *above])
@@ -480,11 +483,11 @@ def _configured(objective: Any, above: list[Layer], trust: bool) -> RunConfig:
     name = str(objective)
     path = path_of(name)
     if not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
-        return build_config(layers_of(name, above), trust=trust)
+        return build_config(layers_of(name, above))
     layers = layers_of(None, [file_layer(path), *above])
     if not any("objective" in layer for _, layer in layers):
         raise ConfigError(f"{name} has no objective: add preset: NAME, or an objective: section")
-    return build_config(layers, trust=trust)
+    return build_config(layers)
 
 
 def _refuse_wrong_types(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.targets import shown
+from rlobj.base.targets import importable, shown
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.models.embedded import build_policy
 
@@ -111,7 +111,7 @@ class Size:
             return cls.of(build_policy(0), config.lora)
         from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-        code = config.trust_remote_code
+        code = config.trust_remote_code and importable("model.trust_remote_code=true")
         try:
             file, _ = PretrainedConfig.get_config_dict(config.name, local_files_only=local)
             _check_numbers(file.get("text_config") or file, config.name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.base.targets import importing
+from rlobj.base.targets import without_imports
 from rlobj.config import run_folder
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.details import details_of
@@ -21,7 +21,6 @@ from rlobj.reporting import visible
 def diagnose(
     runs: Path | str | Iterable[Path | str],
     *,
-    trust: bool = False,
     progress: run_folder.Progress = lambda done, total: None,
 ) -> Diagnosis:
     """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
@@ -31,11 +30,10 @@ def diagnose(
 
     Args:
         runs: the folder of a run, finished or not, or several of them.
-        trust: import the code that the settings of a run name by its path.
         progress: called with (bytes read, all bytes) of the metrics of a run.
 
     Raises:
-        ConfigError: a folder is no run, has no finished step, or names code without `trust`.
+        ConfigError: a folder is no run, or has no finished step.
 
     Example:
         >>> import rlobj
@@ -47,8 +45,7 @@ def diagnose(
         True
     """
     paths = run_folder.run_paths(runs)
-    with importing(trust):
-        return Diagnosis(tuple(_diagnosed(path, progress) for path in paths))
+    return Diagnosis(tuple(_diagnosed(path, progress) for path in paths))
 
 
 def _diagnosed(run: Path, progress: run_folder.Progress) -> RunDiagnosis:
@@ -56,6 +53,7 @@ def _diagnosed(run: Path, progress: run_folder.Progress) -> RunDiagnosis:
     return diagnose_lines(run, run_folder.read_lines(run, notes, progress), notes)
 
 
+@without_imports()
 def diagnose_lines(
     run: Path, lines: Sequence[Line], notes: list[str], record: Record | None = None
 ) -> RunDiagnosis:

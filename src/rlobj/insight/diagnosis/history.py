@@ -134,7 +134,7 @@ class History:
             known = "updates_per_step" in config.training.model_fields_set
             inert = tuple(text for text in inert if known and "training." not in text)
         try:
-            preset = build_config(layers_of(config.preset, [], profile=False), trust=True)
+            preset = build_config(layers_of(config.preset, [], profile=False))
         except (RlobjError, OSError):  # the preset's file is elsewhere now
             return inert
         of_preset = _inert(preset) if config.preset else ()

@@ -41,7 +41,7 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file, packaged, step_of, write_whole
 from rlobj.base.interleaved import Interleaved
-from rlobj.base.targets import importing
+from rlobj.base.targets import without_imports
 from rlobj.config.run_folder import (
     Progress,
     checkpoints,
@@ -142,7 +142,7 @@ def write_inspection_page(
 def _objective(page: PageRows) -> Objective | None:
     """The objective of a run; None if this version or this computer cannot read it."""
     try:
-        with importing(False):  # a run's folder is not trusted
+        with without_imports():
             return Objective(**page.settings["objective"])
     except (ConfigError, ValidationError, TypeError, KeyError):
         return None

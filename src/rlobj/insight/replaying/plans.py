@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting, counted
-from rlobj.base.targets import importing
 from rlobj.config.presets import Preset, load_preset
 from rlobj.objectives import functional
 from rlobj.objectives.objective import Objective
@@ -62,18 +61,16 @@ class Candidates(NamedTuple):
     swept: str
 
 
-def read_candidates(given: Any, sweep: Sweep | None, trust: bool) -> Candidates:
+def read_candidates(given: Any, sweep: Sweep | None) -> Candidates:
     """Read objectives and rules.
 
     Args:
         given: a mapping from names, or a list of names of presets, preset files, objectives and
             rules; one of them may stand alone.
         sweep: "NAME=FROM..TO:COUNT", or {NAME: values}; NAME occurs in a rule.
-        trust: import the code that they name by its path.
 
     Raises:
-        ConfigError: an unknown preset, a text that is no rule, a sweep that no rule reads, or code
-            without `trust`.
+        ConfigError: an unknown preset, a text that is no rule, or a sweep that no rule reads.
     """
     if isinstance(given, str) and re.fullmatch(r"[\w.+-]+(,\s*[\w.+-]+)+", given):
         given = re.split(r",\s*", given)  # names of presets, as on the command line
@@ -86,22 +83,21 @@ def read_candidates(given: Any, sweep: Sweep | None, trust: bool) -> Candidates:
     named = given.items() if isinstance(given, Mapping) else ((None, each) for each in given)
     swept, values = read_sweep(sweep)
     found = Candidates({}, {}, swept)
-    with importing(trust):
-        for name, each in named:
-            text = each if isinstance(each, Objective) else " ".join(str(each).split())
-            if isinstance(text, Objective):
-                found.objectives[name or f"objective {len(found.objectives) + 1}"] = text
-            elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text) and text not in COLUMNS:
-                preset = load_preset(text)
-                preset.resolved()  # finds errors before anything is read
-                found.objectives[name or preset.name] = preset
-            elif swept and re.search(_named(swept), text):
-                number = {value: f"({value!r})" if value < 0 else repr(value) for value in values}
-                found.rules[name or text] = {
-                    value: _rule(re.sub(_named(swept), number[value], text)) for value in values
-                }
-            else:
-                found.rules[name or text] = {None: each if isinstance(each, Rule) else _rule(text)}
+    for name, each in named:
+        text = each if isinstance(each, Objective) else " ".join(str(each).split())
+        if isinstance(text, Objective):
+            found.objectives[name or f"objective {len(found.objectives) + 1}"] = text
+        elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text) and text not in COLUMNS:
+            preset = load_preset(text)
+            preset.resolved()  # finds errors before anything is read
+            found.objectives[name or preset.name] = preset
+        elif swept and re.search(_named(swept), text):
+            number = {value: f"({value!r})" if value < 0 else repr(value) for value in values}
+            found.rules[name or text] = {
+                value: _rule(re.sub(_named(swept), number[value], text)) for value in values
+            }
+        else:
+            found.rules[name or text] = {None: each if isinstance(each, Rule) else _rule(text)}
     if RECORDED in {**found.objectives, **found.rules}:
         raise ConfigError(f"'{RECORDED}' is the run's own objective; choose another name")
     if swept and not any(None not in rules for rules in found.rules.values()):

@@ -60,7 +60,7 @@ def replay(
             number in a rule, such as "prob < TAU".
         step: only this step, from 1.
         tokens: also return what is done to each token.
-        trust: import the code that recorded objectives, presets and rules name by its path.
+        trust: import the code that the recorded objective names by its path.
         progress: called with (done, total).
 
     Raises:
@@ -73,7 +73,7 @@ def replay(
     own = own if isinstance(own, dict) else {}
     names = (*own.get("columns", ()), *score_columns(own.get("scores", ())))
     with declared(names):  # which rules may read
-        found = _Replay(read_candidates(objectives, sweep, trust), tokens)
+        found = _Replay(read_candidates(objectives, sweep), tokens)
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]

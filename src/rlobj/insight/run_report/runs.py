@@ -15,7 +15,6 @@ import pyarrow
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.base.targets import importing
 from rlobj.config.run_folder import named_folder, read_lines, read_settings
 from rlobj.insight import coverage
 from rlobj.insight.coverage import Coverage
@@ -150,8 +149,7 @@ def _read(path: Path) -> Run:
         run.notes = (*notes, "no step is finished yet")
         return run
     try:
-        with importing(False):  # a run's folder is not trusted
-            diagnosis = diagnose_lines(path, lines, notes, record)
+        diagnosis = diagnose_lines(path, lines, notes, record)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
         run.notes = (*notes, f"no diagnosis: {visible(str(error), 300)}")

@@ -13,12 +13,12 @@ import inspect
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import reduce
 from typing import Any, ClassVar, NoReturn
 
 from rlobj.base.errors import ConfigError, Message, nearest
-from rlobj.base.targets import import_target
+from rlobj.base.targets import has_stand_in, import_target
 from rlobj.objectives.rules import nodes
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
 from rlobj.objectives.rules.expression import Expr, Level, settings
@@ -81,8 +81,29 @@ class CustomRule(Rule):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class _StandIn(CustomRule):
+    """A rule that is not imported here; it keeps its settings."""
+
+    named: str
+    settings: tuple[tuple[str, Any], ...]
+
+    @property
+    def target(self) -> str:
+        return self.named
+
+    def __str__(self) -> str:
+        given = [f"{k}={x if isinstance(x, Expr) else repr(x)}" for k, x in self.settings]
+        return f"custom({', '.join([repr(self.named), *given])})"
+
+    def reads(self) -> tuple[Expr, ...]:
+        return tuple(value for _, value in self.settings if isinstance(value, Expr))
+
+
 def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
     """A rule written in Python: an instance of a subclass of `CustomRule`.
+
+    Where settings are only read, it is a stand-in.
 
     Args:
         target: "package.module:Class" or "path/to/file.py:Class".
@@ -91,6 +112,8 @@ def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
     Raises:
         ConfigError: there is no such class, or it has no such fields.
     """
+    if has_stand_in(target):
+        return _StandIn(str(target), tuple(settings.items()))
     member = import_target(target)
     if not (isinstance(member, type) and issubclass(member, CustomRule)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")

@@ -27,8 +27,8 @@ from rlobj.base.errors import Message, RunError
 from rlobj.base.files import nearby, step_of, write_whole
 from rlobj.base.progress import ENDING
 from rlobj.config import run_folder
-from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.config.trust import trust_option
 from rlobj.insight.diagnosis import Finding
 from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.ranks import any_rank
@@ -229,10 +229,10 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
         again = f"--config {run / run_folder.CONFIG_FILE}"  # the policy now is the one that failed
-        start = again if best is None else f"--from {run}@{step_of(best)}"
+        start = again if best is None else f"--from {run}@{step_of(best)}{trust}"
         advice = (
             "To start again with a lower learning rate:\n"
-            f"  rlobj train {start}{trust} --set training.learning_rate={rate:.1g}"
+            f"  rlobj train {start} --set training.learning_rate={rate:.1g}"
         )
     return Message(
         f"training.stop_on lists {finding.name}.\n",

@@ -18,8 +18,8 @@ import torch
 
 from rlobj.base.errors import BatchError, RlobjError, RunError, Setting
 from rlobj.base.files import nearby
-from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
+from rlobj.config.trust import trust_option
 from rlobj.ranks import RankFailed
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.rollouts.sample_checks import SamplerGap
