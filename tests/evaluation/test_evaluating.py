@@ -134,7 +134,7 @@ def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypa
     for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2.*MASTER_ADDR.*set processes=1"):
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2.*MASTER_ADDR.*use processes=1"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
     with pytest.raises(ConfigError, match=r"torchrun --nproc-per-node 3, or type: rlobj eval"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", processes=3)
