@@ -24,7 +24,7 @@ from rlobj.evaluation.report import percent, percent_signed
 from rlobj.evaluation.result import EvaluationCallback
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import installed_version, session
-from rlobj.reporting.figures import markdown_table
+from rlobj.reporting.markdown import markdown_table
 from rlobj.rewards.kinds import WORDS, best
 
 GRADER = "math-verify"

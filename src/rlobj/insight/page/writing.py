@@ -63,7 +63,7 @@ from rlobj.records.reading import COLUMNS, Record, read_records, sound, why_no_r
 from rlobj.records.rows import TokenTexts, numbers, numpy, rows_of
 from rlobj.records.tables import UpdateTable, read_tables
 from rlobj.reporting import visible
-from rlobj.reporting.figures import definition_list, fill, pack, render_page
+from rlobj.reporting.pages import definition_list, fill, pack, render_page
 
 __all__ = ["write_inspection_page"]
 
