@@ -27,10 +27,16 @@ Decide = Callable[[str, str], tuple[bool | None, str]]
 
 
 def math_verify() -> Decide:
-    """math-verify as the second grader of `rlobj eval regrade`."""
-    from rlobj.evaluation.math_verify_worker import MathVerify  # takes seconds
+    """math-verify as the reward `math_verify` calls it."""
+    from rlobj.rewards.math_verify_worker import Comparer  # takes seconds
 
-    return MathVerify().decide
+    comparer = Comparer(2**42)
+
+    def decide(response: str, gold: str) -> tuple[bool, str]:
+        verdict, reason = comparer.decide(gold, response)
+        return bool(verdict and verdict[0]), reason
+
+    return decide
 
 
 class Here(Executor):

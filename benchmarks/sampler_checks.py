@@ -197,7 +197,8 @@ class Bench:
         """
         from rlobj.base.errors import RunError
         from rlobj.data import load_problems
-        from rlobj.training.loop.opening import CallerInputs, open_trainer
+        from rlobj.training.loop.inputs import CallerInputs
+        from rlobj.training.loop.opening import open_trainer
         from rlobj.training.loop.step import run_step
 
         config, done, gaps = configured(self._settings, seed, rate, prompts), 0, []
@@ -253,7 +254,8 @@ def opened(engine: str, dtype: str, **arguments: Any) -> Iterator[Bench]:
     from rlobj.base.files import free_port
     from rlobj.config.layers import DEFAULT_TASK
     from rlobj.models.embedded import embedded_policy
-    from rlobj.models.policy import load_policy, vllm_sampler
+    from rlobj.models.policy import load_policy
+    from rlobj.models.vllm_sampler import vllm_sampler
     from rlobj.samplers.vllm import Server, colocated, server
     from rlobj.samplers.vllm.connection import Connection
 

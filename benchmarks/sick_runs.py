@@ -17,7 +17,7 @@ import rlobj
 from rlobj.config.run_config import ModelConfig
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import embedded_policy
-from rlobj.models.policy import load_model, load_tokenizer
+from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.samplers import TransformersSampler
 
 RATE = 5e-4

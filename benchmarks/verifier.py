@@ -21,9 +21,9 @@ responses with distinct golds, `mixed` are responses of 10,000 characters with g
 half of the answers are wrong.
 
 The others' verdicts are kept in results/verifier-verdicts.json, and used again for the same rows
-and versions; `--full` asks all graders again, which takes about 20 minutes. math-verify's own limit
-of 5 s is by the clock, so a busy machine can make it refuse more. verl has an environment
-of its own: `.ci/verl` makes it, and RLOBJ_VERL_VENV names its folder.
+and versions; `--full` asks all graders again, which takes about 20 minutes. The limits of verl and
+TRL are by the clock, so a busy machine can make them refuse more. verl has an environment of its
+own: `.ci/verl` makes it, and RLOBJ_VERL_VENV names its folder.
 """
 
 from __future__ import annotations

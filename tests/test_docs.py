@@ -53,6 +53,10 @@ def written(tmp_path, monkeypatch):
         for _, text, _ in blocks(page):
             if name := _FILE.match(text):
                 (tmp_path / name[1]).write_text(text, encoding="utf-8")
+    (tmp_path / "responses.jsonl").write_text(
+        '{"response": "So \\\\boxed{2^{10}}", "answer": "1024"}\n'
+        '{"response": "It is 5.", "answer": "5"}\n{"response": "5", "answer": ""}\n'
+    )
     (tmp_path / "problems.jsonl").write_text(
         "\n".join(
             text.strip() for page in PAGES for kind, text, _ in blocks(page) if kind == "json"
@@ -91,6 +95,11 @@ def test_code_of_a_page_runs_from_top_to_bottom(page, written):
         elif language == "pycon":
             run_examples(text, names, page, line)
     torch.set_rng_state(state)
+
+
+def test_the_program_of_the_verifier_page_grades_a_file_of_responses(written, capsys):
+    exec(compile((written / "grade_file.py").read_text(), "grade_file.py", "exec"), {})
+    assert capsys.readouterr().out == "1 of 3 are right, 1 undecided\n"
 
 
 def modules() -> list[str]:

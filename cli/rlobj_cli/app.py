@@ -22,10 +22,9 @@ from rlobj_cli.inspect import inspect
 from rlobj_cli.presets import explain, presets
 from rlobj_cli.replay import replay
 from rlobj_cli.report import report
-from rlobj_cli.screen.options import GuardedGroup, described
+from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.serve import serve
 from rlobj_cli.train import train
-from rlobj_cli.watch import watch
 
 SECONDS_LEFT, SECONDS_LEFT_INTERRUPTED = 60.0, 5.0
 """Python waits at its end for some threads, and for what libraries still do; at most so long."""
@@ -38,13 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("train")(described("train", train))
+for command in (train, estimate, inspect, replay, diagnose, report, serve, explain, doctor):
+    app.command()(command)
 app.add_typer(evaluation)
-for each in (estimate, watch, inspect, replay, diagnose, report, serve):
-    app.command(each.__name__)(described(each.__name__, each))
 app.add_typer(presets)
-app.command("explain")(described("explain", explain))
-app.command("doctor")(described("doctor", doctor))
 
 
 def _version(wanted: bool) -> None:

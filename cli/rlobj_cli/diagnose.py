@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group
@@ -11,13 +10,24 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rlobj_cli.screen.console import Screen, reading, say, working
-from rlobj_cli.screen.options import FAILED
+from rlobj_cli.screen.errors import FAILED, typed
+from rlobj_cli.screen.options import Json, Runs
 
 if TYPE_CHECKING:
     from rlobj.insight.diagnosis import RunDiagnosis
 
 
-def diagnose(runs: list[Path], fail: bool = False, json: bool = False, trust: bool = False) -> None:
+def diagnose(
+    runs: Runs,
+    fail: Annotated[
+        bool, typer.Option("--fail", help="End with exit code 1 if anything is found.")
+    ] = False,
+    json: Json = False,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Import the code that a run's settings name by its path."),
+    ] = False,
+) -> None:
     """Say what is wrong with a run: collapse, spikes, drift, settings and rules without effect.
 
     Each finding has its evidence, the step since which it holds, and what would have touched it.
@@ -59,7 +69,7 @@ def show_run(console: Console, diagnosis: RunDiagnosis) -> None:
         console.print()
         console.print(Text.assemble((finding.name, style), f"  {finding.when}"))
         lines = [Text(finding.evidence), *(Text(line, "dim") for line in finding.details)]
-        lines += [Text.assemble(("→ ", "cyan"), finding.cure), Text(finding.page, "dim")]
+        lines += [Text.assemble(("→ ", "cyan"), typed(finding.cure)), Text(finding.page, "dim")]
         console.print(Padding(Group(*lines), (0, 0, 0, 2)))
     if count:
         console.print()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,7 +15,11 @@ from rlobj.installation import Engine, Installation, engines, fits, read_install
 from rlobj_cli.screen.console import Screen, facts_grid, table, working
 
 
-def doctor(as_json: bool = False) -> None:
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, for programs.")
+    ] = False,
+) -> None:
     """Show what is installed, what this machine has, and which engines can run here.
 
     For an engine that cannot run, the reason and the command that changes it are shown. The exit
@@ -27,32 +32,33 @@ def doctor(as_json: bool = False) -> None:
     """
     console = Screen()
     with working(Screen(stderr=True), "importing torch"):
-        found = read_installation()
-    every = engines(found)
+        installation = read_installation()
+    all_engines = engines(installation)
     if as_json:
-        typer.echo(json.dumps({**asdict(found), "engines": [asdict(e) for e in every]}, indent=1))
+        known = {**asdict(installation), "engines": [asdict(engine) for engine in all_engines]}
+        typer.echo(json.dumps(known, indent=1))
     else:
-        _show(console, found, every)
-    if not every[0].runs:
+        _show(console, installation, all_engines)
+    if not all_engines[0].runs:
         raise typer.Exit(1)
 
 
-def _show(console: Console, found: Installation, every: list[Engine]) -> None:
+def _show(console: Console, installation: Installation, all_engines: list[Engine]) -> None:
     console.print(Text.assemble(("rlobj doctor", "bold"), f"  {sys.executable}\n"), soft_wrap=True)
     packages = table("package", "installed", "supported")
-    for name, version in found.versions.items():
-        wanted = found.supported.get(name, "")
+    for name, version in installation.versions.items():
+        wanted = installation.supported.get(name, "")
         style = "dim" if version is None else "" if fits(version, wanted) else "red"
         packages.add_row(name, Text(version or "–", style), Text(wanted, "dim"))
-    devices = found.devices
+    devices = installation.devices
     facts = {
         "CPU": f"{devices['cpu_cores']} cores, {devices['memory_bytes'] / 2**30:.1f} GiB",
         "/dev/shm": f"{devices['shared_memory_bytes'] / 2**30:.1f} GiB",
-        "GPU": "\n".join(found.torch.get("gpus", ())) or "none that torch can use",
+        "GPU": "\n".join(installation.torch.get("gpus", ())) or "none that torch can use",
     }
     console.print(packages, facts_grid(facts), "", sep="\n")
     listed, fixes = table("engine", "runs", ""), dict[str, list[str]]()
-    for engine in every:
+    for engine in all_engines:
         mark = Text("yes", "green") if engine.runs else Text("no", "red")
         listed.add_row(Text(engine.name), mark, Text(engine.why))
         fixes.setdefault(engine.fix, []).append(engine.name)

@@ -3,23 +3,86 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from rlobj.base.errors import ConfigError
 from rlobj_cli.screen.console import Screen, working
+from rlobj_cli.screen.options import completed
 
 
 def estimate(
-    model: str,
-    gpus: str | None = None,
-    preset: str | None = None,
-    config: Path | None = None,
-    settings: list[str] | None = None,
-    mean_tokens: float | None = None,
-    used: float = 0.3,
-    trust: bool = False,
-    as_json: bool = False,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="FOLDER|ID",
+            help="Causal language model: a folder with a config.json, or a hub id.",
+        ),
+    ],
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="KxGB",
+            help="Number of GPUs and the memory of each in GB, or their name: 8x80, 80, 8xH200, "
+            "A100, L40S, 4090. Default: those of this machine.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--preset",
+            "-p",
+            metavar="NAME|FILE",
+            help="Published objective: see rlobj presets list. Default: grpo.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="YAML file with settings above those of the preset.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
+            autocompletion=completed,
+            help="One setting, above everything else. Repeatable.",
+        ),
+    ] = None,
+    mean_tokens: Annotated[
+        float | None,
+        typer.Option(
+            "--mean-tokens",
+            metavar="N",
+            help="Mean tokens of a response. Default: half of sampling.max_tokens.",
+        ),
+    ] = None,
+    used: Annotated[
+        float,
+        typer.Option(
+            "--utilization",
+            metavar="SHARE",
+            help="Share of a GPU's peak that training reaches.",
+        ),
+    ] = 0.3,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Import the code that --preset and --config files name."),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object, for programs; memory in bytes."),
+    ] = False,
 ) -> None:
     """Show the memory, hours and disk space that a run needs, before anything is loaded.
 
@@ -56,10 +119,10 @@ def estimate(
     with working(Screen(stderr=True)):
         from rlobj_cli.screen.estimating import chosen, show
     with working(Screen(stderr=True), "reading config.json"):
-        found = chosen(built, gpus, mean_tokens, used)
+        estimated = chosen(built, gpus, mean_tokens, used)
     if as_json:
-        typer.echo(found.json())
+        typer.echo(estimated.json())
     else:
-        show(console, found)
-    if not found.memory.fits:
+        show(console, estimated)
+    if not estimated.memory.fits:
         raise typer.Exit(2)

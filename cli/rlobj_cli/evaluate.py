@@ -1,26 +1,41 @@
-"""`rlobj eval`, and `rlobj eval compare | regrade | score | show` for evaluations that exist."""
+"""`rlobj eval`, and `rlobj eval compare | regrade | show` for evaluations that exist."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from rlobj_cli.screen.console import Screen, calm_libraries, show_markdown, working
-from rlobj_cli.screen.options import DefaultGroup, NamelessCommand, described, settings_given
+from rlobj_cli.screen.groups import DefaultGroup, NamelessCommand
+from rlobj_cli.screen.options import (
+    DATA_DIR,
+    Evaluation,
+    completed,
+    name_data_dir,
+    setting_layers,
+)
+
+evaluation = typer.Typer(
+    name="eval",
+    cls=DefaultGroup,
+    no_args_is_help=True,
+    help="Evaluate a policy; compare and regrade evaluations.",
+)
 
 
-def show(directory: Path) -> None:
-    """Show the results of an evaluation, finished or not, and write its results and page again."""
-    console, evaluations, screen = _loaded()
-    with screen(console) as callback:
-        evaluations.summarise_folder(directory, callback=callback)
-
-
-def compare(first: Path, second: Path, out: Path | None = None) -> None:
+@evaluation.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="DIR_A", help="Folder of an evaluation.")],
+    second: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another evaluation.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE.md", help="Write the comparison as Markdown."),
+    ] = None,
+) -> None:
     """Compare two evaluations of the same problems: A minus B, problem by problem.
 
     [bold]Example[/bold]
@@ -37,104 +52,262 @@ def compare(first: Path, second: Path, out: Path | None = None) -> None:
         console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
 
 
+@evaluation.command()
 def regrade(
-    directory: Path,
-    reward: str | None = None,
-    deadline: float | None = None,
-    grader: str | None = None,
-    every: bool = False,
+    directory: Evaluation,
+    reward: Annotated[
+        str | None,
+        typer.Option("--reward", metavar="math|exact", help="Grader. Default: the same as before."),
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option("--deadline", metavar="SECONDS", help="Time limit for one answer."),
+    ] = None,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
     Responses do not change; grades.jsonl, results and page are replaced.
 
-    With --with, a second grader grades them too. The verdicts that differ are shown and written to
-    DIR/regraded. Grades, results and page stay as they are.
-
     [bold]Examples[/bold]
 
     \b  rlobj eval regrade evals/base
-      rlobj eval regrade evals/base --with math-verify
+      rlobj eval regrade evals/base --reward math
     """
     console, evaluations, screen = _loaded()
-    from rlobj.base.errors import ConfigError
-
-    if grader is None and every:
-        raise ConfigError("--all needs --with GRADER")
-    if grader and reward:
-        raise ConfigError("--reward replaces the grades and --with keeps them: give one of both")
     with screen(console, doing="grading ") as callback:
-        if grader is None:
-            evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
-            return
-        found = evaluations.regrade_with(directory, grader, deadline=deadline, callback=callback)
-    show_markdown(console, found.to_markdown(None) if every else found.to_markdown())
-    console.print(f"wrote {found.path}", markup=False, highlight=False, soft_wrap=True)
+        evaluations.regrade(directory, reward=reward, deadline=deadline, callback=callback)
 
 
-def score(
-    files: list[Path],
-    on: str | None = None,
-    data_dir: Path | None = None,
-    reward: str = "math",
-    model: str | None = None,
-    columns: list[str] | None = None,
-    out: Path | None = None,
-) -> None:
-    """Grade responses of other programs, with the same grader, statistics and page.
-
-    [bold]Examples[/bold]
-
-    \b  rlobj eval score responses.jsonl
-      rlobj eval score answers.parquet --on math500 --column response=completion
-    """
+@evaluation.command()
+def show(directory: Evaluation) -> None:
+    """Show the results of an evaluation, finished or not, and write its results and page again."""
     console, evaluations, screen = _loaded()
-    with screen(console, "rlobj eval score", "grading ") as callback:
-        evaluations.score(
-            files,
-            on,
-            data_dir=data_dir,
-            reward=reward,
-            model=model,
-            columns={part: name for part, _, name in (c.partition("=") for c in columns or [])},
-            out=out or "auto",
-            callback=callback,
-        )
+    with screen(console) as callback:
+        evaluations.summarise_folder(directory, callback=callback)
 
 
-def _loaded() -> tuple[Any, Any, Any]:
+def _loaded() -> tuple[Screen, Any, Any]:
     """A console, the library's module, and the class that shows an evaluation's progress."""
     console = Screen()
     with working(console):
         from rlobj import evaluation as evaluations
-        from rlobj_cli.screen.progress import EvaluationScreen
+        from rlobj_cli.screen.evaluating import EvaluationScreen
 
     return console, evaluations, EvaluationScreen
 
 
+@evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)
 def evaluate(
-    ctx: typer.Context,
-    model: str,
-    checkpoint: str | None = None,
-    on: str | None = None,
-    protocol: str | None = None,
-    samples: int | None = None,
-    limit: int | None = None,
-    data_dir: Path | None = None,
-    template: str | None = None,
-    reward: str | None = None,
-    environment: str | None = None,
-    tools: str | None = None,
-    max_turns: int | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    max_tokens: int | None = None,
-    seed: int | None = None,
-    sampler: str | None = None,
-    settings: list[str] | None = None,
-    out: Path | None = None,
-    processes: int | None = None,
-    trust: bool = False,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run (its newest checkpoint), a model folder, a hub id, or: embedded.",
+        ),
+    ],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="NAME",
+            rich_help_panel="Problems",
+            help="Of a run: newest, best (held-out accuracy or reward), or a step.",
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="NAMES|FILE",
+            rich_help_panel="Problems",
+            help="aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, "
+            "hmmt25; standard (the first six) or all; built-in tasks; files, folders or hub ids; "
+            "separated by commas. Default: the run's own held-out problems.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--protocol",
+            metavar="NAME",
+            rich_help_panel="Problems",
+            help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
+            "below change single ones.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples",
+            "-n",
+            metavar="N",
+            min=1,
+            rich_help_panel="Problems",
+            help="Responses per problem. Default: 4.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=1,
+            rich_help_panel="Problems",
+            help="Use the first N problems of each.",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            envvar=DATA_DIR,
+            callback=name_data_dir,
+            exists=True,
+            file_okay=False,
+            rich_help_panel="Problems",
+            help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
+        ),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template",
+            metavar="TEXT",
+            rich_help_panel="Problems",
+            help="Text around a problem; must contain {prompt}.",
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward",
+            metavar="KIND|FILE.py:NAME",
+            rich_help_panel="Problems",
+            help="Grader: math, exact, or your function. Default: the run's; math for benchmarks "
+            "and files; exact for built-in tasks.",
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment",
+            metavar="NAME|FILE.py:CLASS",
+            rich_help_panel="Conversations",
+            help="Who answers the policy: calculator, or your class. It grades unless --reward "
+            "does. Default: the run's.",
+        ),
+    ] = None,
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            "--tools",
+            metavar="NAMES",
+            rich_help_panel="Conversations",
+            help="What the policy may call, separated by commas: python, calculator or "
+            "FILE.py:FUNCTION. Default: the run's.",
+        ),
+    ] = None,
+    max_turns: Annotated[
+        int | None,
+        typer.Option(
+            "--max-turns",
+            metavar="N",
+            min=1,
+            rich_help_panel="Conversations",
+            help="Turns of the policy in a conversation. Default: the run's, the task's or 16.",
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature",
+            "-t",
+            metavar="T",
+            min=0,
+            rich_help_panel="Sampling",
+            help="0: greedy. Default: the run's or 1.",
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p",
+            metavar="P",
+            max=1,
+            rich_help_panel="Sampling",
+            help="Nucleus sampling. 1: all.",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            min=1,
+            rich_help_panel="Sampling",
+            help="Length limit of a response. Default: the run's; for benchmarks 20480, or the "
+            "rest of the model's context; else 1024.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            rich_help_panel="Sampling",
+            help="Of sampling. Default: 0.",
+        ),
+    ] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            "--sampler",
+            metavar="NAME",
+            rich_help_panel="Sampling",
+            help="transformers, vllm, or vllm-server (see rlobj serve).",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
+            autocompletion=completed,
+            rich_help_panel="Sampling",
+            help="Any other setting, by its dotted name; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            rich_help_panel="Output",
+            help="Default: a folder under evals/ for exactly these settings.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="K",
+            min=1,
+            rich_help_panel="Sampling",
+            help="Evaluate in K processes on this machine, one per GPU if there are GPUs.",
+        ),
+    ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            rich_help_panel="Problems",
+            help="Of a run: import the code that its settings name by its path.",
+        ),
+    ] = False,
 ) -> None:
     """Sample responses to problems, grade them, and report how often they are right.
 
@@ -154,7 +327,6 @@ def evaluate(
 
     \b  rlobj eval compare DIR_A DIR_B     compare two evaluations
       rlobj eval regrade DIR             grade the stored responses again
-      rlobj eval score FILE              grade responses of other programs
       rlobj eval show DIR                show the stored results
     """
     if processes not in (None, 1):
@@ -162,11 +334,27 @@ def evaluate(
 
         raise typer.Exit(launch(sys.argv[1:], processes))
     console, evaluations, screen = _loaded()
-    from rlobj.config.layers import parse_setting
+    from rlobj.config.layers import parse_setting, reward_settings
+    from rlobj.conversations.settings import named_tools
 
     console.quiet = processes != 1 and os.environ.get("RANK", "0") != "0"  # the first one prints
     layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
-    layers += settings_given(ctx, "eval")
+    layers += setting_layers(
+        {
+            "--samples": ("evaluation.samples", samples),
+            "--limit": ("data.limit", limit),
+            "--template": ("data.template", template),
+            "--reward": ("rewards", None if reward is None else reward_settings(reward)),
+            "--environment": ("environment.target", environment),
+            "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
+            "--max-turns": ("environment.max_turns", max_turns),
+            "--temperature": ("evaluation.temperature", temperature),
+            "--top-p": ("evaluation.top_p", top_p),
+            "--max-tokens": ("sampling.max_tokens", max_tokens),
+            "--seed": ("seed", seed),
+            "--sampler": ("sampling.engine", sampler),
+        }
+    )
     calm_libraries(console)
     with screen(console, "rlobj eval") as callback:
         evaluations.evaluate(
@@ -181,14 +369,3 @@ def evaluate(
             processes=processes,
             callback=callback,
         )
-
-
-evaluation = typer.Typer(
-    name="eval",
-    cls=DefaultGroup,
-    no_args_is_help=True,
-    help="Evaluate a policy; compare, regrade and score evaluations.",
-)
-for command in (compare, regrade, score, show):
-    evaluation.command(command.__name__)(described(f"eval {command.__name__}", command))
-evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)(described("eval", evaluate))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,18 +12,9 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import (
-    Screen,
-    beginning,
-    in_context,
-    number,
-    plain_value,
-    reading,
-    show_page,
-    style_of,
-    table,
-    working,
-)
+from rlobj_cli.screen.console import Screen, number, plain_value, reading, show_page, table, working
+from rlobj_cli.screen.context import beginning, in_context, style_of
+from rlobj_cli.screen.options import Json, Step
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
@@ -34,16 +25,42 @@ NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor"
 
 
 def inspect(
-    run: Path,
-    step: int | None = None,
-    dropped: bool = False,
-    where: str | None = None,
-    text: str | None = None,
-    groups: int = 10,
-    examples: int = 2,
-    json: bool = False,
-    html: bool = False,
-    out: Path | None = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
+    step: Step = None,
+    dropped: Annotated[
+        bool, typer.Option("--dropped", help="Only tokens that the objective dropped.")
+    ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="RULE",
+            help="All recorded tokens that a rule selects, also those that the objective did not "
+            "touch. The rule reads recorded columns, token by token.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="TEXT", help="Only tokens with this text.")
+    ] = None,
+    groups: Annotated[
+        int,
+        typer.Option(
+            "--groups", metavar="N", min=1, help="Token texts to show, the most frequent first."
+        ),
+    ] = 10,
+    examples: Annotated[
+        int,
+        typer.Option("--examples", metavar="N", min=0, help="Tokens of each to show in context."),
+    ] = 2,
+    json: Json = False,
+    html: Annotated[
+        bool,
+        typer.Option("--html", help="Write a page with all tokens; RUN/inspect.html or --out."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where --html writes the page."),
+    ] = None,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.
 
@@ -77,11 +94,11 @@ def inspect(
     with working(console):
         from rlobj.insight import inspect as inspect_run
     with working(console, "reading the record"):
-        found = inspect_run(run, step, dropped, where, text=text, examples=examples)
+        inspection = inspect_run(run, step, dropped, where, text=text, examples=examples)
     if json:
-        typer.echo(found.to_json())
+        typer.echo(inspection.to_json())
     else:
-        show(console, found, groups)
+        show(console, inspection, groups)
 
 
 def _write_page(console: Console, run: Path, out: Path | None) -> None:
@@ -92,40 +109,40 @@ def _write_page(console: Console, run: Path, out: Path | None) -> None:
     show_page(console, path)
 
 
-def show(console: Console, found: Inspection, groups: int) -> None:
+def show(console: Console, inspection: Inspection, groups: int) -> None:
     """Print the clauses that fired, then the largest groups with their examples in context."""
-    console.print(Text.assemble(("rlobj inspect", "bold"), "  ", found.title), soft_wrap=True)
-    console.print(Text(found.total), soft_wrap=True)
-    if not found.groups:
-        console.print(Text(_none(found)))
+    console.print(Text.assemble(("rlobj inspect", "bold"), "  ", inspection.title), soft_wrap=True)
+    console.print(Text(inspection.total), soft_wrap=True)
+    if not inspection.groups:
+        console.print(Text(_none(inspection)))
         return
-    several = len(found.clauses) > 1
-    for i, line in enumerate(found.lines(), 1):
+    several = len(inspection.clauses) > 1
+    for i, line in enumerate(inspection.lines(), 1):
         console.print(Text(f"{i}  {line}" if several else line))
-    console.print(_groups(found, groups, console.width))
-    left = len(found.groups) - groups
+    console.print(_groups(inspection, groups, console.width))
+    left = len(inspection.groups) - groups
     if left > 0:
-        console.print(Text(f"{left:,} more token texts: --groups {len(found.groups)}", "dim"))
-    errors = found.groups["standard_error"].to_pylist()
+        console.print(Text(f"{left:,} more token texts: --groups {len(inspection.groups)}", "dim"))
+    errors = inspection.groups["standard_error"].to_pylist()
     if any(errors):
         console.print(Text("≈ estimated from a sample; ± is one standard error"))
     if None in errors:
         console.print(Text("≥ so many are recorded, and the record may lack others"))
 
 
-def _none(found: Inspection) -> str:
+def _none(inspection: Inspection) -> str:
     """What to do where the record has no token that was asked for."""
     from rlobj.config.run_folder import read_settings
 
-    output = read_settings(found.run).get("output")
+    output = read_settings(inspection.run).get("output")
     share = output.get("records_share") if isinstance(output, dict) else None
-    if found.unknown or not found.recorded:
+    if inspection.unknown or not inspection.recorded:
+        none = "The record may lack such tokens" if inspection.unknown else "None"
         return (
-            f"{'The record may lack such tokens' if found.unknown else 'None'}. "
-            f"With output.records_share={plain_value(share)} it has {found.recorded:,} of "
-            f"{found.population:,.0f} tokens; a new run records a tenth of the untouched ones with "
-            "--set output.records_share=0.1. rlobj replay RUN --rule RULE counts all tokens of the "
-            "steps with full tables."
+            f"{none}. With output.records_share={plain_value(share)} it has "
+            f"{inspection.recorded:,} of {inspection.population:,.0f} tokens; a new run records a "
+            "tenth of the untouched ones with --set output.records_share=0.1. rlobj replay RUN "
+            "--rule RULE counts all tokens of the steps with full tables."
         )
     return (
         "None. --where RULE shows recorded tokens that no rule touched, such as "
@@ -133,18 +150,18 @@ def _none(found: Inspection) -> str:
     )
 
 
-def _groups(found: Inspection, groups: int, width: int) -> Table:
+def _groups(inspection: Inspection, groups: int, width: int) -> Table:
     """The largest groups: a row of means, and below it the examples in context."""
     from rlobj.insight.inspecting import about
 
-    clauses = [(row["effect"], row["clause"]) for row in found.clauses.to_pylist()]
+    clauses = [(row["effect"], row["clause"]) for row in inspection.clauses.to_pylist()]
     factors = any(effect == "reweighted" for effect, _ in clauses)
     digits = {name: each for name, each in NUMBERS.items() if factors or name != "factor"}
     titles = ["gradient" if name == "gradient_norm" else name for name in digits]
     shown = table("", right=("tokens", *titles))
-    tokens = found.examples(groups)
+    tokens = inspection.examples(groups)
     lines = in_context(tokens, width - 14 - sum(max(len(title), 7) + 3 for title in titles))
-    for row in found.groups.slice(0, groups).to_pylist():
+    for row in inspection.groups.slice(0, groups).to_pylist():
         key = row["text"], row["effect"], row["clause"]
         by = f" by {clauses.index(key[1:]) + 1}" if len(clauses) > 1 else ""
         text = f"[{beginning(row['text'], 16)}]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -12,7 +12,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import Screen, plain_value, show_explanation, show_yaml, table
-from rlobj_cli.screen.options import described
+from rlobj_cli.screen.options import PresetOrFile, TrustFile
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -72,7 +72,8 @@ def list_presets() -> None:
     console.print("Next: rlobj presets show NAME, rlobj explain NAME, rlobj train --preset NAME")
 
 
-def show(preset: str, trust: bool = False) -> None:
+@presets.command()
+def show(preset: PresetOrFile, trust: TrustFile = False) -> None:
     """Show a preset's YAML and its formula.
 
     [bold]Examples[/bold]
@@ -80,21 +81,26 @@ def show(preset: str, trust: bool = False) -> None:
     \b  rlobj presets show stapo
       rlobj presets show stapo > my.yaml     the formula becomes a comment
     """
-    found = load_preset(preset)
+    loaded = load_preset(preset)
     explanation = _build(_read(preset)[1], trust).resolved_objective().explain()
     console = Screen()
-    show_yaml(console, found.text)
+    show_yaml(console, loaded.text)
     if not console.is_terminal:
         lines = ["", *(f"# {line}" for line in explanation.formula)]
         console.print(Text("\n".join(lines)), soft_wrap=True)
         return
     console.rule(style="dim")
-    if found.bases:
-        console.print(Text(f"builds on {', '.join(found.bases)}\n", style="dim"))
+    if loaded.bases:
+        console.print(Text(f"builds on {', '.join(loaded.bases)}\n", style="dim"))
     show_explanation(console, explanation)
 
 
-def diff(left: str, right: str, trust: bool = False) -> None:
+@presets.command()
+def diff(
+    left: Annotated[str, typer.Argument(metavar="A", help="Preset or YAML file.")],
+    right: Annotated[str, typer.Argument(metavar="B", help="Preset or YAML file.")],
+    trust: TrustFile = False,
+) -> None:
     """Compare all settings of two presets or files.
 
     [bold]Examples[/bold]
@@ -121,7 +127,11 @@ def _dump(layers: list[Layer], trust: bool) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "preset"}
 
 
-def check(file: str, trust: bool = False) -> None:
+@presets.command()
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A preset or configuration file.")],
+    trust: TrustFile = False,
+) -> None:
     """Check a preset or configuration file and report all errors at once.
 
     The objective is tried on small tables, such as one with equal rewards or lengths.
@@ -132,14 +142,14 @@ def check(file: str, trust: bool = False) -> None:
     """
     title, layers = _read(file)
     config = _build(layers, trust)
-    from rlobj.models.location import check_prompts
+    from rlobj.models.score_sources import check_prompts
     from rlobj.objectives.trials import problems  # which imports torch
 
     check_prompts(config)
 
-    if found := list(problems(config.resolved_objective())):
+    if failures := list(problems(config.resolved_objective())):
         raise ConfigError(
-            "\n  ".join([f"{file}: training fails at a table with", *found])
+            "\n  ".join([f"{file}: training fails at a table with", *failures])
             + "\nGuard what divides or takes a logarithm: when(x > 0, 1 / x, 0), maximum(x, 1e-6)"
         )
     console = Screen()
@@ -148,7 +158,20 @@ def check(file: str, trust: bool = False) -> None:
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
 
 
-def explain(preset: str, updates: int | None = None, trust: bool = False) -> None:
+def explain(
+    preset: PresetOrFile,
+    updates: Annotated[
+        int | None,
+        typer.Option(
+            "--updates",
+            metavar="N",
+            min=1,
+            help="Updates per rollout (training.updates_per_step × training.passes). Default: as "
+            "in the preset.",
+        ),
+    ] = None,
+    trust: TrustFile = False,
+) -> None:
     """Explain an objective: its formula, the tokens it selects, and settings without effect.
 
     [bold]Examples[/bold]
@@ -172,6 +195,7 @@ def explain(preset: str, updates: int | None = None, trust: bool = False) -> Non
     show_explanation(console, objective.explain(updates))
 
 
+@presets.command()
 def schema() -> None:
     """Print the JSON schema of preset files, with which editors complete and check them.
 
@@ -183,8 +207,3 @@ def schema() -> None:
     from rlobj.config.run_config import preset_schema
 
     typer.echo(json.dumps(preset_schema(), indent=1))
-
-
-presets.command("schema")(schema)
-for command in (show, diff, check):
-    presets.command(command.__name__)(described(f"presets {command.__name__}", command))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,30 +13,80 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import Screen, number, reading, say, table, working
-from rlobj_cli.screen.options import as_typed, read_toml
+from rlobj_cli.screen.errors import typed
+from rlobj_cli.screen.options import Json, Step
 
 if TYPE_CHECKING:
     from rlobj.insight import Replay
 
 
-TOKENS, GRADIENT, PAIRS = (
-    read_toml("tables")["replay"][x] for x in ("tokens", "gradient", "pairs")
-)
-"""Column -> head, and what it means."""
+TOKENS = {
+    "touched": ("tokens", ""),
+    "share": ("share", ""),
+    "precision": (
+        "precision",
+        "share of spurious tokens among those of them that were judged",
+    ),
+    "recall": ("recall", "their share of all spurious tokens"),
+    "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
+}
+"""The tokens that objectives and rules touch: column -> head, and what it means."""
+GRADIENT = {
+    "effect": ("effect", ""),
+    "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
+    "gradient_up": ("raised", "share of it on tokens that become more likely"),
+    "gradient_top": ("top 1%", "share of it on the 1% of the tokens that have most of it"),
+    "gradient_spurious": ("spurious", "share of it on spurious tokens"),
+}
+"""The gradients of objectives, in the same way."""
+PAIRS = {
+    "overlap": ("overlap", "tokens touched by both, of those touched by either"),
+    "weights": ("weights", "correlation of the tokens' weights, mean over updates"),
+    "gradients": ("gradients", "cosine of the two gradients, mean over updates"),
+}
+"""What two of them have in common."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
 LONGEST, MOST = 21, 4
 """Longer names are numbered. With more names, pairs without the recorded objective are left out."""
 
 
 def replay(
-    run: Path,
-    preset: str | None = None,
-    rule: list[str] | None = None,
-    sweep: list[str] | None = None,
-    step: int | None = None,
-    figure: Path | None = None,
-    json: bool = False,
-    trust: bool = False,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a run with full tables, or Parquet files of such tables.",
+        ),
+    ],
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--preset", metavar="A,B,C", help="Objectives of these presets, names or files."
+        ),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule", metavar="RULE", help="The tokens that a rule selects. Can be repeated."
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="NAME=FROM..TO[:COUNT]",
+            help="Values of a number that has a name in capitals in a rule; 20 by default.",
+        ),
+    ] = None,
+    step: Step = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", metavar="FILE", help="Draw the sweep as FILE.svg or FILE.png."),
+    ] = None,
+    json: Json = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the code that objectives name by its path.")
+    ] = False,
 ) -> None:
     """Say what other objectives and rules would do to the tokens of a run.
 
@@ -56,27 +106,27 @@ def replay(
     with working(console):
         from rlobj.insight import replay as replay_run
         from rlobj.reporting.figures import save_figure
-    names = [name.strip() for name in (preset or "").split(",") if name.strip()]
-    given = [*names, *(rule or ())]
+    objectives = [name.strip() for name in (preset or "").split(",") if name.strip()]
+    objectives += rule or ()
     if len(sweep or ()) > 1:
         raise ConfigError("--sweep was given twice; one number is swept at a time")
     swept = sweep[0] if sweep else None
-    with reading("replaying") as progress:
-        found = replay_run(run, given, sweep=swept, step=step, trust=trust, progress=progress)
+    with reading("replaying") as move:
+        replayed = replay_run(run, objectives, sweep=swept, step=step, trust=trust, progress=move)
     if figure is not None:
-        save_figure(found.figure(), figure)
+        save_figure(replayed.figure(), figure)
     if json:
-        typer.echo(found.to_json())
+        typer.echo(replayed.to_json())
     else:
-        show(console, found)
+        show(console, replayed)
 
 
-def show(console: Console, found: Replay) -> None:
+def show(console: Console, replayed: Replay) -> None:
     """Print the objectives and rules, what they have in common, and the sweep."""
-    say(console, Text.assemble(("rlobj replay", "bold"), f"  {found.title}"))
-    for remark in found.remarks:
-        say(console, Text(as_typed(remark, "train"), "yellow"))
-    rows, sweeps = found.objectives.to_pylist(), found.sweeps.to_pylist()
+    say(console, Text.assemble(("rlobj replay", "bold"), f"  {replayed.title}"))
+    for remark in replayed.remarks:
+        say(console, Text(typed(remark, {"sweep": "--sweep"}), "yellow"))
+    rows, sweeps = replayed.objectives.to_pylist(), replayed.sweeps.to_pylist()
     names = [row["name"] for row in rows]
     shown = {name: visible(name, 60) for name in names}
     if max(map(len, names)) > LONGEST:
@@ -91,7 +141,7 @@ def show(console: Console, found: Replay) -> None:
         counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
         row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
     show_rows(console, "gradient of", GRADIENT, [([shown[x["name"]]], x) for x in planned])
-    pairs = found.pairs.to_pylist()
+    pairs = replayed.pairs.to_pylist()
     if len(names) > MOST:
         pairs = [row for row in pairs if row["first"] == names[0]]
     named = [([shown[row["first"]], shown[row["second"]]], row) for row in pairs]
@@ -101,7 +151,7 @@ def show(console: Console, found: Replay) -> None:
     for rule in dict.fromkeys(row["name"] for row in sweeps):
         console.print(Text(f"\n{visible(rule, 300)}"))
         chosen = [([f"{row['value']:g}"], row) for row in sweeps if row["name"] == rule]
-        show_rows(console, found.swept, TOKENS, chosen)
+        show_rows(console, replayed.swept, TOKENS, chosen)
 
 
 def show_rows(

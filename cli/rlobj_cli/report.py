@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from rlobj_cli.screen.console import Screen, say, show_page, table, working
+from rlobj_cli.screen.options import Runs
 
 PHASES = 4
 """The longest phases of a step are on the screen; all of them are on the page."""
 TOTALS = ("step", "tokens/s without evaluating and writing")
 
 
-def report(runs: list[Path], out: Path | None = None, figures: Path | None = None) -> None:
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="The page. By default report.html in the run's folder, or beside the first of "
+            "several runs.",
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="DIR", help="Also write each figure as SVG and PNG."),
+    ] = None,
+) -> None:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
     The page needs no network. The terminal shows the last and best numbers of each run, and

@@ -8,8 +8,9 @@ import signal
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -26,12 +27,40 @@ _SHORT_LIFE, _DEATHS = 60.0, 5
 
 
 def serve(
-    model: str,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    dtype: str = "auto",
-    settings: list[str] | None = None,
-    supervise: bool = False,
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded."),
+    ],
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=1, max=65535, help="Port to listen on.")
+    ] = 8000,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            "--dtype",
+            metavar="NAME",
+            help="float32, bfloat16, float16; auto: float32 on a CPU.",
+        ),
+    ] = "auto",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="KEY=VALUE", help="An engine argument of vLLM; repeatable."
+        ),
+    ] = None,
+    supervise: Annotated[
+        bool,
+        typer.Option(
+            "--supervise",
+            help="Start the server again, with the same key, when it ends by itself.",
+        ),
+    ] = False,
 ) -> None:
     """Start a vLLM server for rlobj train --sampler vllm-server.
 
@@ -51,11 +80,11 @@ def serve(
         from rlobj.evaluation.engines import find_model
 
         arguments = merged(("--set", parse_setting(text)) for text in settings or [])
-        found = find_model(model)
+        policy = find_model(model)
         from rlobj.samplers.vllm import Server
     calm_libraries(console)
     with preparing_policy(console) as progress:  # the embedded policy is made on first use
-        source = found.locate(progress)
+        source = policy.locate(progress)
     with working(console, "checking vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:

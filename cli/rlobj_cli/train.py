@@ -5,45 +5,270 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj_cli.screen.console import Screen, working
-from rlobj_cli.screen.options import refused_on_resume, settings_given
+from rlobj_cli.screen.options import DATA_DIR, completed, name_data_dir, setting_layers
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
 
 
 def train(
-    ctx: typer.Context,
-    preset: str | None = None,
-    model: str | None = None,
-    data: str | None = None,
-    task: str | None = None,
-    reward: str | None = None,
-    environment: str | None = None,
-    tools: str | None = None,
-    max_turns: int | None = None,
-    data_dir: Path | None = None,
-    config: Path | None = None,
-    settings: list[str] | None = None,
-    eval_on: str | None = None,
-    eval_every: int | None = None,
-    sampler: str | None = None,
-    async_depth: int | None = None,
-    seed: int | None = None,
-    processes: int | None = None,
-    strategy: str | None = None,
-    stop_on: list[str] | None = None,
-    out: Path | None = None,
-    from_run: str | None = None,
-    resume: Path | None = None,
-    trust: bool = False,
-    dry_run: bool = False,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--preset",
+            "-p",
+            metavar="NAME|FILE",
+            rich_help_panel="What to train",
+            help="Published objective: see rlobj presets list.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="FOLDER|ID",
+            rich_help_panel="What to train",
+            help="Causal language model: a folder, a hub id, or embedded (the default): a tiny "
+            "policy for the built-in tasks and for problems of digits and + - * , = only.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            "-d",
+            metavar="FILE|ID|TASK",
+            rich_help_panel="What to train",
+            help="Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a "
+            "built-in task.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            metavar="NAME",
+            rich_help_panel="What to train",
+            help="A built-in task as --data: scratchpad (sums with their steps, the default "
+            "without --model), scratchpad-3, scratchpad-5, calculator and calculator-sum (the "
+            "policy may ask a calculator), addition or max-digits.",
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward",
+            metavar="KIND|FILE.py:NAME",
+            rich_help_panel="What to train",
+            help="What grades a response: math, exact, or your function "
+            "f(response, answer, **columns), such as my_rewards.py:score.",
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment",
+            metavar="NAME|FILE.py:CLASS",
+            rich_help_panel="Conversations",
+            help="Who answers the policy: calculator, or your class with reset(problem) and "
+            "step(messages). It grades unless --reward does.",
+        ),
+    ] = None,
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            "--tools",
+            metavar="NAMES",
+            rich_help_panel="Conversations",
+            help="What the policy may call, separated by commas: python, calculator, or your "
+            "function, such as my_tools.py:look_up, with type hints and a docstring. Needs a model "
+            "with a chat template.",
+        ),
+    ] = None,
+    max_turns: Annotated[
+        int | None,
+        typer.Option(
+            "--max-turns",
+            metavar="N",
+            min=1,
+            rich_help_panel="Conversations",
+            help="Turns of the policy in a conversation, which ends after the last one. Default: "
+            "the task's or 16.",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            envvar=DATA_DIR,
+            callback=name_data_dir,
+            exists=True,
+            file_okay=False,
+            rich_help_panel="What to train",
+            help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            rich_help_panel="Settings",
+            help="YAML file with settings above those of the preset. It can name preset, model and "
+            "data itself.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
+            autocompletion=completed,
+            rich_help_panel="Settings",
+            help="One setting, above everything else, such as training.steps=50. Repeatable.",
+        ),
+    ] = None,
+    eval_on: Annotated[
+        str | None,
+        typer.Option(
+            "--eval-on",
+            metavar="NAME|FILE",
+            rich_help_panel="What to train",
+            help="Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
+            "Default: the test part of --data.",
+        ),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            "--eval-every",
+            metavar="N",
+            min=0,
+            rich_help_panel="Settings",
+            help="Steps between evaluations on the held-out problems. 0: none.",
+        ),
+    ] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            "--sampler",
+            metavar="NAME",
+            rich_help_panel="Settings",
+            help="Engine that samples responses: transformers, vllm (in this process), or "
+            "vllm-server (see rlobj serve).",
+        ),
+    ] = None,
+    async_depth: Annotated[
+        int | None,
+        typer.Option(
+            "--async-depth",
+            metavar="K",
+            min=0,
+            rich_help_panel="Settings",
+            help="Sample while training runs, K rollouts ahead: each rollout is exactly K steps "
+            "old. 0: sample, then train.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            rich_help_panel="Settings",
+            help="Seed of sampling and data order.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="K",
+            min=1,
+            rich_help_panel="Several processes",
+            help="Train in K processes on this machine, one per GPU if there are GPUs.",
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            rich_help_panel="Several processes",
+            help="How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2.",
+        ),
+    ] = None,
+    stop_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stop-on",
+            metavar="FINDING",
+            rich_help_panel="The run",
+            help="Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
+            "Repeatable; see rlobj diagnose.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            rich_help_panel="The run",
+            help="New folder for the run. Default: runs/PRESET-TIME",
+        ),
+    ] = None,
+    from_run: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN[@STEP]",
+            rich_help_panel="The run",
+            help="A new run with the settings of another one, from the policy of its newest "
+            "checkpoint, of a step, or of @best. If that run has no checkpoint yet, the new one "
+            "starts from its model. Everything may be changed; --preset replaces the objective.",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            rich_help_panel="The run",
+            help="Continue a run from its newest checkpoint, on any number of processes. Accepts "
+            "--set training.steps=N, settings that do not change results, and the learning rate, "
+            "max_grad_norm, evaluation.* and --sampler, whose change the run records.",
+        ),
+    ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            rich_help_panel="The run",
+            help="Import the code that a file or, with --resume and --from, a run names by its "
+            "path.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            rich_help_panel="The run",
+            help="Show every setting and where it comes from, and explain the objective. Writes "
+            "nothing.",
+        ),
+    ] = False,
 ) -> None:
     """Train a policy with a published objective, or with your own.
 
@@ -65,33 +290,64 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
+    from rlobj.config.layers import reward_settings
     from rlobj.config.run_config import build_config
+    from rlobj.conversations.settings import named_tools
+    from rlobj.training.run import layers_from, new_folder, open_resumed, prepared
 
     console = Screen(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
-    given = settings_given(ctx, "train")
+    code = setting_layers(
+        {
+            "--reward": ("rewards", None if reward is None else reward_settings(reward)),
+            "--environment": ("environment.target", environment),
+            "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
+        }
+    )
+    changeable = setting_layers(
+        {
+            "--eval-every": ("evaluation.every", eval_every),
+            "--sampler": ("sampling.engine", sampler),
+            "--strategy": ("training.strategy", strategy),
+            "--stop-on": ("training.stop_on", stop_on or None),
+        }
+    )
+    fixed = setting_layers(
+        {
+            "--model": ("model.name", model),
+            "--data": ("data.source", data),
+            "--task": ("data.source", task),
+            "--max-turns": ("environment.max_turns", max_turns),
+            "--eval-on": ("data.test", eval_on),
+            "--async-depth": ("sampling.async_depth", async_depth),
+            "--seed": ("seed", seed),
+        }
+    )
     if resume is not None:
-        from rlobj.training.run import open_resumed
-
-        code = ("--reward", "--environment", "--tools")
-        changing = [layer for layer in given if layer[0] not in code]
-        again = [(name[2:], values) for name, values in given if name in code]
-        changes, refused = _overrides(None, changing, settings or []), refused_on_resume(ctx)
+        of_new_runs = {
+            "--preset": preset,
+            "--config": config,
+            "--out": out,
+            "--from": from_run,
+            "--dry-run": dry_run or None,
+        }
+        refused = [option for option, value in of_new_runs.items() if value is not None]
+        refused += [option for option, _ in fixed]
+        changes = _overrides(None, changeable, settings or [])
+        again = [(option.removeprefix("--"), values) for option, values in code]
         with working(console):
-            found = open_resumed(resume, changes, again, trust=trust, refused=refused)
-        _training(console).resume(console, found, changes, processes, reward)
+            resumed = open_resumed(resume, changes, again, trust=trust, refused=refused)
+        _training(console).resume(console, resumed, changes, processes, reward)
         return
     _check_problems(data, task)
-    overrides = _overrides(config, given, settings or [])
-    from rlobj.training.run import layers_from, new_folder, prepared
-
+    overrides = _overrides(config, [*fixed, *code, *changeable], settings or [])
     if from_run is None:
         layers = _layers(preset, overrides)
     else:
         with working(console):
             layers = layers_from(from_run, preset, overrides, trust=trust)
-    built = prepared(build_config(layers, trust=trust))  # a mistake is an error at once
-    folder = new_folder(built, None if dry_run else out)
-    _training(console).start(console, built, layers, folder, dry_run, processes)
+    run_config = prepared(build_config(layers, trust=trust))  # a mistake is an error at once
+    folder = new_folder(run_config, None if dry_run else out)
+    _training(console).start(console, run_config, layers, folder, dry_run, processes)
 
 
 def _training(console: Console) -> Any:

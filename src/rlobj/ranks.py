@@ -92,7 +92,7 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
     failures, fatal_failures, *same = comm.sum(failed).tolist()
     kind = _TOGETHER[same.index(failures)] if failures in same else RunError
     if any(own) and kind is RunError:
-        error = RunError(str(error))
+        error = RunError(error)
     if error is not None and not (fatal_failures and isinstance(error, RunError)):
         raise error
     if fatal_failures:
@@ -120,7 +120,7 @@ def together(comm: Comm, what: str, *, survive: bool = False) -> Iterator[None]:
     except (RlobjError, OSError) as raised:
         error = raised
         if survive and not isinstance(raised, RunError):
-            error = RunError(f"{what} failed: {raised}")
+            error = RunError(f"{what} failed: ", raised)
             error.__cause__ = raised
     except Exception as raised:
         error = raised

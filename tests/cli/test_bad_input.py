@@ -66,7 +66,7 @@ COMMANDS = {
     "train --preset grpo --environment no.py:Env --dry-run": "there is no file 'no.py'",
     "train --preset grpo --sampler transfomers": "Did you mean 'transformers'?",
     "train --preset grpo --sampler vllm --async-depth 1": "cannot sample during training",
-    "train --preset grpo --set training.offload=cpu --out run": "expected zero2 or zero3. Set",
+    "train --preset grpo --set training.offload=cpu --out run": "Use --set training.strategy=zero2",
     "train --preset grpo --processes 0": "greater than or equal to 1",
     "train --preset grpo --reward reward.py:scores --dry-run": "Did you mean 'score'?",
     "train --preset grpo --reward wrong.py:score --dry-run": "SyntaxError: invalid syntax",
@@ -81,7 +81,6 @@ COMMANDS = {
     "eval embedded --environment calculator --tools python": "environment.tools (from --tools): ",
     "eval embedded --on rows.jsonl --set evaluation.nope=1": "unknown key. Known: every",
     "eval compare folder no": "folder is not an evaluation",
-    "eval score rows.jsonl": "no response. Looked for response",
     "replay folder --preset grpo": "folder has no full tables",
     "diagnose folder": "it has no config.resolved.yaml",
 }
@@ -124,7 +123,6 @@ FOLDERS = (
     "inspect {}",
     "report {}",
     "replay {}",
-    "watch {}",
 )
 """Commands that read or write a folder as the shell gives it."""
 

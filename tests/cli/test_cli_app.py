@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj_cli.app import app
-from rlobj_cli.screen.options import GuardedGroup
+from rlobj_cli.screen.errors import GuardedGroup
 
 COMMANDS = (
     ["train"],

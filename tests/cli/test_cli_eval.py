@@ -28,7 +28,7 @@ def test_error_names_the_flag_of_a_wrong_setting() -> None:
 
 
 def test_commands_with_a_name_in_a_group_with_a_default_command(tmp_path: Path) -> None:
-    for command in ("compare", "regrade", "score", "show"):
+    for command in ("compare", "regrade", "show"):
         assert f"rlobj eval {command}" in printed(command, "--help", code=0)
     for words in (["eval", "--help"], ["eval"]):
         assert "--protocol" in runner.invoke(app, words).output
@@ -38,9 +38,3 @@ def test_commands_with_a_name_in_a_group_with_a_default_command(tmp_path: Path) 
 def test_usage_of_eval_has_one_blank_between_name_and_options() -> None:
     for words in (["eval", "--help"], ["eval", "MODEL", "--nope"]):
         assert "Usage: rlobj eval [OPTIONS]" in runner.invoke(app, words).output
-
-
-def test_error_names_the_part_that_a_column_is_not() -> None:
-    assert "--column x=y: expected PART=COLUMN with one of id, prompt" in printed(
-        "score", "r.jsonl", "--column", "x=y"
-    )

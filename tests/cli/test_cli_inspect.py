@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from screens import printed
 
-from rlobj_cli.screen.console import in_context
+from rlobj_cli.screen.context import in_context
 
 HOSTILE = "\x1b[2J[red]\u202e\r\n\x00[/red]" + "x" * 10_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from screens import console, text_of
 
@@ -95,12 +97,13 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: bool) -> None:
     out = console(80, terminal=terminal)
-    screen = open_screen(out, 2, 0, [])
+    screen = (LiveScreen if terminal else PlainScreen)(out, 2, 0, [])
     turns = {"turns/mean": 1.953, "tools/used_share": 0.9524}
     screen.add({"step": 1, "reward/mean": 0.25})
     assert "turns" not in [name for name, *_ in screen.measures]
     screen.add({"step": 2, "reward/mean": 0.5, **turns})
-    screen.close()
+    if isinstance(screen, LiveScreen):
+        out.print(screen.panel())
     text = " ".join(text_of(out).split())
     shown = "turns 1.95 1.95" if terminal else "turns 1.95 with a call 0.952 entropy"
     assert shown in text.replace("▁", "")
@@ -109,11 +112,44 @@ def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: b
 
 def test_a_run_whose_environment_fails_says_so_in_its_lines() -> None:
     out = console(80, terminal=False)
-    screen = open_screen(out, 1, 0, [])
+    screen = PlainScreen(out, 1, 0, [])
     screen.add({"step": 1, "reward/mean": None, "tools/used_share": 0.0, "turns/at_broken": 1.0})
-    screen.close()
     assert "environment failed 1.000" in " ".join(text_of(out).split())
     assert "with a call" not in text_of(out)
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+def test_nothing_in_a_metric_reaches_the_terminal_as_code(terminal: bool) -> None:
+    out = console(200, terminal=terminal)
+    screen = (LiveScreen if terminal else PlainScreen)(out, 1, 0, [])
+    screen.add({"step": 1, "reward/[red]\x1b[2J/mean": 0.5, "train/grad_norm": float("nan")})
+    if isinstance(screen, LiveScreen):
+        out.print(screen.panel())
+    assert "\x1b[2J" not in text_of(out)
+    assert "reward [red]␛[2J" in text_of(out)
+
+
+def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = LiveScreen(console(100, terminal=True), 50, 0, [])
+    assert screen.times() == ("0:00", "– left")
+    for step in range(1, 31):
+        screen.add({"step": step, "time/step": 100.0 if step <= 10 else 2.0})
+    now = screen.ended
+    monkeypatch.setattr(time, "time", lambda: now + 1)
+    assert screen.times() == ("17:21", "0:39 left")  # 10·100 + 20·2 + 1 seconds; 20·2 − 1 left
+    monkeypatch.setattr(time, "time", lambda: now + 60)
+    assert screen.times() == ("18:20", "0:38 left")  # a step that takes longer: the others are left
+    screen.steps = 31
+    assert screen.times()[1] == "last step"
+
+
+def test_a_metric_of_some_steps_has_the_same_time_axis_as_the_others() -> None:
+    screen = LiveScreen(console(100, terminal=True), 8, 0, [])
+    for step in range(1, 9):
+        accuracy = {"eval/accuracy": step / 8} if step in (1, 4) else {}
+        screen.add({"step": step, "reward/mean": 0.5, **accuracy})
+    assert screen.course("eval/accuracy") == [0.125] * 3 + [0.5] * 5
+    assert len(screen.course("reward/mean")) == 8
 
 
 def test_screen_of_a_resumed_run_starts_with_its_history() -> None:

@@ -84,7 +84,6 @@ def test_a_dry_run_shows_the_texts_of_its_preset(preset: Path) -> None:
         ["replay", "--preset", "grpo"],
         ["replay", "--rule", "prob < 0.5"],
         ["report"],
-        ["watch"],
         ["train", "--resume"],
     ],
 )

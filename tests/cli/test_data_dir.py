@@ -12,7 +12,7 @@ def test_a_data_dir_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for command, name, reason in (
         (["train"], "file", "is a file"),
-        (["eval", "score", "x.jsonl"], "gone", "does not exist"),
+        (["eval", "embedded"], "gone", "does not exist"),
     ):
         text = printed(*command, "--data-dir", tmp_path / name, code=2)
         assert reason in " ".join(text.split()).replace(" │ │ ", " ")

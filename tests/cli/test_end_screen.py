@@ -15,7 +15,8 @@ from tiny import tiny_config
 from rlobj.config.run_folder import RunFolder, read_run_config
 from rlobj.records.reading import Design
 from rlobj.training import TrainingResult, run_training
-from rlobj_cli.screen.training import show_history, show_results, show_touched, train_on
+from rlobj_cli.screen.results import show_history, show_results, train_on
+from rlobj_cli.screen.touched import show_touched
 
 RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
 

@@ -41,7 +41,6 @@ eval RUN -n 2 --out evals/two
 eval show evals/one
 eval regrade evals/one
 eval compare evals/one evals/two
-eval score responses.jsonl --model my-model
 """
 """Command lines that the README does not show, in the order in which they can run."""
 
@@ -67,9 +66,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tiny_policy(folder / "policy")
     problem = {"problem": "1+2+3+4=", "answer": "10"}
     (folder / "problems.jsonl").write_text((json.dumps(problem) + "\n") * 8)
-    (folder / "responses.jsonl").write_text(
-        json.dumps({"id": 1, **problem, "response": "#10"}) + "\n"
-    )
     (folder / "my.yaml").write_text("base: dapo\nobjective:\n  drop: prob < 0.01\n")
     (folder / "data").mkdir()
     for benchmark in ("aime24", "math500"):

@@ -24,7 +24,7 @@ for line in sys.stdin:
 HELP = (
     *("--help", "--version", "train --help", "eval --help", "estimate --help"),
     *("eval compare --help", "presets --help", "explain --help", "doctor --help", "serve --help"),
-    *("report --help", "watch --help", "presets list"),
+    *("report --help", "presets list"),
 )
 """Command lines that import nothing heavy."""
 SETTINGS = ("presets diff dapo stapo", "explain stapo", "presets schema")
@@ -32,7 +32,7 @@ SETTINGS = ("presets diff dapo stapo", "explain stapo", "presets schema")
 FILE = Path(__file__).with_name("refused.jsonl")
 REFUSED = [*map(json.loads, FILE.read_text(encoding="utf-8").splitlines())]
 """A command line, and words of the refusal."""
-READERS = ("replay", "inspect", "report", "diagnose", "watch")
+READERS = ("replay", "inspect", "report", "diagnose")
 """Commands that read records, and import pyarrow and torch for it."""
 
 

@@ -93,7 +93,7 @@ def test_the_key_goes_to_a_server_of_a_shared_run_only_if_it_is_named_again() ->
     again = nested("sampling.server.url", far)
     found = refused([near, far], {"sampling": {"engine": "vllm-server"}})
     assert found.startswith("the settings of runs/a name a server on another machine: http://far")
-    assert f"set sampling.server.url={far}; or add trust=True" in found
+    assert f"again: sampling.server.url={far}; or add trust=True" in found
     assert refused("http://127.0.0.1@far.example", {}) != ""
     assert refused(far, again) == refused(near, {}) == refused([near, "http://[::1]:1"], {}) == ""
     assert refused(far, {}, engine="transformers") == ""

@@ -25,9 +25,9 @@ def test_one_response_per_prompt_needs_an_advantage_over_the_batch() -> None:
 
 def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be() -> None:
     overlong = {"rewards": {"overlong": {"cache": 0.2}}}
-    with pytest.raises(ConfigError, match=r"rewards\.overlong makes .* Set rewards\.overlong=null"):
+    with pytest.raises(ConfigError, match=r"rewards\.overlong makes .* Use rewards\.overlong=null"):
         refuse_senseless(compose("maxrl", [("here", overlong)]))
-    with pytest.raises(ConfigError, match=r"reward_kl makes .* Set objective\.reward_kl=0"):
+    with pytest.raises(ConfigError, match=r"reward_kl makes .* Use objective\.reward_kl=0"):
         refuse_senseless(compose("maxrl", [("here", {"objective": {"reward_kl": 0.01}})]))
     several = {"advantage": {"kind": "decoupled", "each": "maximum_likelihood", "then": None}}
     with pytest.raises(ConfigError, match="maximum_likelihood takes rewards of 0 or more"):
@@ -40,7 +40,7 @@ def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be
 
 
 def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
-    assert [doubts(compose(name)) for name in preset_names()] == [[]] * len(preset_names())
+    assert [doubt for name in preset_names() for doubt in doubts(compose(name))] == []
     [high] = doubts(grpo(training={"learning_rate": 0.02}))
     assert high.startswith("training.learning_rate=0.02 is far above")
     [stale] = doubts(grpo(sampling={"async_depth": 1}))
@@ -65,7 +65,7 @@ def test_limits_of_conversations_without_conversations_are_doubtful(
 
 def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
     def found(**dynamic: object) -> list[str]:
-        return doubts(grpo(sampling={"dynamic": dynamic}))
+        return [*doubts(grpo(sampling={"dynamic": dynamic}))]
 
     for setting in ({"oversampling": 3}, {"oversampling": 0.5}, {"allow_fewer": True}):
         [doubt] = found(**setting)

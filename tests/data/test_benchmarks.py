@@ -234,5 +234,5 @@ def test_benchmark_is_for_testing_only(tmp_path, monkeypatch):
     monkeypatch.setenv("RLOBJ_DATA_DIR", str(tmp_path))
     config = DataConfig(source="gsm8k", test="aime24")
     assert [item.answer for item in load_problems(config, "test")] == ["7"]
-    with pytest.raises(DataError, match=r"for testing only: set data\.test=aime24"):
+    with pytest.raises(DataError, match=r"for testing only: data\.test=aime24"):
         load_problems(DataConfig(source="aime24"), "train")

@@ -317,7 +317,7 @@ def test_error_names_the_nearest_file(tmp_path):
 
 
 def test_error_without_a_source():
-    with pytest.raises(DataError, match=r"data\.source is not set"):
+    with pytest.raises(DataError, match=r"data\.source is not given"):
         load_problems(DataConfig(), "train")
 
 

@@ -22,7 +22,7 @@ from rlobj.data import (
     encode_prompt,
     format_prompt,
 )
-from rlobj.models.policy import chat_of
+from rlobj.models.chat_templates import chat_of
 
 # ---- the stream ------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% e
         (None, {"system": "a"}, "the prompts of 'a/model' go through none"),
         (CHAT, {"system": "a", "chat_template": False}, "need a chat template"),
         (None, {"chat_template_kwargs": {"x": 1}}, "need a chat template"),
-        (None, {"chat_template": True}, r"has none\. Set model\.chat_template=false"),
+        (None, {"chat_template": True}, r"has none\. Use model\.chat_template=false"),
         (ALONE, {"system": "b"}, r"of 'a/model' does not use data\.system"),
         (REFUSING, {"system": "b"}, r"does not use data\.system"),
         (CHAT, {"chat_template_kwargs": {"thinking": 1}}, r"does not use .*kwargs\.thinking"),
@@ -175,7 +175,7 @@ def test_settings_that_no_chat_template_uses_are_errors(template, settings, mess
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ 1 / 0 }}"])
 def test_a_chat_template_that_fails_is_an_error(template):
-    with pytest.raises(ConfigError, match=r"chat template fails: .*Set model\.chat_template=false"):
+    with pytest.raises(ConfigError, match=r"chat template fails: .*Use model\.chat_template=false"):
         encode_prompt(tokenizer_with(template, "$A"), "a", Chat())
 
 

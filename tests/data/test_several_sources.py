@@ -26,7 +26,7 @@ from rlobj.data import (
 from rlobj.data.sources import source_names, template_of
 from rlobj.training import CallerInputs
 from rlobj.training.loop import opening
-from rlobj_cli.screen.training import yours
+from rlobj_cli.screen.header import yours
 
 
 def write(path: Path, count: int, **columns: object) -> str:

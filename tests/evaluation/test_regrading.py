@@ -1,140 +1,149 @@
-"""`score` grades responses made elsewhere and survives a kill; `regrade` grades again."""
+"""`regrade` grades stored responses again, and compares the grades before and after."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
+from stored_evaluations import stored
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import ConfigError
-from rlobj.evaluation import (
-    EvaluationCallback,
-    Samples,
-    compare,
-    regrade,
-    regrading,
-    score,
-    summarise_folder,
-)
+from rlobj.base.errors import ConfigError, DataError
+from rlobj.evaluation import EvaluationCallback, Samples, compare, regrade, summarise_folder
 
-
-def lines(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+ROWS = {
+    "1/2": [r"\boxed{0.5}", r"\boxed{1/3}"],
+    "4.5e33": [r"\boxed{4.5 \times 10^{33}}", r"\boxed{5}"],  # math-verify reads e as Euler's e
+    "12": ["So 3 + 9 = 12, and hence", r"\boxed{12}"],  # it takes any number of the text
+}
+SUMS = {"2": ["2", "3"], "4": ["4"]}
 
 
 class Notes(EvaluationCallback):
     """Keeps what is noted."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.text = ""
 
-    def noted(self, text, *, warning=False):
+    def noted(self, text: str, *, warning: bool = False) -> None:
         self.text += text + "\n"
 
 
-def noted(files, out, on=None, data_dir=None):
-    """Score the files and give the notes."""
-    notes = Notes()
-    score(files, on, data_dir=data_dir, reward="exact", out=out, callback=notes)
-    return notes.text
+def test_another_reward_replaces_the_grades_and_is_compared_with_the_one_before(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, ROWS, "math")
+    grades = (out / "grades.jsonl").read_bytes()
+    again = regrade(out, reward="math_verify")
+    assert again.accuracy == 0.5
+    assert again.settings["benchmarks"]["r"]["reward"]["kind"] == "math_verify"
+    regrading = again.regrading
+    found = [(x.key, x.gold, x.before.correct, x.after.correct) for x in regrading.changes]
+    assert found == [
+        (("r", "4.5e33", 0), "4.5e33", True, False),
+        (("r", "12", 0), "12", False, True),
+    ]
+    own = regrading.benchmarks["r"]
+    assert (own.before, own.after, own.either) == (0.5, 0.5, pytest.approx(2 / 3))
+    assert own.counts == {
+        "right to right": 2,
+        "right to wrong": 1,
+        "wrong to right": 1,
+        "wrong to wrong": 2,
+    }
+    lines = regrading.to_markdown().splitlines()
+    assert lines[0] == "6 responses graded again, 2 grades changed"
+    assert {"| reward before | math |", "| reward after | math\\_verify |"} <= {*lines}
+    assert "| r 12 | 0 | 12 | 12 | wrong (no answer) | right (math-verify) |" in lines
+    assert regrading.path == out / "regraded" / "math-to-math_verify.json"
+    kept = json.loads(regrading.path.read_text(encoding="utf-8"))
+    assert kept["versions"]["math-verify"]
+    assert kept["benchmarks"]["r"]["reward_before"]["kind"] == "math"
+    assert [change["before"]["answer"] for change in kept["changes"]] == [
+        "4.5 \\times 10^{33}",
+        None,
+    ]
+    back = regrade(out, reward="math")
+    assert (out / "grades.jsonl").read_bytes() == grades
+    assert len(back.regrading.changes) == 2
+    assert regrade(out).regrading.changes == ()
 
 
-def test_problems_without_a_response_are_noted(tmp_path):
-    problems = [{"id": i, "problem": f"{i}+1?", "answer": str(i + 1)} for i in range(30)]
-    lines(tmp_path / "aime24.jsonl", *problems)
-    rows = [{"prompt": f"{i}+1?", "response": [f"{i + 1}"] * (i != 7)} for i in range(2, 30)]
-    file = lines(tmp_path / "r.jsonl", *rows)
-    text = "3 of 30 problems have no response and count in no number: aime24-0, aime24-1, aime24-7"
-    assert f"aime24: {text}" in noted([file], tmp_path / "out", "aime24", tmp_path)
-    settings = Samples.open(tmp_path / "out").settings()
-    assert settings["benchmarks"]["aime24"]["notes"] == [text]
-    file = lines(tmp_path / "few.jsonl", rows[0])
-    assert "aime24-1, aime24-3, aime24-4, aime24-5, ..." in noted(
-        [file], tmp_path / "few", "aime24", tmp_path
-    )
+def test_an_undecided_response_counts_as_wrong_and_has_a_count_of_its_own(tmp_path: Path):
+    stored(tmp_path / "out", {r"\Re(5)": [r"\boxed{5}", "5"]}, "math")
+    own = regrade(tmp_path / "out", reward="exact").regrading.benchmarks["r"]
+    assert (own.before, own.after) == (0.0, 0.0)
+    assert (own.counts["undecided to wrong"], own.counts["wrong to wrong"]) == (1, 1)
 
 
-def three_problems(path):
-    return lines(
-        path,
-        {"id": "a", "prompt": "1+1?", "answer": "2", "response": ["2", "3"]},
-        {"id": "b", "prompt": "2+2?", "answer": "4", "response": "4"},
-        {"id": "c", "prompt": "3+3?", "answer": "6", "response": []},
-    )
-
-
-def test_a_score_killed_before_its_grades_are_written_is_completed_by_regrade(
-    tmp_path, monkeypatch
+def test_a_reward_that_does_not_say_what_is_right_is_compared_by_its_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    file, out = three_problems(tmp_path / "r.jsonl"), tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(regrading, "grade_stored", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            noted([file], out)
-    with pytest.raises(ConfigError, match=f"finish or repeat its grading.*regrade {out}"):
-        noted([file], out)
-    regrade(out)
-    found = Samples.open(out)
-    assert [grade.correct for grade in found.grades.values()] == [True, False, True]
+    (tmp_path / "mine.py").write_text("def score(response, answer, **row): return len(response)\n")
+    target = {"kind": "custom", "target": f"{tmp_path / 'mine.py'}:score"}
+    monkeypatch.setattr("rlobj.rewards.custom.trusted_target", lambda target: None)
+    stored(tmp_path / "out", {"5": ["5", "555"]}, target)
+    regrading = regrade(tmp_path / "out", reward="exact").regrading
+    own = regrading.benchmarks["r"]
+    assert (own.before, own.after, own.either, own.counts) == (2.0, 0.5, None, {})
+    assert "| before | 2.000 |" in regrading.to_markdown()
+
+
+def test_a_gold_that_cannot_be_read_changes_nothing_in_the_folder(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, {"5": ["5"], "}": ["5"]})
+    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    with pytest.raises(DataError, match=r"cannot read 1 of 2 gold answers: '}' of '}'"):
+        regrade(out, reward="math_verify")
+    assert {file: file.read_bytes() for file in out.iterdir() if file.is_file()} == before
+
+
+def test_responses_without_a_grade_get_one(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, SUMS, grade=False)
+    with pytest.raises(ConfigError, match="no graded responses yet"):
+        summarise_folder(out)
+    assert regrade(out).regrading.benchmarks == {}
+    assert [grade.correct for grade in Samples.open(out).grades.values()] == [True, False, True]
     assert (out / "results.json").exists()
 
 
-def interrupted(*_, **__):
-    raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [("mat", "Did you mean 'math'"), ("custom", "target: is required")],
+)
+def test_a_reward_that_cannot_be_opened_is_refused(tmp_path: Path, reward: str, message: str):
+    stored(tmp_path / "out", SUMS)
+    with pytest.raises(ConfigError, match=message):
+        regrade(tmp_path / "out", reward=reward)
 
 
-def test_a_score_does_not_overwrite_what_it_reads(tmp_path):
-    file = three_problems(tmp_path / "samples.jsonl")
-    with pytest.raises(ConfigError, match="has files, but is not an evaluation"):
-        noted([file], tmp_path)
-    assert len(file.read_text().splitlines()) == 3
+# The version of the verifier.
 
 
-def test_a_score_in_memory_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = score(three_problems(tmp_path / "r.jsonl"), reward="exact", model="m")
-    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
-    assert (result.model, result.path, result.accuracies) == ("m", None, {"r": 0.75})
-
-
-def test_regrade_lists_the_verdicts_that_changed(tmp_path):
-    said = ("no idea", r"\boxed{2/4}", r"\boxed{3}")
-    rows = [
-        {"id": i, "prompt": f"{i}?", "answer": "1/2", "response": r} for i, r in enumerate(said)
-    ]
-    score(lines(tmp_path / "r.jsonl", *rows), reward="exact", out=tmp_path / "out")
-    again = regrade(tmp_path / "out", reward="math")
-    [change] = again.changes
-    assert (change.key, change.before.correct, change.after.correct) == (("r", "1", 0), False, True)
-    assert again.settings["benchmarks"]["r"]["reward"]["kind"] == "math"
-    assert regrade(tmp_path / "out").changes == ()
-
-
-def of_another_version(folder):
+def of_another_version(folder: Path) -> None:
     """Make the grades of a folder those of an older verifier."""
     file = folder / "grades.jsonl"
     file.write_text(file.read_text().replace(verifier_version(), "0123456789"))
 
 
-def test_grades_and_results_name_the_version_of_the_verifier(tmp_path):
-    out, file = tmp_path / "out", three_problems(tmp_path / "r.jsonl")
-    score(file, out=out)
+def test_grades_and_results_name_the_version_of_the_verifier(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, SUMS, "math")
     grades = [json.loads(line) for line in (out / "grades.jsonl").read_text().splitlines()]
     assert [grade["verifier"] for grade in grades] == [verifier_version()] * 3
     results = json.loads((out / "results.json").read_text())
     assert results["settings"]["verifier"] == verifier_version()
     assert f"verifier {verifier_version()}" in (out / "results.md").read_text()
     assert verifier_version() in (out / "report.html").read_text()
-    score(file, reward="exact", out=tmp_path / "exact")
+    stored(tmp_path / "exact", SUMS)
     assert "verifier" not in (tmp_path / "exact" / "results.json").read_text()
 
 
-def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_path):
-    out = tmp_path / "out"
-    score(three_problems(tmp_path / "r.jsonl"), out=out)
-    notes = Notes()
+def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_path: Path):
+    out, notes = tmp_path / "out", Notes()
+    stored(out, SUMS, "math")
     summarise_folder(out, callback=notes)
     assert "version" not in notes.text
     of_another_version(out)
@@ -146,27 +155,27 @@ def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_pat
     assert json.loads((out / "results.json").read_text())["settings"]["verifier"] != "0123456789"
 
 
-def test_a_killed_process_does_not_bring_old_grades_back(tmp_path):
+def test_compare_warns_of_different_versions_of_the_verifier(tmp_path: Path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    stored(a, SUMS, "math")
+    stored(b, SUMS, "math")
+    assert "verifier" not in compare(a, b).to_markdown()
+    of_another_version(b)
+    text = compare(a, b).to_markdown()
+    assert f"r.verifier: '{verifier_version()}' in A, '0123456789' in B" in text.replace("\\", "")
+    assert "rlobj eval regrade" in text
+
+
+def test_a_killed_process_does_not_bring_old_grades_back(tmp_path: Path):
     out = tmp_path / "out"
-    score(three_problems(tmp_path / "r.jsonl"), reward="exact", out=out)
+    stored(out, SUMS)
     for kind in ("samples", "grades"):
         file = out / f"{kind}.jsonl"
         first, *others = file.read_text().splitlines(keepends=True)
         file.write_text(first)
         text = "".join(others).replace('"correct": true', '"correct": false')
         (out / f"{kind}.1.jsonl").write_text(text)
-    expected = regrade(out).rows
+    expected: list[Any] = regrade(out).rows
     assert [grade.correct for grade in Samples.open(out).grades.values()] == [True, False, True]
     assert summarise_folder(out).rows == expected
     assert len(expected) == 2
-
-
-def test_compare_warns_of_different_versions_of_the_verifier(tmp_path):
-    file, a, b = three_problems(tmp_path / "r.jsonl"), tmp_path / "a", tmp_path / "b"
-    score(file, out=a)
-    score(file, out=b)
-    assert "verifier" not in compare(a, b).to_markdown()
-    of_another_version(b)
-    text = compare(a, b).to_markdown()
-    assert f"r.verifier: '{verifier_version()}' in A, '0123456789' in B" in text.replace("\\", "")
-    assert "rlobj eval regrade" in text

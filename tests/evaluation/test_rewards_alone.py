@@ -13,9 +13,9 @@ import pytest
 from graded import graded
 
 import rlobj
-from rlobj.base.errors import ConfigError, DataError
+from rlobj.base.errors import DataError
 from rlobj.data import Problem
-from rlobj.evaluation import compare, regrade_with, summarise, summarise_folder
+from rlobj.evaluation import compare, summarise, summarise_folder
 from rlobj.evaluation.comparing import compare_benchmark
 from rlobj.evaluation.report import results_json, results_markdown
 from rlobj.evaluation.samples import GradedBenchmark
@@ -187,8 +187,3 @@ def test_a_comparison_of_rewards_says_what_it_compares(folder: Path) -> None:
     assert "flip" not in text.lower().replace("sign-flip", "")
     with pytest.raises(DataError, match="says which responses are right on one side only"):
         compare(folder / "number", folder / "told")
-
-
-def test_a_second_grader_needs_verdicts(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no verdict to compare"):
-        regrade_with(folder / "number", "math-verify")

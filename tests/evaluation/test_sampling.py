@@ -9,7 +9,7 @@ import pytest
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
-from rlobj.evaluation.evaluating import blocks_of
+from rlobj.evaluation.responses import blocks_of
 from rlobj.evaluation.result import EvaluationCallback
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings, derive_seed

@@ -188,9 +188,7 @@ def test_what_a_run_did_not_record_is_named_with_what_to_type() -> None:
     unscored = table.logprobs.clone()
     unscored[: int(table.lengths[:4].sum())] = math.nan  # a group without signal
     found = rlobj.replay([update_of(GRPO, table)], ["ar", "lp-reg", "dapo-loss"])
-    assert (
-        "did not record ref_logprobs; set objective.penalties=[{kind: kl" in (found.refused["ar"])
-    )
+    assert "ref_logprobs; use objective.penalties=[{kind: kl" in found.refused["ar"]
     assert "proxy_kl" in found.refused["lp-reg"]
     assert set(rows(found.objectives)) == {"recorded", "dapo-loss"}
     both = rlobj.replay([update_of(GRPO, table)], ["ar", "ar-lopti", "grpo"])
@@ -319,7 +317,7 @@ def test_pairs_have_their_overlap_correlation_and_cosine() -> None:
 
 def test_a_run_without_full_tables_is_refused_with_what_to_set(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped()])
-    with pytest.raises(ConfigError, match=r"has no full tables.*: set output\.tables_every=10"):
+    with pytest.raises(ConfigError, match=r"has no full tables.*: use output\.tables_every=10"):
         rlobj.replay(tmp_path, "prob < 0.01")
     with pytest.raises(ConfigError, match="is no full table"):
         rlobj.replay(tmp_path / "records", "prob < 0.01")

@@ -20,7 +20,7 @@ from integrations.trl_runs import (
 from trl import TrlParser
 
 from rlobj import Objective, RunError, entropy, old_entropy
-from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer, settings
+from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer, rollout
 
 FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
@@ -142,4 +142,4 @@ def test_an_input_of_the_model_that_would_be_lost_is_refused(tmp_path: Path) -> 
 
 def test_inputs_that_trl_hands_over_are_those_of_its_loss() -> None:
     """Its forward pass may take them as keywords of any name."""
-    assert handed_over() == settings.TABLE["passed"]
+    assert handed_over() == [*rollout.PASSED]

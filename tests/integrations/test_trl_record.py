@@ -16,14 +16,12 @@ import yaml
 from datasets import Dataset
 from integrations.trl_runs import config, reward, trainer, weights
 from runs import metrics
-from screens import console, text_of
 
 import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import is_locked
 from rlobj.integrations.trl import ObjectiveTrainer, recording
-from rlobj_cli.screen import following
 
 PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]
 RECORDED = {"record": True, "output": {"tables_every": 1, "records_share": 0.1}}
@@ -193,24 +191,8 @@ def test_one_update_per_rollout_is_a_finding_only_if_a_penalty_has_no_effect(
     assert "training." not in "".join(inert)
 
 
-def test_a_run_is_watched_to_its_end(whole: Path) -> None:
-    screen = console(200)
-    assert following.follow(screen, whole / "_rlobj") == 0
-    assert "step 12/12" in text_of(screen)
-    assert "Finished: 12 steps." in text_of(screen)
-
-
-def test_a_run_that_ended_early_is_continued_in_trl(whole: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(whole / "_rlobj", tmp_path / "_rlobj")
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[:7]))
-    screen = console(200)
-    assert following.follow(screen, run) == 1
-    told = " ".join(text_of(screen).split())
-    assert "Ended at step 7 of 12" in told
-    assert "in TRL, with trainer.train(resume_from_checkpoint=True)" in told
-    assert "rlobj train --resume" not in told
-    assert "no checkpoint" not in told
+def test_a_run_is_continued_in_trl_only(whole: Path) -> None:
+    run = whole / "_rlobj"
     for attempt in (rlobj.resume, lambda path: rlobj.evaluate(path, "math500")):
         with pytest.raises(ConfigError, match="start its script again; in TRL"):
             attempt(run)

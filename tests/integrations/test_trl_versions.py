@@ -23,7 +23,7 @@ from integrations.trl_runs import Gradients, GRPOTrainer, config, handed_over, t
 import rlobj.integrations.trl
 from rlobj import ConfigError
 from rlobj.integrations.trl import ObjectiveTrainer
-from rlobj.integrations.trl.settings import TABLE
+from rlobj.integrations.trl.rollout import PASSED
 
 TESTS = Path(__file__).parents[1]
 
@@ -70,7 +70,7 @@ def measured(folder: Path) -> dict[str, Any]:
         "20-entropy": difference(folder, "20-entropy"),
         "entropy bonus": difference(folder, "gdpo"),
         "evaluated": evaluated(folder),
-        "handed over": handed_over() == TABLE["passed"],
+        "handed over": handed_over() == [*PASSED],
     }
 
 

@@ -188,7 +188,7 @@ def test_an_advantage_of_turns_or_of_several_rewards_is_no_part_of_another(path,
     with pytest.raises(ConfigError) as caught:
         Objective(advantage=advantage)
     assert f"advantage.{path}: a part of an advantage reads one number" in str(caught.value)
-    assert f"set objective.advantage={kind}" in str(caught.value)
+    assert f"alone: objective.advantage={kind}" in str(caught.value)
 
 
 def test_turns_without_tokens_and_undecided_responses_are_in_no_baseline() -> None:

@@ -193,7 +193,7 @@ def test_a_file_in_the_making_is_not_read(run):
             "{records_share: 0.001}",
             2,
             r"of 768 tokens in 2 steps no rule touched one, and output.records_share=0.001 chose "
-            r"none of the others; .* Set output.records_share=0.1",
+            r"none of the others; .* Use output.records_share=0.1",
         ),
     ],
 )

@@ -15,7 +15,8 @@ from rlobj.ranks import ProcessGroup
 from rlobj.records import read_records
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
-from rlobj.training.loop.opening import CallerInputs, judge
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import judge
 from rlobj.training.rollouts.collector import Response, Rollout
 from rlobj.training.rollouts.sharding import shard
 

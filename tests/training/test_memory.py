@@ -11,10 +11,10 @@ from tiny import EIGHT
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 import rlobj
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.config.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
+from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import build_policy
-from rlobj.models.policy import with_adapters
 from rlobj.training.memory import (
     MicroBatch,
     choose,
@@ -244,8 +244,8 @@ def test_a_run_that_cannot_fit_is_told_what_can():
     assert found
     assert all(memory.fits for _, memory in found)
     assert all(f"\n  {way}: " in str(error.value) for way, _ in found[:3])
-    assert "set training.strategy=fsdp2" in found[0][0]
-    assert "set model.lora.rank=16" in str(error.value)
+    assert Setting("training.strategy", "fsdp2") in found[0][0].settings
+    assert "model.lora.rank=16 " in str(error.value)
     with pytest.raises(ConfigError, match="a smaller model, or LoRA and fsdp2"):
         require_memory(vllm, EIGHT, "ddp", 1, 2 * GIB)
 
@@ -258,7 +258,7 @@ def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
     assert not memory.hopeless
     require_memory(config, small, "ddp", 1, 80 * GIB)
     assert "the run may need more memory than the GPU has" in caplog.text
-    assert "set training.gradient_checkpointing=true" in caplog.text
+    assert " training.gradient_checkpointing=true" in caplog.text
 
 
 def test_training_is_refused_before_anything_is_written(tmp_path, monkeypatch):

@@ -148,7 +148,7 @@ def test_two_processes_read_columns_and_rewards_of_one_in_each_pass(policy, tmp_
         (
             {},
             {"objective": {"columns": ["hard"], "reweight": "hard"}},
-            "objective.columns: hard: nothing says where .* set columns.hard=data",
+            "objective.columns: hard: nothing says where .* Use columns.hard=data",
         ),
     ],
 )

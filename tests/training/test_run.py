@@ -32,7 +32,7 @@ from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder, read_run_config
 from rlobj.samplers import TransformersSampler
 from rlobj.training import Callback, run, run_training
-from rlobj.training.loop.opening import CallerInputs
+from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.parallel.launcher import without
 
 

@@ -17,11 +17,12 @@ import rlobj
 from rlobj import ConfigError, DataError, RunError
 from rlobj.config.run_folder import checkpoints, read_run_config
 from rlobj.models.embedded import build_tokenizer
-from rlobj.models.location import write_manifest
+from rlobj.models.manifest import write_manifest
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training
-from rlobj.training.loop.opening import CallerInputs, open_trainer
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.run import prepared
 

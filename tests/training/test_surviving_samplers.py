@@ -25,7 +25,7 @@ from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.running import Interrupts
 from rlobj.training.loop.step import run_step
-from rlobj_cli.screen.options import exit_code
+from rlobj_cli.screen.errors import exit_code
 
 
 @pytest.mark.slow

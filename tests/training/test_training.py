@@ -23,7 +23,7 @@ from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig, learning_rate
 from rlobj.config.run_folder import RunFolder, dump_config, read_run_config
 from rlobj.data import load_problems
-from rlobj.models.policy import load_model
+from rlobj.models.loading import load_model
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import Sample
@@ -185,7 +185,7 @@ def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):
     evaluation = {"every": 1}
     config = tiny_config(policy, data=data, evaluation=evaluation, training={"steps": 1})
     run_training(config, tmp_path / "run", CallerInputs(callbacks=[Listener()]))
-    assert "0 held out (no test split; to evaluate, set data.test=FILE" in heard["problems"]
+    assert "0 held out (no test split; to evaluate, use data.test=FILE" in heard["problems"]
 
 
 def test_a_failed_start_leaves_no_run_behind(tmp_path):

@@ -114,8 +114,8 @@ def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continu
     begins = rf"step {fails + 1} needs 4 groups with a signal, and {cap} × 6 prompts gave ([1-3])\."
     found = re.match(begins, message)
     assert found is not None
-    assert f" set sampling.dynamic.max_batches={8 * cap // int(found[1])}." in message
-    assert ": set sampling.dynamic.whole_batches=false" in message
+    assert f" sampling.dynamic.max_batches={8 * cap // int(found[1])}." in message
+    assert ": sampling.dynamic.whole_batches=false" in message
     assert RunFolder(run).steps_saved() == fails
     stop = read_stop(run)
     assert stop is not None

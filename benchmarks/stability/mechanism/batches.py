@@ -70,7 +70,7 @@ def _prepared() -> tuple[Any, Any]:
     """The model and the tokenizer of the embedded policy."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rlobj.models.policy import no_bars
+    from rlobj.models.loading import no_bars
 
     folder = embedded_policy("scratchpad")
     with no_bars():

@@ -1,7 +1,4 @@
-"""What all commands show in the same way: waiting, facts, YAML, explanations and numbers.
-
-Tokens in their context, for the screen. Their text is data: nothing in it is interpreted.
-"""
+"""What all commands show in the same way: waiting, facts, YAML, explanations and numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich import box
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.logging import RichHandler
@@ -28,7 +24,9 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
+from rlobj.base.errors import Message
 from rlobj.reporting import visible
+from rlobj_cli.screen.errors import typed
 
 if TYPE_CHECKING:
     from rlobj.objectives.explanation import Explanation
@@ -75,8 +73,16 @@ def calm_libraries(console: Console) -> None:
     handler = RichHandler(
         console=console, level=logging.WARNING, show_time=False, show_path=False, markup=False
     )
+    handler.addFilter(_as_typed)
     logger = logging.getLogger("rlobj")
     logger.handlers, logger.propagate = [handler], False
+
+
+def _as_typed(record: logging.LogRecord) -> bool:
+    """Write a warning as the program's messages are."""
+    if isinstance(record.msg, Message):
+        record.msg = typed(record.msg)
+    return True
 
 
 @contextlib.contextmanager
@@ -183,29 +189,6 @@ def say(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
-def looks(run: Path, name: str, trust: str = "") -> list[str]:
-    """The commands that show a run: a page that compares runs, and what its record has.
-
-    Args:
-        run: the run's folder.
-        name: the folder as it is typed.
-        trust: " --trust" if the run's settings name code.
-    """
-    found = [f"report {name}"]
-    if (run / "records").is_dir():
-        found += [f"inspect {name}", f"inspect {name} --html"]
-    if any(run.glob("tables/*.parquet")):
-        found.append(f"replay {name} --preset grpo,stare{trust}")
-    return found
-
-
-def show_next(console: Console, commands: Iterable[str]) -> None:
-    """Print commands of rlobj to type next."""
-    console.print("Next:")
-    for command in commands:
-        console.print(Text(f"  rlobj {command}", style="cyan"), soft_wrap=True)
-
-
 def show_page(console: Console, path: Path) -> None:
     """Print where a page was written."""
     size = path.stat().st_size / 1e6
@@ -273,57 +256,3 @@ def number(value: float | None, digits: int = 3) -> str:
     if value and abs(value) < 10**-digits:
         return f"{value:.1e}"
     return f"{value:,.{digits}f}"
-
-
-LONGEST = 24
-"""Cells of a marked token; a longer one is cut."""
-_STYLES = {"dropped": "bold red", "masked": "bold red", "untouched": "bold"}
-"""Style of the marked token by its effect; all other effects are yellow."""
-
-
-def style_of(effect: str) -> str:
-    """The style of a token by what happened to it."""
-    return _STYLES.get(effect, "bold yellow")
-
-
-def in_context(rows: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
-    """Lines of at most `width` cells: what stands before a token, the token in [ ], what follows.
-
-    The tokens stand below each other, so that the eye finds them.
-
-    Args:
-        rows: each with `before`, `text`, `after` and `effect`.
-        width: in cells.
-    """
-    marked = [f"[{beginning(row['text'], min(LONGEST, max(width - 2, 1)))}]" for row in rows]
-    ends = [[cell_len(visible(row[name][:width])) for row in rows] for name in ("before", "after")]
-    left, right = (max(lengths, default=0) for lengths in ends)
-    room = max(width - max(map(cell_len, marked), default=0), 0)
-    if left + right > room:
-        left = min(left, max(room - right, room // 2))
-    return [
-        Text.assemble(
-            end(row["before"], left),
-            (mark, style_of(row["effect"])),
-            beginning(row["after"], width - left - cell_len(mark)),
-        )
-        for row, mark in zip(rows, marked, strict=True)
-    ]
-
-
-def beginning(text: str, width: int) -> str:
-    """The beginning of a text in at most `width` cells, without control characters."""
-    text = visible(text[: max(width, 0) + 1])
-    if cell_len(text) <= width:
-        return text
-    return set_cell_size(text, width - 1) + "…" if width > 0 else ""
-
-
-def end(text: str, width: int) -> str:
-    """The end of a text in exactly `width` cells, without control characters."""
-    text = visible(text[-width - 1 :])
-    if cell_len(text) > width:
-        while cell_len(text) >= width and text:
-            text = text[1:]
-        text = f"…{text}" if width else ""
-    return " " * (width - cell_len(text)) + text

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Message
 from rlobj.config.run_config import RunConfig
 from rlobj.training.choosing import choose_settings, settled
 from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways
@@ -22,7 +22,7 @@ from rlobj.training.parallel.environment import resolve_strategy
 from rlobj.training.sizes import GIB, Cards, Size, card_bytes
 from rlobj.training.workload import DECODING, USED, Work, work
 from rlobj_cli.screen.console import facts_grid, plain_value, say, table
-from rlobj_cli.screen.options import as_typed
+from rlobj_cli.screen.errors import typed
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Estimated:
     memory: Memory
     cards: Cards | None = None
     work: Work | None = None
-    ways: Sequence[tuple[str, Memory]] = ()
+    ways: Sequence[tuple[Message, Memory]] = ()
     choices: Sequence[Choice] = ()
 
     def json(self) -> str:
@@ -78,8 +78,8 @@ def estimated(
     if cards is None:
         return Estimated(config, size, strategy, ranks, memory)
     done = work(config, size, memory, cards, mean=mean, used=used)
-    found = [] if memory.fits else ways(config, size, strategy, cards)
-    return Estimated(config, size, strategy, ranks, memory, cards, done, found)
+    fitting = [] if memory.fits else ways(config, size, strategy, cards)
+    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting)
 
 
 def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float) -> Estimated:
@@ -120,26 +120,29 @@ def short(config: RunConfig, ranks: int) -> str:
     size = Size.named(config.model, local=True) if card_bytes() is not None else None
     if size is None:
         return ""
-    found = here(config, ranks, size)
-    hours = f"; {found.work.hours:,.1f} hours by arithmetic" if found.work else ""
-    needed, card = max(found.memory.needed), found.memory.card or 0
+    estimate = here(config, ranks, size)
+    hours = f"; {estimate.work.hours:,.1f} hours by arithmetic" if estimate.work else ""
+    needed, card = max(estimate.memory.needed), estimate.memory.card or 0
     line = f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
-    return "\n".join([line, *(f"assumed: {each}" for each in found.memory.assumed)])
+    return "\n".join([line, *(f"assumed: {each}" for each in estimate.memory.assumed)])
 
 
-def show(console: Console, found: Estimated) -> None:
+def show(console: Console, estimate: Estimated) -> None:
     """Print an estimate, with the choices and the changes with which the run fits."""
-    cards, name = found.cards, Path(str(found.config.model.name or "embedded")).name
+    cards, name = estimate.cards, Path(str(estimate.config.model.name or "embedded")).name
     on = f"{cards.count} x {cards.bytes / GIB:g} GiB ({cards.kind})" if cards else "the CPU"
-    title = f"  {name}, {found.size.total / 1e9:.2f} billion parameters, on {on}"
+    title = f"  {name}, {estimate.size.total / 1e9:.2f} billion parameters, on {on}"
     console.print(Text.assemble(("rlobj estimate", "bold"), title), soft_wrap=True)
-    show_tables(console, found)
-    show_choices(console, found.choices)
-    if not found.memory.fits:
-        fitting = [f"{way}: {max(each.needed) / GIB:.0f} GiB" for way, each in found.ways]
+    show_tables(console, estimate)
+    show_choices(console, estimate.choices)
+    if not estimate.memory.fits:
+        fitting = [
+            f"{typed(way, {'processes': '--processes'})}: {max(each.needed) / GIB:.0f} GiB"
+            for way, each in estimate.ways
+        ]
         say(console, Text("It does not fit. It fits with one of these:", style="red"))
         for line in fitting or ["a smaller model, or more or larger GPUs"]:
-            console.print(Text("  " + as_typed(line, "train")), soft_wrap=True)
+            console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def show_choices(console: Console, choices: Sequence[Choice]) -> None:
@@ -151,11 +154,11 @@ def show_choices(console: Console, choices: Sequence[Choice]) -> None:
         console.print(shown)
 
 
-def show_tables(console: Console, found: Estimated) -> None:
+def show_tables(console: Console, estimate: Estimated) -> None:
     """Print the memory of a process by part and phase; with GPUs also tokens, hours and disk."""
-    memory = found.memory
+    memory = estimate.memory
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
-    text = f"memory of a process, {name}\n({found.strategy}, processes: {found.ranks})"
+    text = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks})"
     shown = table(text, right=PHASES)
     for part, each in memory.parts.items():
         if any(each):
@@ -168,11 +171,11 @@ def show_tables(console: Console, found: Estimated) -> None:
     console.print("", shown, sep="\n")
     for each in memory.assumed:
         say(console, Text(f"assumed: {each}", style="yellow"))
-    if found.work is not None and found.cards is not None:
-        console.print(facts_grid(_facts(found, found.work, found.cards)), "", sep="\n")
+    if estimate.work is not None and estimate.cards is not None:
+        console.print(facts_grid(_facts(estimate, estimate.work, estimate.cards)), "", sep="\n")
 
 
-def _facts(found: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
+def _facts(estimate: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
     """Tokens, hours and disk space in words, with what they assume."""
 
     def listed(parts: Any, unit: float = 1.0) -> str:
@@ -186,8 +189,8 @@ def _facts(found: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
         f"{done.used:.0%} of {cards.flops / 1e12:.0f} TFLOP/s (set --utilization), and "
         f"{DECODING:.0%} of {cards.bandwidth / 1e12:.2f} TB/s in generation",
         "disk": f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}",
-        "host": f"{found.memory.host / GIB:,.0f} GiB of memory a process, while it loads",
+        "host": f"{estimate.memory.host / GIB:,.0f} GiB of memory a process, while it loads",
     }
-    if (sequences := found.memory.sequences) is not None:
+    if (sequences := estimate.memory.sequences) is not None:
         facts["cache"] = f"{sequences} of the longest sequences at a time on a GPU"
     return facts

@@ -1,126 +1,44 @@
-"""The options and arguments of commands: options.toml has their names and their help.
-
-Errors on screen: one message, no traceback, and the exit code.
-
-| code | meaning |
-|---|---|
-| 0 | done |
-| 1 | the work failed |
-| 2 | the input was wrong |
-| 130 | interrupted by Ctrl-C |
-| 143 | ended by SIGTERM |
-
-`RLOBJ_TRACEBACK=1` in the environment shows where an error came from.
-"""
+"""Options and arguments that several commands have, and what options set."""
 
 from __future__ import annotations
 
 import os
-import re
-import signal
-import tomllib
-from collections.abc import Callable
-from functools import cache
-from importlib.resources import files
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.panel import Panel
-from rich.text import Text
-from typer.core import TyperCommand, TyperGroup
-
-from rlobj.base.errors import RlobjError, RunError
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
 
+DATA_DIR = "RLOBJ_DATA_DIR"
+"""The variable of the environment that names the folder with problems."""
 
-VARIABLE = "RLOBJ_DATA_DIR"
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
+]
+PresetOrFile = Annotated[
+    str, typer.Argument(metavar="PRESET_OR_FILE", help="Name of a preset, or a YAML file.")
+]
+Evaluation = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only this step.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON, for other programs.")]
+TrustFile = Annotated[
+    bool, typer.Option("--trust", help="Import the code that a file names by its path.")
+]
 
 
-@cache
-def read_toml(name: str) -> Any:
-    """A TOML file of this package.
+def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:
+    """The options that are given, as layers with their names.
 
-    options: command -> parameter -> usage and help, and what typer takes besides.
+    Args:
+        options: for each option the setting that it sets, and the value, None if it is not given.
     """
-    return tomllib.loads((files("rlobj_cli") / f"{name}.toml").read_text(encoding="utf-8"))
+    from rlobj.config.layers import nested
 
-
-def described(command: str, function: Callable[..., None]) -> Callable[..., None]:
-    """The function of a command, with the options and arguments that options.toml has for it."""
-    hints = get_type_hints(function)
-    for name, settings in read_toml("options")[command].items():
-        hints[name] = Annotated[hints[name], _parameter(name, **settings)]
-    function.__annotations__ = hints
-    return function
-
-
-def settings_given(ctx: typer.Context, command: str) -> list[Layer]:
-    """The options that set something, as layers that have the names of their options."""
-    from rlobj.config.layers import nested, reward_settings
-    from rlobj.conversations.settings import named_tools
-
-    read: dict[str, Any] = {"environment.tools": named_tools, "rewards": reward_settings}
-    layers = []
-    for name, option in read_toml("options")[command].items():
-        value, path = ctx.params[name], option.get("setting")
-        if path is not None and value not in (None, (), []):
-            value = read[path](value) if path in read else value
-            layers.append((option["usage"].split()[0], nested(path, value)))
-    return layers
-
-
-def refused_on_resume(ctx: typer.Context) -> list[str]:
-    """The options of `rlobj train` that are given, and that a resumed run does not accept."""
-    return [
-        option["usage"].split()[0]
-        for name, option in read_toml("options")["train"].items()
-        if not (option.get("resume") or ctx.params[name] is None or ctx.params[name] is False)
-    ]
-
-
-def as_typed(message: str, command: str) -> str:
-    """A message of the library with options in place of the arguments that it names.
-
-    Example:
-        >>> as_typed("use data=FILE, trust=True, or set training.steps=3", "train")
-        'use --data FILE, --trust, or --set training.steps=3'
-        >>> as_typed('name it with columns={"id": "COLUMN"}', "eval")
-        'name it with --column id=COLUMN'
-    """
-    tables = [table for name, table in read_toml("options").items() if name.split()[0] == command]
-    names = {name: each["usage"].split()[0] for table in tables for name, each in table.items()}
-    options = "|".join(name for name, option in names.items() if option.startswith("-"))
-    message = re.sub(r"(?<![\w-])set (\w+(\.\w+)+=)", r"--set \1", message)
-    return re.sub(
-        rf"""(?<![\w.-])({options or "-"})=(True\b|\{{"(.*?)": "(.*?)"\}})?""",
-        lambda x: f"{names[x[1]]} {x[3]}={x[4]}" if x[3] else names[x[1]] + " " * (not x[2]),
-        message,
-    )
-
-
-def _parameter(
-    name: str,
-    usage: str,
-    panel: str | None = None,
-    setting: str | None = None,
-    resume: bool = False,
-    **more: Any,
-) -> Any:
-    """An argument, or an option with its names and its value: `--model -m FOLDER|ID`."""
-    words = usage.split()
-    names = [word for word in words if word.startswith("-")]
-    if not names:
-        return typer.Argument(metavar=usage, **more)
-    if name == "data_dir":
-        more |= {"envvar": VARIABLE, "callback": _named, "exists": True, "file_okay": False}
-    if panel is not None and name == "settings":  # of a run; those of `serve` are vLLM's
-        more["autocompletion"] = completed
-    metavar = " ".join(words[len(names) :]) or None
-    return typer.Option(*names, metavar=metavar, rich_help_panel=panel, **more)
+    given = [(option, *each) for option, each in options.items() if each[1] is not None]
+    return [(option, nested(setting, value)) for option, setting, value in given]
 
 
 def completed(incomplete: str) -> list[tuple[str, str]]:
@@ -131,121 +49,10 @@ def completed(incomplete: str) -> list[tuple[str, str]]:
     return [(f"{name}=", text) for name, text in known if name.startswith(incomplete)]
 
 
-def meant(option: str) -> str:
-    """The setting that an unknown option names, in full or by its initials; "" = none."""
-    from rlobj.config.run_config import setting_meanings
-
-    name = option.lstrip("-").replace("-", "_")
-    for path in setting_meanings():
-        setting = path.partition(".")[2]
-        initials = "".join(word[0] for word in setting.split("_") if word)
-        if name == setting or (name == initials and len(name) > 1):
-            return path
-    return ""
-
-
-def _named(ctx: typer.Context, folder: Path | None) -> Path | None:
+def name_data_dir(ctx: typer.Context, folder: Path | None) -> Path | None:
     """Name the folder in the environment while the command runs, for it and what it starts."""
     if folder is not None:
         before = dict(os.environ)
-        os.environ[VARIABLE] = str(folder.absolute())
+        os.environ[DATA_DIR] = str(folder.absolute())
         ctx.call_on_close(lambda: (os.environ.clear(), os.environ.update(before)))
     return folder
-
-
-_UsageError: Any = typer.BadParameter.__base__
-FAILED = 1
-WRONG_INPUT = 2
-INTERRUPTED = 128 + signal.SIGINT
-
-
-def exit_code(error: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, which the error may have; Ctrl-C is SIGINT."""
-    [number] = error.args or [signal.SIGINT]
-    return 128 + number
-
-
-def report(title: str, message: str) -> None:
-    """Print a message on stderr: a panel on a terminal, otherwise plain lines."""
-
-    from rlobj.reporting import visible
-
-    message = "\n".join(visible(line) for line in message.split("\n"))
-    console = Console(stderr=True)
-    if console.is_terminal:
-        panel = Panel(Text(message), title=title, title_align="left", border_style="red")
-        console.print(panel)
-    else:
-        console.print(Text(f"{title}: {message}"), soft_wrap=True)
-
-
-def _lost_a_peer(error: Exception) -> bool:
-    """Whether a process of several failed only because its connection to another one ended."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        return False
-    from rlobj.training.parallel.launcher import LOST_A_PEER
-
-    return LOST_A_PEER.search(str(error)) is not None
-
-
-class GuardedGroup(TyperGroup):
-    """A group that turns rlobj's own errors and Ctrl-C into a message and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except _UsageError as error:
-            option = getattr(error, "option_name", "")
-            in_train = error.ctx is not None and error.ctx.info_name == "train"
-            if option and in_train and (setting := meant(option)):
-                error.possibilities = None
-                error.message += f". Did you mean '--set {setting}=VALUE'?"
-            raise
-        except KeyboardInterrupt as error:
-            report("Interrupted", "stopped; no file is incomplete")
-            raise typer.Exit(exit_code(error)) from None
-        except (RlobjError, RuntimeError) as error:
-            lost = not isinstance(error, RlobjError)
-            if os.environ.get("RLOBJ_TRACEBACK") == "1" or (lost and not _lost_a_peer(error)):
-                raise
-            note = "another process has ended, and this one with it: " if lost else ""
-            failed = lost or isinstance(error, RunError)
-            text = note + as_typed(str(error), str(ctx.invoked_subcommand))
-            report("Failed" if failed else "Wrong input", text)
-            raise typer.Exit(FAILED if failed else WRONG_INPUT) from None
-
-
-class DefaultGroup(TyperGroup):
-    """A group with one command without a name: `rlobj eval MODEL` and `rlobj eval compare A B`."""
-
-    DEFAULT = "<model>"
-    """The internal name of the command without a name; it cannot be a model."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Pass arguments that do not begin with a command's name to the command without one."""
-        if not args:
-            args = [self.DEFAULT, "--help"]
-        elif args[0] not in self.commands:
-            args = [self.DEFAULT, *args]
-        return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Leave the internal name out of usage lines."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return "" if name == self.DEFAULT else name, command, rest
-
-
-class _NamelessContext(typer.Context):
-    """The context of a command without a name."""
-
-    @property
-    def command_path(self) -> str:
-        """The path as the user types it, without a blank at the end."""
-        return super().command_path.rstrip()
-
-
-class NamelessCommand(TyperCommand):
-    """The class of the command without a name."""
-
-    context_class = _NamelessContext

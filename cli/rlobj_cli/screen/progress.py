@@ -1,7 +1,4 @@
-"""The screen of a run: a live panel on a terminal, plain lines elsewhere.
-
-The progress of an evaluation on screen.
-"""
+"""The screen of a run: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,15 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.base.files import nearby
 from rlobj.config.run_folder import measure_of
-from rlobj.evaluation import EvaluationCallback, EvaluationResult, GradeChange
-from rlobj.evaluation.report import UNKNOWN
 from rlobj.reporting import visible
 from rlobj.training import Callback
-from rlobj_cli.screen import console as screen
 from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
-from rlobj_cli.screen.options import read_toml
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
@@ -34,23 +26,32 @@ if TYPE_CHECKING:
 
 ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
 
-MEASURES, TURNS = ([tuple(row) for row in read_toml("tables")[x]] for x in ("measures", "turns"))
-"""Name in a table, text in a line, name in metrics.jsonl, digits after the point; `TURNS` are those
-of conversations."""
+MEASURES = [
+    ("reward", "reward {}", "reward/mean", 3),
+    ("entropy, nats", "entropy {}", "policy/entropy", 3),
+    ("tokens kept", "kept {}", "objective/kept_fraction", 4),
+    ("tokens clipped", "clipped {}", "objective/clip_fraction", 4),
+    ("largest ratio", "max ratio {}", "policy/ratio_max", 2),
+    ("gradient norm", "grad norm {}", "train/grad_norm", 3),
+    ("learning rate", "lr {}", "train/learning_rate", 3),
+    ("response length", "length {}", "response/length_mean", 1),
+    ("sampler gap, nats", "gap {}", "sampler/logprob_gap", 3),
+    ("tokens/s", "{} tokens/s", "tokens/per_second", 0),
+]
+"""Name in a table, text in a line, name in metrics.jsonl, digits after the point."""
+TURNS = [
+    ("turns", "turns {}", "turns/mean", 2),
+    ("with a call", "with a call {}", "tools/used_share", 3),
+    ("environment failed", "environment failed {}", "turns/at_broken", 3),
+]
+"""The same of conversations."""
 
 RECENT = 20
 """Steps whose mean duration is the estimate for the steps to come."""
 
 
-def open_screen(console: Console, *more: Any) -> Screen:
-    """A live screen on an interactive console, a plain one on any other; arguments as `Screen`."""
-    return (LiveScreen if console.is_interactive else PlainScreen)(console, *more)
-
-
-class Screen(Stages, Callback):
-    """Collects the metrics of a run; subclasses show them. A context manager.
-
-    `rlobj train` calls it as a callback, and `rlobj watch` adds the lines of metrics.jsonl.
+class RunScreen(Stages, Callback):
+    """Collects the metrics of a run; subclasses show them. A callback and a context manager.
 
     Args:
         console: the console.
@@ -96,9 +97,9 @@ class Screen(Stages, Callback):
         self.begin()
         self._shown.close()
         self.ended = time.time()
-        device = facts["device"]
-        shown = {**facts, "device": device + ONE_THREAD * device.endswith(" 1 thread")}
-        self.console.print(facts_grid(shown))
+        if facts["device"].endswith(" 1 thread"):
+            facts = {**facts, "device": facts["device"] + ONE_THREAD}
+        self.console.print(facts_grid(facts))
         self.console.print()
 
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
@@ -127,15 +128,15 @@ class Screen(Stages, Callback):
     def measures(self) -> list[tuple[str, str, str, int]]:
         """`MEASURES`, and after the reward the means of several ones, the held-out measure, and
         those of `TURNS` that are not 0."""
-        keys = self.history[-1] if self.history else ()
-        several = [key for key in keys if key.startswith("reward/") and key.count("/") == 2]
-        names = [f"reward {visible(key.split('/')[1])}" for key in several]
-        texts = [f"{name.replace('{', '{{').replace('}', '}}')} {{}}" for name in names]
-        own = [(*each, 3) for each in zip(names, texts, several, strict=True)]
+        rewards = []
+        for key in self.history[-1] if self.history else ():
+            if key.startswith("reward/") and key.count("/") == 2:
+                name = f"reward {visible(key.split('/')[1])}"
+                text = name.replace("{", "{{").replace("}", "}}") + " {}"
+                rewards.append((name, text, key, 3))
         key, name = measure_of(self.history)
-        held_out = (name, f"{name} {{}}", key, 3)
         turns = [row for row in TURNS if any(self.series(row[2]))]
-        return [MEASURES[0], *own, held_out, *turns, *MEASURES[1:]]
+        return [MEASURES[0], *rewards, (name, f"{name} {{}}", key, 3), *turns, *MEASURES[1:]]
 
     def series(self, key: str) -> list[float]:
         """All values of a metric so far."""
@@ -161,20 +162,9 @@ class Screen(Stages, Callback):
                 left = "last step"
         return clock(sum(seconds) + waiting * (self.done < self.steps)), left
 
-    def wait_for(self, what: str) -> None:
-        """Say what the run of another process waits for; "" = nothing."""
 
-    def close(self) -> None:
-        """Leave the newest numbers of such a run on the screen."""
-
-
-class PlainScreen(Screen):
+class PlainScreen(RunScreen):
     """Prints a line now and then, without control characters: for log files."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._every = max(1, self.steps // 20)
-        self._newest, self._waiting = 0, ""
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Print a line after each twentieth of the run and after each evaluation."""
@@ -182,12 +172,12 @@ class PlainScreen(Screen):
         key, name = measure_of([line])
         if self.done == 0:
             self._line(f"{self._name()}  {name} {held_out(line)}")
-        elif self.done % self._every == 0 or self.done == self.steps or key in line:
+        elif self.done % max(1, self.steps // 20) == 0 or self.done == self.steps or key in line:
             self.show()
 
     def show(self) -> None:
         """Print the newest step."""
-        line, self._newest = self.history[-1], self.done
+        line = self.history[-1]
         parts = [self._name()]
         for _, text, key, digits in self.measures:
             if not key.startswith("eval/"):
@@ -196,17 +186,6 @@ class PlainScreen(Screen):
                 parts.append(text.format(held_out(line)))
         self._line("  ".join([*parts, self.times()[1]]))
 
-    def wait_for(self, what: str) -> None:
-        """Print it, once."""
-        before, self._waiting = self._waiting, what
-        if what not in ("", before):
-            self._line(what)
-
-    def close(self) -> None:
-        """Print the newest step, if it is not there yet."""
-        if self.done > self._newest:
-            self.show()
-
     def _name(self) -> str:
         return f"step {self.done:>{len(str(self.steps))}}/{self.steps}"
 
@@ -214,11 +193,18 @@ class PlainScreen(Screen):
         say(self.console, Text(text))
 
 
-class LiveScreen(Screen):
+class LiveScreen(RunScreen):
     """Shows a progress bar with the time left, and the metrics with their history."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        console: Console,
+        steps: int,
+        done: int,
+        history: Sequence[Mapping[str, Any]],
+        header: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(console, steps, done, history, header)
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -246,17 +232,6 @@ class LiveScreen(Screen):
         """Show the stage at the end of the bar."""
         self._bar.update(self._task, doing=f"{name:<10}")
 
-    def wait_for(self, what: str) -> None:
-        """Show it at the end of the bar."""
-        if not self._live.is_started:
-            self.stage(self._live)
-        self.phase(what)
-
-    def close(self) -> None:
-        """Print the table."""
-        if self.history:
-            self.console.print(self._table())
-
     def panel(self) -> Group:
         """The bar, and a table of the metrics."""
         elapsed, left = self.times()
@@ -276,6 +251,18 @@ class LiveScreen(Screen):
             first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
             table.add_row(Text(name), first, now, sparkline(self.course(key), room))
         return table
+
+
+def open_screen(
+    console: Console,
+    steps: int,
+    done: int,
+    history: Sequence[Mapping[str, Any]],
+    header: Callable[[], None] = lambda: None,
+) -> RunScreen:
+    """A live screen on an interactive console, a plain one on any other."""
+    kind = LiveScreen if console.is_interactive else PlainScreen
+    return kind(console, steps, done, history, header)
 
 
 def held_out(line: Mapping[str, Any]) -> str:
@@ -315,103 +302,3 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return ""
     low, span = min(values), max(values) - min(values)
     return "".join(_BLOCKS[round((v - low) / span * 7) if span else 0] for v in values)
-
-
-EVERY = 30.0
-"""Seconds between two lines without a terminal."""
-MOST_CHANGES = 20
-"""Changed grades that are listed."""
-
-
-class EvaluationScreen(screen.Stages, EvaluationCallback):
-    """Shows the events of an evaluation.
-
-    Args:
-        console: the screen.
-        command: the command's name, for the header; None = no header.
-        doing: text in front of a benchmark's name while it is graded.
-    """
-
-    def __init__(self, console: Console, command: str | None = None, doing: str = "") -> None:
-        super().__init__(console)
-        self._command, self._doing = command, doing
-        self._benchmark, self._drawn = "", 0
-        self._printed = time.monotonic()
-
-    def _follow(self, benchmark: str) -> None:
-        """Show a bar for a benchmark; it appears with its first update."""
-        if self._benchmark != benchmark:
-            self._benchmark, self._drawn = benchmark, 0
-            self._move = self.stage(screen.reading(self._doing + benchmark, self.console))
-
-    def _line(self, text: str) -> None:
-        """Without a terminal, print a line now and then."""
-        if not self.console.is_interactive and time.monotonic() - self._printed > EVERY:
-            self._printed = time.monotonic()
-            self.console.print(Text(f"  {self._doing}{self._benchmark}: {text}"))
-
-    def started(self, name: str) -> None:
-        """Print the header, and show a spinner."""
-        if self._command:
-            self.console.print(
-                Text.assemble((self._command, "bold"), "  ", (name, "bold cyan")), soft_wrap=True
-            )
-        self.stage(screen.working(self.console, f"loading {name}"))
-
-    def ready(self, facts: Mapping[str, str]) -> None:
-        """Print the facts."""
-        self._shown.close()
-        self.console.print(screen.facts_grid(facts))
-
-    def noted(self, text: str, *, warning: bool = False) -> None:
-        """Print the text."""
-        self.console.print(Text(f"  {text}", style="yellow" if warning else "dim"))
-
-    def sampled(self, benchmark: str, responses: int) -> None:
-        """Count the responses; they count as done when they are graded."""
-        self._follow(benchmark)
-        self._drawn += responses
-        self._line(f"{self._drawn:,} responses sampled")
-
-    def graded(self, benchmark: str, done: int, total: int, accuracy: float) -> None:
-        """Move the bar."""
-        note = "" if math.isnan(accuracy) or self._doing else f"{accuracy:.1%} right"
-        self._follow(benchmark)
-        self._move(done, total, note)
-        self._line(f"{done:,}/{total:,}  {note}")
-
-    def interrupted(self, stored: int, total: int) -> None:
-        """Print how much is stored."""
-        self._shown.close()
-        kept = f"{stored:,} of {total:,} responses are stored"
-        self.console.print(Text(f"\n{kept}; the same command continues from there"))
-
-    def finished(self, result: EvaluationResult) -> None:
-        """Print the grades that changed, what is missing, the table, and the files."""
-        self._shown.close()
-        if result.changes is not None:
-            show_changes(self.console, result, result.changes)
-        if result.unfinished:
-            self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
-        screen.show_markdown(self.console, result.to_markdown())
-        where = result.path and nearby(result.path)
-        written = f"wrote results.json, results.md and report.html to {where}"
-        self.console.print(Text(written), soft_wrap=True)
-
-
-def show_changes(
-    console: Console, result: EvaluationResult, changes: Sequence[GradeChange]
-) -> None:
-    """Print the grades that changed when an evaluation was graded again."""
-    graded = sum(each.summary.responses for each in result.benchmarks.values())
-    console.print(Text(f"{graded:,} responses graded again, {len(changes):,} grades changed"))
-    found = screen.table("benchmark", "problem", "sample", "answer", "was", "is", "reason")
-    for each in changes[:MOST_CHANGES]:
-        benchmark, problem, sample = each.key
-        texts = (benchmark, problem, str(sample), (each.after.answer or UNKNOWN)[:60])
-        verdicts = (each.before.verdict, each.after.verdict, each.after.reason[:60])
-        found.add_row(*map(Text, (*texts, *verdicts)))
-    if changes:
-        console.print(found)
-    if len(changes) > MOST_CHANGES:
-        console.print(Text(f"and {len(changes) - MOST_CHANGES:,} more", style="dim"))

@@ -10,17 +10,150 @@
 Catch `RlobjError` for all of them. The command line turns the first four into exit code 2 (the
 input was wrong) and `RunError` into exit code 1 (the work failed). To add one: subclass
 `RlobjError` and the standard error a caller would expect, and add a line above.
+
+A message is text and, between the texts, what a person can type: a `Setting` or an `Argument`.
+Python and the program write these in different ways, and both write them as they are typed there:
+
+    raise ConfigError("no problems; give ", Argument("data", "FILE"), " or ", Setting("seed", 1))
+    Python         no problems; give data=FILE or seed=1
+    rlobj train    no problems; give --data FILE or --set seed=1
+
+So a sentence around them must be right in both ways: "use training.steps=3", not "set
+training.steps=3". Errors and messages are parts, too, and keep their own parts:
+
+    raise ConfigError(f"{path}: ", error) from error
+
+A text that is no error, such as a remark or a warning, is a `Message`.
 """
 
 from __future__ import annotations
 
+import copyreg
 import difflib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting with a value.
+
+    Attributes:
+        path: its dotted name.
+        value: text as it is typed, or a value of YAML.
+
+    Example:
+        >>> str(Setting("sampling.group_size", 8)), str(Setting("columns.hard", "FILE.py:NAME"))
+        ('sampling.group_size=8', 'columns.hard=FILE.py:NAME')
+    """
+
+    path: str
+    value: Any
+
+    def __str__(self) -> str:
+        text = self.value if isinstance(self.value, str) else json.dumps(self.value, default=str)
+        return f"{self.path}={text}"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a function of rlobj, which is an option of the program.
+
+    Attributes:
+        name: of the argument.
+        value: text as it is typed, or True.
+
+    Example:
+        >>> str(Argument("data", "FILE")), str(Argument("trust"))
+        ('data=FILE', 'trust=True')
+    """
+
+    name: str
+    value: Any = True
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
+
+
+Typed = Setting | Argument
+"""What a person can type."""
+
+
+class Message(str):
+    """A text for a person that knows what he can type.
+
+    As a str it is the text for Python; `written` writes it in another way.
+
+    Args:
+        parts: texts, settings and arguments, and errors and messages, which keep their own parts.
+
+    Example:
+        >>> message = Message("use ", Setting("training.steps", 3), " or ", Argument("trust"))
+        >>> print(message)
+        use training.steps=3 or trust=True
+        >>> message.settings
+        [Setting(path='training.steps', value=3)]
+        >>> message.written(lambda part: f"<{part}>")
+        'use <training.steps=3> or <trust=True>'
+    """
+
+    parts: tuple[str | Typed, ...]
+
+    def __new__(cls, *parts: object) -> Self:
+        found = tuple(_parts(parts))
+        message = super().__new__(cls, "".join(map(str, found)))
+        message.parts = found
+        return message
+
+    @classmethod
+    def joined(cls, between: str, messages: Iterable[object]) -> Self:
+        """All messages, with a text between them."""
+        parts = [part for message in messages for part in (between, message)]
+        return cls(*parts[1:])
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The settings that it names."""
+        return [part for part in self.parts if isinstance(part, Setting)]
+
+    def written(self, write: Callable[[Typed], str]) -> str:
+        """The text, with settings and arguments as a function writes them."""
+        return "".join(part if isinstance(part, str) else write(part) for part in self.parts)
+
+
+def _parts(parts: Iterable[object]) -> Iterator[str | Typed]:
+    for part in parts:
+        if isinstance(part, RlobjError):
+            yield from part.message.parts
+        elif isinstance(part, Message):
+            yield from part.parts
+        else:
+            yield part if isinstance(part, Setting | Argument) else str(part)
 
 
 class RlobjError(Exception):
-    """Base of all errors raised by rlobj."""
+    """Base of all errors raised by rlobj.
+
+    Args:
+        parts: of the message.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*Message(*parts).parts)
+
+    @property
+    def message(self) -> Message:
+        """What went wrong, and what to type."""
+        return Message(*self.args)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> Any:  # also of classes whose arguments are not the message
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ConfigError(RlobjError, ValueError):
@@ -39,8 +172,9 @@ class MissingExtra(RlobjError, ImportError):
     """An optional package is not installed; the message has the pip command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str, instead: str = "") -> None:
-        message = f"{purpose} needs the package '{package}'. Install it with: {pip_install(extra)}"
-        super().__init__(f"{message}\n{instead}" if instead else message)
+        command = pip_install(extra) if extra else f"pip install {package}"
+        message = f"{purpose} needs the package '{package}'. Install it with: {command}"
+        super().__init__(message, *(("\n", instead) if instead else ()))
 
 
 def pip_install(extra: str) -> str:
@@ -52,12 +186,12 @@ class RunError(RlobjError, RuntimeError):
     """The input was valid, but the work failed.
 
     Args:
-        message: what failed.
+        parts: what failed.
         finding: the finding of the diagnosis that it amounts to, such as "collapse"; None = none.
     """
 
-    def __init__(self, message: str = "", finding: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, *parts: object, finding: str | None = None) -> None:
+        super().__init__(*parts)
         self.finding = finding
 
 
@@ -82,7 +216,7 @@ def reported(
     try:
         yield
     except errors as error:
-        raise kind(f"{text}: {error}{advice}") from error
+        raise kind(f"{text}: ", error, advice) from error
 
 
 def counted(number: int, noun: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import Argument, ConfigError, nearest
 from rlobj.base.files import path_of
 
 PYTHON_OBJECT = "<Python object"
@@ -77,7 +77,8 @@ def trusted_target(target: str | None) -> tuple[str, str]:
     if not allowed:
         raise ConfigError(
             f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
-            "add trust=True"
+            "add ",
+            Argument("trust"),
         )
     return source, name
 

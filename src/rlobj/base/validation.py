@@ -18,7 +18,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -33,16 +33,17 @@ from pydantic import (
     model_serializer,
 )
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.base.targets import import_target, shown
 
 
 class InvalidFields(ConfigError):
     """An error with all mistakes in one model, as (path, message) pairs."""
 
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         self.problems = problems
-        super().__init__("\n".join(f"{path}: {text}" if path else text for path, text in problems))
+        lines = [Message(f"{path}: " if path else "", text) for path, text in problems]
+        super().__init__(Message.joined("\n", lines))
 
 
 class Model(BaseModel):
@@ -170,7 +171,7 @@ def _problems(
                 (".".join(filter(None, (path, inner))), text) for inner, text in cause.problems
             ]
         elif isinstance(cause, ConfigError):
-            found.append((path, str(cause)))
+            found.append((path, cause.message))
         elif item["type"] == "extra_forbidden":
             found.append((path, f"unknown key.{nearest(str(item['loc'][-1]), model.keys())}"))
         elif item["type"] == "model_type":

@@ -18,7 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.files import path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.yaml import packaged_table
@@ -152,7 +152,8 @@ def parse_setting(text: str) -> dict[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not all(map(str.strip, key.split("."))):
-        raise ConfigError(f"settings={text!r}: expected key=value, such as training.steps=50")
+        expected = "expected key=value, such as training.steps=50"
+        raise ConfigError(Argument("settings", text), f": {expected}")
     return nested(key.strip(), _value(value.strip()))
 
 
@@ -231,9 +232,11 @@ def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
         for name in names if isinstance(source, list | tuple) else ():
             require_source(name)
         raise ConfigError(
-            f"data.source: '{', '.join(names)}' needs a model: model=NAME with a hub id or a folder"
-            ". Without one, rlobj trains its embedded policy on a built-in task: "
-            f"{', '.join(PROFILES)}. If the problems contain only digits and + - * , = use "
-            "model=embedded"
+            f"data.source: '{', '.join(names)}' needs a model: ",
+            Argument("model", "NAME"),
+            " with a hub id or a folder. Without one, rlobj trains its embedded policy on a "
+            f"built-in task: {', '.join(PROFILES)}. If the problems contain only digits and "
+            "+ - * , = use ",
+            Argument("model", "embedded"),
         )
     return OWN_PROBLEMS_PROFILE

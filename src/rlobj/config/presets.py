@@ -73,7 +73,7 @@ class Preset:
             objective = Objective(**with_names(self.config).get("objective", {}))
         except InvalidFields as error:
             problems = [(f"objective.{path}", text) for path, text in error.problems]
-            raise ConfigError(f"{self.path}:\n{InvalidFields(problems)}") from None
+            raise ConfigError(f"{self.path}:\n", InvalidFields(problems)) from None
         sampling = self.config.get("sampling")
         sampling = sampling if isinstance(sampling, dict) else {}
         own = sampling.get("max_tokens", DEFAULT_MAX_TOKENS)
@@ -111,7 +111,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         try:
             base = _find(str(own["base"]), path)
         except ConfigError as error:
-            raise ConfigError(f"{path}: base: {error}") from None
+            raise ConfigError(f"{path}: base: ", error) from None
         seen = (*above, path.resolve())
         if base.resolve() in seen:
             raise ConfigError(f"{path}: base '{own['base']}' leads back to itself")

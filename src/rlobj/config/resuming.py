@@ -11,18 +11,50 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import Argument, ConfigError, Message, Setting
 from rlobj.base.files import path_of
 from rlobj.base.targets import PYTHON_OBJECT
-from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 
-_SETTINGS = packaged_table("rlobj.config", "resuming.yaml")
-RESUMABLE_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["resumable"])
-"""Settings that do not change the results of the steps already asked for, and `training.steps`."""
-RECORDED_SETTINGS: tuple[str, ...] = tuple(_SETTINGS["recorded"])
+RESUMABLE_SETTINGS = (
+    "training.steps",
+    "training.strategy",
+    "training.offload",
+    "training.micro_batch_tokens",
+    "training.packed",
+    "training.skip_inactive",
+    "training.balance",
+    "training.gradient_checkpointing",
+    "training.threads",
+    "training.hang_timeout",
+    "training.max_skipped",
+    "training.stop_on",
+    "environment.workers",
+    "environment.max_failures",
+    "rewards.max_failures",
+    "rewards.concurrency",
+    "rewards.server",
+    "rewards.device",
+    "rewards.batch_tokens",
+    "sampling.batch_tokens",
+    "sampling.vllm",
+    "sampling.server",
+    "sampling.max_logprob_gap",
+    "scores.*.server",
+    "checkpoint",
+    "output",
+)
+"""Settings that do not change the results of the steps already asked for, and `training.steps`. A
+name also stands for all settings below it."""
+RECORDED_SETTINGS = (
+    "training.learning_rate",
+    "training.max_grad_norm",
+    "evaluation",
+    "sampling.engine",
+    "sampling.dynamic",
+)
 """Settings that change the results of later steps: the run records each change."""
 
 
@@ -40,8 +72,7 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
     Example:
         >>> refuse_changes("runs/stapo", ["training.steps", "checkpoint.every"])
     """
-    allowed = (*RESUMABLE_SETTINGS, *RECORDED_SETTINGS)
-    wrong = [name for name in changes if not _within(name.rpartition(" ")[2], *allowed)]
+    wrong = [name for name in changes if not may_change(name.rpartition(" ")[2])]
     if wrong:
         raise ConfigError(
             f"{run} is resumed with the settings it was started with. What may change: the number "
@@ -49,6 +80,11 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
             f"in the run, {', '.join(RECORDED_SETTINGS)}. A new run may change everything: rlobj "
             f"train --from {run}. Leave out: {', '.join(wrong)}"
         )
+
+
+def may_change(path: str) -> bool:
+    """Whether a setting may change when a run is resumed."""
+    return _within(path, *RESUMABLE_SETTINGS, *RECORDED_SETTINGS)
 
 
 def _within(path: str, *names: str) -> bool:
@@ -168,15 +204,16 @@ def require_named(source: object, settings: Mapping[str, Any], given: Mapping[st
     if untrusted := [code for code in named_code(settings) if code not in named]:
         environment = settings.get("environment") or {}
         owners = {
-            "reward=FILE.py:NAME": {"rewards": settings.get("rewards")},
-            "environment=FILE.py:CLASS": {"environment": {**environment, "tools": ()}},
-            "tools=NAMES": {"environment": {**environment, "target": None}},
+            Argument("reward", "FILE.py:NAME"): {"rewards": settings.get("rewards")},
+            Argument("environment", "FILE.py:CLASS"): {"environment": {**environment, "tools": ()}},
+            Argument("tools", "NAMES"): {"environment": {**environment, "target": None}},
         }
         again = [text for text, own in owners.items() if {*named_code(own)} & {*untrusted}]
         raise ConfigError(
             f"the settings of {source} name code: {', '.join(untrusted)}. It would be imported, "
-            "and could do whatever you can. If you trust it, add trust=True"
-            + (f". Or name it again: {', '.join(again)}" if again else "")
+            "and could do whatever you can. If you trust it, add ",
+            Argument("trust"),
+            *((". Or name it again: ", Message.joined(", ", again)) if again else ()),
         )
 
 
@@ -206,6 +243,8 @@ def require_trust(run: Path | str, settings: Mapping[str, Any], given: Mapping[s
             raise ConfigError(
                 f"the settings of {run} name a server on another machine: {', '.join(away)}. It "
                 f"would get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
-                "http://127.0.0.1:8000. If the server is yours, name it again: set "
-                f"{setting}={away[0]}; or add trust=True"
+                "http://127.0.0.1:8000. If the server is yours, name it again: ",
+                Setting(setting, away[0]),
+                "; or add ",
+                Argument("trust"),
             )

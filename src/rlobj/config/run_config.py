@@ -18,10 +18,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import Argument, ConfigError, Message, nearest
 from rlobj.base.targets import importing
 from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
-from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import FromFile, Layer, layers_of, merged, reward_of_environment
 from rlobj.config.presets import flattened
 from rlobj.config.resuming import named_code, require_named
@@ -32,9 +31,6 @@ from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import UNFITTED, ServerSettings, VllmSettings
-
-CONFLICTS: dict[str, dict[str, str]] = packaged_table("rlobj.config", "conflicts.yaml")
-"""Settings that do not fit the others: refused, doubted or senseless; setting -> what is wrong."""
 
 
 class DynamicSampling(Model):
@@ -344,30 +340,69 @@ class RunConfig(Model):
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
         """Check settings that depend on one another, all at once."""
-        model, data, sampling = self.model, self.data, self.sampling
-        names, plain = self.rewards.names or (), model.name is None or model.chat_template is False
-        wrong = {
-            "training.updates_per_step": self.training.updates_per_step > sampling.prompts_per_step,
-            "rewards": self.rewards.name is not None or self.rewards.weight != 1,
-            "data.source": model.name is not None and data.source is None,
-            "data.system": plain and data.system,
-            "model.chat_template_kwargs": plain and not data.system and model.chat_template_kwargs,
-            "sampling.temperature": sampling.temperature == 0,
-            "sampling.top_p": sampling.top_p != 1,
-            "sampling.top_k": sampling.top_k != 0,
-            "sampling.min_p": sampling.min_p != 0,
-            "sampling.async_depth": sampling.async_depth > 0 and sampling.engine == "vllm",
-            "environment.tools": self.environment.target is not None and self.environment.tools,
-            "environment.at_limit": isinstance(self.environment.at_limit, float) and names,
-        }
-        problems = [(x, CONFLICTS["refused"][x].format(c=self)) for x, y in wrong.items() if y]
+        model, sampling, environment = self.model, self.sampling, self.environment
+        updates, prompts = self.training.updates_per_step, sampling.prompts_per_step
+        names, wrong = self.rewards.names or (), dict[str, str]()
+        if updates > prompts:
+            wrong["training.updates_per_step"] = (
+                f"{updates} mini-batches of whole groups need at least {updates} prompts; "
+                f"sampling.prompts_per_step is {prompts}"
+            )
+        if self.rewards.name is not None or self.rewards.weight != 1:
+            wrong["rewards"] = (
+                "one reward has no name and no weight; expected a list: [{name: NAME, ...}]"
+            )
+        if model.name is not None and self.data.source is None:
+            wrong["data.source"] = Message(
+                f"model '{model.name}' needs problems to train on: ",
+                Argument("data", "FILE.jsonl"),
+                ", a hub data set, or a built-in task",
+            )
+        templated = "data.system" if self.data.system else "model.chat_template_kwargs"
+        plain = model.name is None or model.chat_template is False
+        if plain and (self.data.system or model.chat_template_kwargs):
+            wrong[templated] = (
+                "prompts go through no chat template: the model is the embedded policy, or "
+                "model.chat_template is false. Leave it out; data.template is the text around a "
+                "prompt"
+            )
+        if sampling.temperature == 0:
+            wrong["sampling.temperature"] = (
+                "with 0, all responses of a group are equal and give no signal; expected a number "
+                "above 0, such as 1.0"
+            )
+        for name, whole in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
+            if (value := getattr(sampling, name)) != whole:
+                wrong[f"sampling.{name}"] = (
+                    f"{value} samples from only a part of the distribution, so that importance "
+                    f"ratios are biased. Expected {whole} in training; evaluations accept any "
+                    f"value, as evaluation.{name}"
+                )
+        if sampling.async_depth > 0 and sampling.engine == "vllm":
+            wrong["sampling.async_depth"] = (
+                "vLLM in the training process cannot sample during training; expected 0 with "
+                "engine=vllm, or use engine=vllm-server"
+            )
+        if environment.target is not None and environment.tools:
+            wrong["environment.tools"] = (
+                f"environment.target={environment.target} answers the policy too: give one of "
+                "both. An environment can have tools of its own"
+            )
+        if isinstance(environment.at_limit, float) and names:
+            wrong["environment.at_limit"] = (
+                "a number cannot stand for several rewards; expected graded or undecided"
+            )
+        if problems := [*wrong.items(), *self._unknown_rewards()]:
+            raise InvalidFields(problems)
+        return self
+
+    def _unknown_rewards(self) -> Iterator[tuple[str, str]]:
+        """The rewards that rules read by name and that do not exist."""
+        names = self.rewards.names or ()
         for name, field in self.objective.needs.rewards.items():
             if name not in names:
                 known = nearest(name, names) if names else " 'rewards' is not a list with names."
-                problems.append((f"objective.{field}", f"there is no reward '{name}'.{known}"))
-        if problems:
-            raise InvalidFields(problems)
-        return self
+                yield f"objective.{field}", f"there is no reward '{name}'.{known}"
 
     def evaluation_settings(self) -> SamplingSettings:
         """Return the sampling settings for held-out problems."""
@@ -445,10 +480,10 @@ def build_config(layers: Iterable[Layer], *, trust: bool = False) -> RunConfig:
         return RunConfig(**settings)
     except InvalidFields as error:
         lines = [
-            f"{path}{_origin(path, layers)}: {text}{_elsewhere(path, text)}"
+            Message(f"{path}{_origin(path, layers)}: ", text, _elsewhere(path, text))
             for path, text in error.problems
         ]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError(Message.joined("\n", lines)) from None
 
 
 def _elsewhere(path: str, text: str) -> str:

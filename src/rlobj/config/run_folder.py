@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import ConfigError, RunError, nearest, reported
+from rlobj.base.errors import Argument, ConfigError, RunError, nearest, reported
 from rlobj.base.files import (
     a_file,
     is_locked,
@@ -202,7 +202,8 @@ def _refuse_other_formats(path: Path) -> None:
             raise ConfigError(
                 f"{path} was made by another version of rlobj ({made or 'unknown'}, with files of "
                 f"format {start.get('format', 0)}; expected {FORMAT}): continue it with that "
-                "version, or start a new run from its weights: model=checkpoints/step-N/model"
+                "version, or start a new run from its weights: ",
+                Argument("model", "checkpoints/step-N/model"),
             )
 
 
@@ -470,13 +471,15 @@ class RunFolder:
         if is_run(self.path):
             raise ConfigError(
                 f"{self.path} already contains a run. {how_to_continue(self.path)}\n"
-                "or choose another folder with out=DIR"
+                "or choose another folder with ",
+                Argument("out", "DIR"),
             )
         left = [self.metrics, *self.path.glob("*/step-*")]
         if any(path.exists() for path in left):
             raise ConfigError(
                 f"{self.path} contains parts of a run without its config.resolved.yaml. Choose "
-                "another folder with out=DIR"
+                "another folder with ",
+                Argument("out", "DIR"),
             )
 
     def adopted(self, config: RunConfig) -> RunConfig:

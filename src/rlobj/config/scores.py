@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.validation import Address, InvalidFields, Model
 
 REQUIRED = "required"
-_WAYS = "set scores.{0}.run=RUN, scores.{0}.model=NAME or scores.{0}.server=URL"
 
 
 class ScoreConfig(Model):
@@ -141,5 +140,10 @@ def require_scores(scores: Mapping[str, ScoreConfig], read: frozenset[str]) -> N
         if name not in scores or scores[name].required:
             raise ConfigError(
                 f"scores.{name}: the objective reads the score '{name}', and nothing says where "
-                f"its model is: {_WAYS.format(name)}"
+                "its model is: use ",
+                Setting(f"scores.{name}.run", "RUN"),
+                ", ",
+                Setting(f"scores.{name}.model", "NAME"),
+                " or ",
+                Setting(f"scores.{name}.server", "URL"),
             )

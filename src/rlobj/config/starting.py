@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import CONFLICTS, DynamicSampling, RunConfig
+from collections.abc import Iterable, Iterator
+
+from rlobj.base.errors import ConfigError, Message, Setting
+from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import require_scores
 from rlobj.rewards.function_worker import MAPPING
 
@@ -23,17 +25,38 @@ def refuse_senseless(config: RunConfig) -> None:
     refuse_tools(config)
     objective, rewards, advantage = config.objective, config.rewards, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
-    each = getattr(advantage, "each", advantage)  # of several rewards
-    alone = config.sampling.group_size == 1 and objective.reads_rewards
-    overlong = rewards.overlong and rewards.overlong.penalty
-    wrong = {
-        "sampling.group_size": alone and advantage.group_relative,  # which loads torch
-        "columns": "reward" in config.columns.values() and not rewards.targets,
-        "rewards.overlong": each.nonnegative and overlong,
-        "objective.reward_kl": each.nonnegative and objective.reward_kl.coefficient,
-    }
-    for name in [name for name, is_so in wrong.items() if is_so]:
-        raise ConfigError(CONFLICTS["senseless"][name].format(c=config, each=each))
+    judged = getattr(advantage, "each", advantage)  # of several rewards
+    sampling = config.sampling
+    if sampling.group_size == 1 and objective.reads_rewards and advantage.group_relative:
+        raise ConfigError(
+            f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
+            "responses of a prompt with one another. Expected at least 2, such as ",
+            Setting("sampling.group_size", 8),
+            "; or an advantage that compares the whole batch: ",
+            Setting("objective.advantage", "batch_whitened"),
+        )
+    if "reward" in config.columns.values() and not rewards.targets:
+        raise ConfigError(
+            f"columns: the reward {rewards.kind} returns none; use ",
+            Setting("rewards.target", "FILE.py:FUNCTION"),
+            ", or take another source than reward",
+        )
+    if judged.nonnegative and rewards.overlong and rewards.overlong.penalty:
+        raise ConfigError(
+            f"rewards.overlong makes rewards negative, and {judged.kind} takes rewards of 0 or "
+            "more. Use ",
+            Setting("rewards.overlong", None),
+            " or ",
+            Setting("objective.advantage", "group_centered"),
+        )
+    if judged.nonnegative and objective.reward_kl.coefficient:
+        raise ConfigError(
+            f"objective.reward_kl makes rewards negative, and {judged.kind} takes rewards of 0 or "
+            "more. Use ",
+            Setting("objective.reward_kl", 0),
+            " or ",
+            Setting("objective.advantage", "group_centered"),
+        )
 
 
 def refuse_tools(config: RunConfig) -> None:
@@ -43,7 +66,11 @@ def refuse_tools(config: RunConfig) -> None:
         ConfigError: it is the embedded policy, and there are tools.
     """
     if config.environment.tools and config.model.name is None:
-        raise ConfigError(CONFLICTS["senseless"]["environment.tools"])
+        raise ConfigError(
+            "environment.tools: the embedded policy has no chat template, in which calls are "
+            "written. Take another model; or leave tools out, and let it ask the calculator of its "
+            "task: calculator"
+        )
 
 
 def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
@@ -60,28 +87,52 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
     if dynamic is not None and dynamic.by == "accuracy" and not says_right:
         raise ConfigError(
             "sampling.dynamic.by is accuracy, and the reward does not say which responses are "
-            "right: it gives numbers. Keep the groups with unequal rewards with: set "
-            f"sampling.dynamic.by=reward; let its function return mappings such as {MAPPING}; or "
-            "give a reward_model a threshold"
+            "right: it gives numbers. Keep the groups with unequal rewards with ",
+            Setting("sampling.dynamic.by", "reward"),
+            f"; let its function return mappings such as {MAPPING}; or "
+            "give a reward_model a threshold",
         )
 
 
-def doubts(config: RunConfig) -> list[str]:
+def doubts(config: RunConfig) -> Iterator[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
-    dynamic = config.sampling.dynamic or DynamicSampling()
+    rate = config.training.learning_rate
+    depth, dynamic = config.sampling.async_depth, config.sampling.dynamic
     limits = config.environment.model_dump(exclude_defaults=True)
-    found = {
-        "environment": limits and not config.environment.active,
-        "training.learning_rate": config.training.learning_rate > HIGHEST_LEARNING_RATE,
-        "sampling.async_depth": config.sampling.async_depth and config.objective.mismatch is None,
-        "sampling.dynamic.whole_batches": not dynamic.whole_batches
-        and (dynamic.oversampling != 1 or dynamic.allow_fewer),
-        "sampling.dynamic": config.sampling.dynamic and config.objective.scores_alone,
-    }
-    texts = [CONFLICTS["doubted"][name] for name, holds in found.items() if holds]
-    names = ", ".join(f"environment.{name}" for name in limits)
-    told = [text.format(c=config, most=HIGHEST_LEARNING_RATE, names=names) for text in texts]
-    unread = [name for name in config.scores if name not in config.objective.read_scores]
-    return told + [
-        f"scores.{name} is not computed: the objective does not read it" for name in unread
-    ]
+    if limits and not config.environment.active:
+        yield unread_environment(limits)
+    if rate > HIGHEST_LEARNING_RATE:
+        yield (
+            f"training.learning_rate={rate:g} is far above what trains a language model: an update "
+            f"moves each weight by about this much. Expected at most {HIGHEST_LEARNING_RATE:g}; "
+            "1e-6 to 1e-5 is usual, and 1e-5 to 1e-3 with LoRA"
+        )
+    if depth and config.objective.mismatch is None:
+        yield Message(
+            f"sampling.async_depth={depth} without objective.mismatch: samples of older weights "
+            "are used without a correction; use ",
+            Setting("objective.mismatch", "{kind: truncate}"),
+        )
+    if dynamic is not None:
+        if not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer):
+            yield (
+                "sampling.dynamic.oversampling and allow_fewer have no effect without "
+                "whole_batches=true"
+            )
+        if config.objective.scores_alone:
+            yield (
+                "sampling.dynamic has no effect: the objective learns from a score or from turns, "
+                "also in groups whose rewards are all equal"
+            )
+    for name in config.scores:
+        if name not in config.objective.read_scores:
+            yield f"scores.{name} is not computed: the objective does not read it"
+
+
+def unread_environment(names: Iterable[str]) -> str:
+    """What is said of settings of conversations where there are none."""
+    settings = ", ".join(f"environment.{name}" for name in names)
+    return (
+        f"nothing reads {settings}: there are no conversations without environment.target or "
+        "environment.tools"
+    )

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, Setting, nearest
 from rlobj.base.files import parse_json
 from rlobj.base.targets import shown
 from rlobj.conversations.rendering import Rendering
@@ -61,8 +61,11 @@ class CallReader:
             raise ConfigError(
                 f"environment.calls={calls}, but the tokenizer of '{self._tokenizer.name_or_path}' "
                 "has no response_template, or its chat template writes calls in another format. "
-                "Set environment.calls=hermes or environment.calls=llama3, or give it a "
-                "response_template"
+                "Use ",
+                Setting("environment.calls", "hermes"),
+                " or ",
+                Setting("environment.calls", "llama3"),
+                ", or give it a response_template",
             )
         self.format = calls
         self._find = formats[calls]

@@ -331,7 +331,7 @@ class Conversations:
         if self._limited:
             limit = f"sampling.context is {self._context}"
             advice = (
-                f"Set sampling.context to more than {len(ids)}, or leave out long prompts with "
+                f"Give sampling.context more than {len(ids)}, or leave out long prompts with "
                 "data.max_prompt_tokens. A resumed run keeps both, so start a new one"
             )
         raise NoRoom(

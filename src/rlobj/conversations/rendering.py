@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.targets import shown
 from rlobj.conversations.environment import Message
 from rlobj.data.problems import Chat, checked_prompt, with_bos
@@ -222,8 +222,8 @@ class Rendering:
         way = "with tools, such as Qwen3's" if self.tools else "for conversations"
         raise ConfigError(
             f"the chat template of '{self.tokenizer.name_or_path}' {reason}. Expected a template "
-            f"{way}. Use another model, or change chat_template.jinja in the folder of this one"
-            + ("" if self.tools else ", or set model.chat_template=false")
+            f"{way}. Use another model, or change chat_template.jinja in the folder of this one",
+            *(() if self.tools else (", or use ", Setting("model.chat_template", False))),
         )
 
 

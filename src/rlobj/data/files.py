@@ -21,7 +21,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
-from rlobj.base.errors import DataError, MissingExtra, nearest
+from rlobj.base.errors import Argument, DataError, Message, MissingExtra, Setting, nearest
 from rlobj.base.files import a_file, path_of, read_whole
 from rlobj.data.layouts import DuplicateFilter
 from rlobj.data.problems import Row
@@ -97,8 +97,8 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         )
     names = ", ".join(str(path.relative_to(folder)) for path in files[:8])
     raise DataError(
-        f"{folder}: no file with '{split}' in its name. The files are: {names}. Set data.source "
-        "(or data.test) to one of them."
+        f"{folder}: no file with '{split}' in its name. The files are: {names}. Name one of "
+        "them in data.source (or data.test)."
     )
 
 
@@ -363,8 +363,8 @@ def published_rows(
     if folder is not None:
         folder = path_of(folder)
         if not folder.is_dir():
-            option = f"RLOBJ_DATA_DIR={variable}" if data_dir is None else f"data_dir={folder}"
-            raise DataError(f"{option}: there is no such folder.")
+            own = Argument("data_dir", folder) if data_dir else f"RLOBJ_DATA_DIR={variable}"
+            raise DataError(own, ": there is no such folder.")
         copy = local_copy(folder, name)
         if copy is not None and (copy.is_dir() or fallback):
             files = split_files(copy, split, fallback=fallback)
@@ -379,10 +379,16 @@ def published_rows(
         raise DataError(f"{folder} has no {form}.{known}")
     if not candidates:
         raise DataError(
-            f"{name} has no split '{split}'. Set data.test, or hold out a share of it: "
-            "data.test_fraction=0.1"
+            f"{name} has no split '{split}'. Use ",
+            Setting("data.test", "FILE"),
+            ", or hold out a share of it: ",
+            Setting("data.test_fraction", 0.1),
         )
-    instead = f"Without the hub: data_dir=DIR, or RLOBJ_DATA_DIR=DIR, a folder with {form}."
+    instead = Message(
+        "Without the hub: ",
+        Argument("data_dir", "DIR"),
+        f", or RLOBJ_DATA_DIR=DIR, a folder with {form}.",
+    )
     source, part = first_available(candidates, name, instead)
     return str(source), _rows(str(source), part, duplicates)
 
@@ -425,7 +431,8 @@ def first_available(
     finally:
         datasets.config.HF_HUB_OFFLINE = before
     why = f"Could not load {name} from the Hugging Face hub: {unreachable}".rstrip()
-    raise DataError("\n".join([why, *failures, *([ADVICE] if unreachable else []), instead]))
+    lines = [why, *failures, *([ADVICE] if unreachable else []), instead]
+    raise DataError(Message.joined("\n", lines))
 
 
 def hub_rows(
@@ -458,8 +465,8 @@ def hub_rows(
     if split not in parts:
         if not (fallback and len(parts) == 1):
             raise DataError(
-                f"'{identifier}' has no split '{split}'. It has: {', '.join(parts)}. Set "
-                "data.split, data.test or data.test_fraction accordingly."
+                f"'{identifier}' has no split '{split}'. It has: {', '.join(parts)}. Change "
+                "data.split, data.test or data.test_fraction."
             )
         (split,) = parts
     yield from _rows(f"{identifier}[{split}]", parts[split], duplicates)

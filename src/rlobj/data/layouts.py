@@ -25,12 +25,23 @@ from numbers import Integral, Rational, Real
 from typing import Any, Literal
 
 from rlobj.answers.extraction import last_box
-from rlobj.base.errors import DataError, nearest
+from rlobj.base.errors import DataError, Setting, nearest
 from rlobj.base.validation import Model, half_surrogates
-from rlobj.base.yaml import packaged_table
 from rlobj.data.problems import Problem, Row, decoded, digest
 
-KNOWN: dict[str, list[str]] = packaged_table("rlobj.data", "columns.yaml")
+KNOWN = {
+    "prompt": ("problem", "question", "quiz", "prompt"),
+    "answer": (
+        "solution_text_format",
+        "answer",
+        "final_answer",
+        "reward_model.ground_truth",
+        "ground_truth",
+        "target",
+        "solution",
+    ),
+    "id": ("id", "unique_id", "problem_idx", "extra_info.index"),
+}
 """Part -> common column names by priority, in any case; a dot selects a nested column."""
 
 
@@ -172,8 +183,8 @@ def find_columns(
         elif part in required:
             raise DataError(
                 f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
-                f"The columns are: {', '.join(names)}. Name one: "
-                f"set data.columns.{part}=COLUMN"
+                f"The columns are: {', '.join(names)}. Name one: ",
+                Setting(f"data.columns.{part}", "COLUMN"),
             )
     return Columns(**found)
 

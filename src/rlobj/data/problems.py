@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.base.errors import ConfigError, DataError, Setting, nearest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -109,7 +109,7 @@ def known_problems(train: Sequence[Problem], test: Sequence[Problem]) -> str | N
         return None
     return (
         f"{len(found)} of {len(test)} held-out problems are also training problems, such as "
-        f"{found[0][:60]!r}, so that accuracy is not that on new problems. Set data.test to others"
+        f"{found[0][:60]!r}, so that accuracy is not that on new problems. Give data.test others"
     )
 
 
@@ -385,8 +385,9 @@ class Chat:
             )
         except Exception as error:  # a template is a program
             raise ConfigError(
-                f"the tokenizer's chat template fails: {error or type(error).__name__}. Set "
-                "model.chat_template=false, or check data.system and model.chat_template_kwargs"
+                f"the tokenizer's chat template fails: {error or type(error).__name__}. Use ",
+                Setting("model.chat_template", False),
+                ", or check data.system and model.chat_template_kwargs",
             ) from error
 
 

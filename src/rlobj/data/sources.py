@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from rlobj.base.errors import ConfigError, DataError, nearest, reported
+from rlobj.base.errors import ConfigError, DataError, Setting, nearest, reported
 from rlobj.base.files import a_file, path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import InvalidFields, Model
@@ -385,9 +385,9 @@ def load_problems(
         return _mixed(config, config.source, split, answers)
     if config.source is None and (split == "train" or config.test is None):
         raise DataError(
-            "data.source is not set. Set it to a JSONL, JSON, Parquet or CSV file, a folder, a hub "
-            f"id (owner/name), a named data set ({', '.join(NAMED_SOURCES)}) or a built-in task "
-            f"({', '.join(TASKS)})."
+            "data.source is not given. Expected a JSONL, JSON, Parquet or CSV file, a folder, a "
+            f"hub id (owner/name), a named data set ({', '.join(NAMED_SOURCES)}) or a built-in "
+            f"task ({', '.join(TASKS)})."
         )
     source, part, fallback = str(config.source), config.split, True
     held_out = None
@@ -434,8 +434,10 @@ def _mixed(
     """The problems of several sources."""
     if split == "test" and config.test_fraction in ("auto", 0):
         raise DataError(
-            "several sources have no test split together. Set data.test=FILE, or hold out a share "
-            "of each: data.test_fraction=0.05"
+            "several sources have no test split together. Use ",
+            Setting("data.test", "FILE"),
+            ", or hold out a share of each: ",
+            Setting("data.test_fraction", 0.05),
         )
     found: list[Problem] = []
     for each in sources:
@@ -445,8 +447,9 @@ def _mixed(
             part = load_problems(own, split, answers=answers)
         except DataError as error:
             raise DataError(
-                f"{error}\nThis is the source {each.label}; columns of its own are set as "
-                f"{{source: {each.source}, columns: {{answer: COLUMN}}}}"
+                error,
+                f"\nThis is the source {each.label}; columns of its own are set as "
+                f"{{source: {each.source}, columns: {{answer: COLUMN}}}}",
             ) from error
         text = each.template or template_of(each.source, config.template)
         if split == "test" and config.test_template is not None:
@@ -497,7 +500,8 @@ def _problems(
         return TASKS[source].problems(part)
     if source in BENCHMARKS:
         if part != "test":
-            raise DataError(f"{source} is a benchmark, for testing only: set data.test={source}")
+            own = Setting("data.test", source)
+            raise DataError(f"{source} is a benchmark, for testing only: ", own)
         loaded = load_benchmark(source)
         for note in loaded.notes:
             logger.info("%s: %s", source, note)
@@ -509,8 +513,10 @@ def _problems(
         _, rows = published_rows(source, candidates, part, fallback=fallback, duplicates=duplicates)
     elif path.is_file() and not fallback:
         raise DataError(
-            f"{source} is one file and has no test split. Set data.test=FILE, or hold out a "
-            "share of it: data.test_fraction=0.1"
+            f"{source} is one file and has no test split. Use ",
+            Setting("data.test", "FILE"),
+            ", or hold out a share of it: ",
+            Setting("data.test_fraction", 0.1),
         )
     elif path.exists():
         files = split_files(path, part, fallback=fallback)

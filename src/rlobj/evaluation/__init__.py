@@ -1,9 +1,7 @@
 """Evaluation: how often a model's responses to held-out problems are right.
 
 evaluate          a model, problems and a protocol -> an `EvaluationResult`
-score             grade responses made elsewhere
-regrade           grade stored responses again
-regrade_with      grade stored responses with a second grader, beside the evaluation's verdicts
+regrade           grade stored responses again, and compare the grades before and after
 compare           two evaluations -> paired differences, p-values, problems that changed sides
 summarise_folder  the result of what is stored
 sample_and_grade  problems -> graded responses, with a sampler and a grader that are open

@@ -218,8 +218,8 @@ def compare(
     if not shared:
         lists = " and ".join(", ".join(each) for each in (graded_a, graded_b))
         raise ConfigError(
-            f"{name_a} and {name_b} have no benchmark in common: {lists}. `rlobj eval score` takes "
-            "the name of the first file, or on=NAME: give both files the same name"
+            f"{name_a} and {name_b} have no benchmark in common: {lists}. Evaluate both models on "
+            "the same benchmarks"
         )
     found = tuple(compare_benchmark(graded_a[name], graded_b[name]) for name in shared)
     changed = [each for each in differences(settings_a, settings_b) if each[0][:6] != "model."]

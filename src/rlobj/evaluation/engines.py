@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, counted
+from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.files import path_of
 from rlobj.config.layers import (
     DEFAULT_TASK,
@@ -26,7 +26,8 @@ from rlobj.config.layers import (
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
-from rlobj.models.location import require_model, require_sound, require_weights
+from rlobj.models.location import require_model, require_weights
+from rlobj.models.manifest import require_sound
 from rlobj.samplers import Sampler
 
 SMALL = 10_000_000
@@ -91,7 +92,8 @@ def find_model(
     """
     run = isinstance(model, str | Path) and is_run(path_of(model))
     if checkpoint is not None and not run:
-        raise ConfigError(f"checkpoint={checkpoint} needs a run, and the model is {model}")
+        named = Argument("checkpoint", checkpoint)
+        raise ConfigError(named, f" needs a run, and the model is {model}")
     require_tokenizer(model, tokenizer, passed=not isinstance(model, str | Path))
     if not isinstance(model, str | Path):
         name = getattr(model.config, "name_or_path", "") or type(model).__name__
@@ -183,7 +185,9 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
 
 
 def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
-    from rlobj.models.policy import arithmetic, chat_of, load_policy
+    from rlobj.models.chat_templates import chat_of
+    from rlobj.models.loading import arithmetic
+    from rlobj.models.policy import load_policy
     from rlobj.samplers import TransformersSampler
 
     if config.sampling.engine not in ("auto", "transformers"):
@@ -220,7 +224,9 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
 def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
-    from rlobj.models.policy import chat_of, load_tokenizer, vllm_sampler
+    from rlobj.models.chat_templates import chat_of
+    from rlobj.models.loading import load_tokenizer
+    from rlobj.models.vllm_sampler import vllm_sampler
 
     tokenizer = load_tokenizer(config.model, source)
     chat = chat_of(tokenizer, config.model, config.data, source)

@@ -1,31 +1,25 @@
-"""Evaluate a model: read problems, sample responses, grade them, summarise.
-
-Sample responses to problems and grade them. Stored responses are not sampled again.
-"""
+"""Evaluate a model: read problems, sample responses, grade them, summarise."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import Argument, ConfigError, Message
 from rlobj.base.files import file_name, located, nearby
 from rlobj.base.processes import seed_generators
 from rlobj.base.targets import object_name, object_text
 from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.config.presets import flattened
 from rlobj.config.resuming import require_trust
-from rlobj.config.run_config import CONFLICTS, settings_of
-from rlobj.config.starting import refuse_tools
+from rlobj.config.run_config import settings_of
+from rlobj.config.starting import refuse_tools, unread_environment
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.grading import described, limited, with_turns
 from rlobj.conversations.opening import open_conversations
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Chat, Problem, format_prompt
@@ -44,147 +38,12 @@ from rlobj.evaluation.problem_sets import (
     problem_sets,
     require_same,
 )
+from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
-from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
+from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
-from rlobj.rewards import Grader
-from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
 from rlobj.samplers.types import check_prompts
-
-
-def sample_and_grade(
-    sampler: Sampler,
-    encode: Callable[[Problem], list[int]],
-    problems: Sequence[Problem],
-    grader: Grader,
-    settings: SamplingSettings,
-    *,
-    count: int,
-    seed: int,
-    benchmark: str = "evaluation",
-    samples: Samples | None = None,
-    block: int = 1024,
-    callback: EvaluationCallback | None = None,
-    blocks: Iterable[Sequence[Key]] | None = None,
-    conversations: Conversations | None = None,
-) -> GradedBenchmark:
-    """`count` graded responses for each problem.
-
-    Args:
-        sampler: samples responses.
-        encode: problem -> prompt token ids.
-        problems: the problems; their ids are unique.
-        grader: an open grader.
-        settings: sampling parameters.
-        count: responses for each problem.
-        seed: of all of them. The seed of a response depends on it, the benchmark, the problem and
-            the number of the sample, and not on what was sampled before.
-        benchmark: name of these problems in `samples`.
-        samples: what is stored already, and takes what is new; None = nothing.
-        block: responses sampled and graded at a time; they are stored as they come.
-        callback: receives `sampled` and `graded`.
-        blocks: of these responses, those that this process samples and grades; None = all.
-        conversations: draws responses of several turns; None = a response is one turn.
-    """
-    samples, callback = samples or Samples(), callback or EvaluationCallback()
-    by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
-    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, callback)
-    grade(())
-    if blocks is None:
-        blocks = blocks_of(open_keys(samples, benchmark, problems, count), block)
-    for part in blocks:
-        if missing := [key for key in part if key not in samples.responses]:
-            seeds = [derive_seed(seed, *key) for key in missing]
-            asked = [by_id[problem] for _, problem, _ in missing]
-            store = partial(_store, samples, callback, missing, seeds)
-            given: Any = {"count": 1, "settings": settings, "seeds": seeds, "done": store}
-            if conversations is None:
-                groups = sampler.sample([*map(encode, asked)], **given)
-            else:
-                groups = conversations.sample(asked, **given)
-            for index, group in enumerate(groups):  # a sampler may not call `done`
-                store(index, group)
-        grade(part)
-    return samples.graded(benchmark, problems)
-
-
-def open_keys(
-    samples: Samples, benchmark: str, problems: Sequence[Problem], count: int
-) -> list[Key]:
-    """The responses of a benchmark without a grade: first the stored ones, then the others."""
-    names = {problem.id for problem in problems}
-    stored = [key for key in samples.responses if key[0] == benchmark and key[1] in names]
-    wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
-    return [key for key in dict.fromkeys([*stored, *wanted]) if key not in samples.grades]
-
-
-def blocks_of(keys: Sequence[Key], block: int, processes: int = 1) -> Iterator[Sequence[Key]]:
-    """Blocks of at most `block` keys; each `processes` of them take equally long."""
-    for start in range(0, len(keys), block * processes):
-        window = keys[start : start + block * processes]
-        yield from (window[place::processes] for place in range(processes))
-
-
-def _store(
-    samples: Samples,
-    callback: EvaluationCallback,
-    keys: Sequence[Key],
-    seeds: Sequence[int],
-    index: int,
-    group: Sequence[Sample],
-) -> None:
-    """Store the response to a prompt; a second time changes nothing."""
-    key, [sample] = keys[index], group
-    if key not in samples.responses:
-        length = len(sample.tokens)
-        said = (sample.text, length, sample.finish, tuple(map(described, sample.turns)))
-        response = ResponseRecord(key[2], seeds[index], *said)
-        samples.add({key: response})
-        callback.sampled(key[0], 1 + samples.gather()[key[0]])
-
-
-def grade_stored(
-    grader: Grader,
-    problems: Mapping[str, Problem],
-    benchmark: str,
-    samples: Samples,
-    total: int,
-    callback: EvaluationCallback,
-    keys: Sequence[Key],
-) -> None:
-    """Grade those of the stored responses that have no grade yet.
-
-    Args:
-        grader: an open grader.
-        problems: the problems of the benchmark, by id.
-        benchmark: its name.
-        samples: what is stored; takes the grades.
-        total: number of responses that there will be, for the callback.
-        callback: receives `graded`, before any is graded and afterwards.
-        keys: of the responses.
-    """
-    report(samples, benchmark, total, callback)
-    if waiting := [key for key in keys if key not in samples.grades]:
-        found = [samples.responses[key] for key in waiting]
-        asked = [problems[name] for _, name, _ in waiting]
-        graded = grader.score(
-            [each.text for each in found],
-            [with_turns(*pair) for pair in zip(asked, (each.turns for each in found), strict=True)],
-        )
-        ends = [each.turns[-1]["end"] if each.turns else "done" for each in found]
-        graded = [limited(*pair, "graded") for pair in zip(graded, ends, strict=True)]
-        samples.grade(dict(zip(waiting, graded, strict=True)))
-        report(samples, benchmark, total, callback)
-
-
-def report(samples: Samples, benchmark: str, total: int, callback: EvaluationCallback) -> None:
-    """Say how many responses of a benchmark are graded and right."""
-    graded = [each.correct for key, each in samples.grades.items() if key[0] == benchmark]
-    known = any(each is not None for each in graded)
-    accuracy = fmean(each is True for each in graded) if known else math.nan
-    callback.graded(benchmark, len(graded), total, accuracy)
-
 
 AUTO = "auto"
 """As a folder: one under evals/ whose name belongs to the model and all settings."""
@@ -288,9 +147,10 @@ def evaluate(
     """
     if processes not in (None, 1):
         raise ConfigError(
-            f"processes={processes}: expected None or 1. To use {processes} processes, start this "
+            Argument("processes", processes),
+            f": expected None or 1. To use {processes} processes, start this "
             f"program with torchrun --nproc-per-node {processes}, or type: rlobj eval MODEL "
-            f"--processes {processes}"
+            f"--processes {processes}",
         )
     tools = None if tools is None else named_tools(tools)
     objects = _objects(reward, environment, tools)
@@ -376,8 +236,7 @@ def _run(
     callback.started(source.name)
     own = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
     if own and not any(each.config.environment.active for each in sets):
-        names = ", ".join(f"environment.{name}" for name in sorted(own))
-        callback.noted(CONFLICTS["doubted"]["environment"].format(names=names), warning=True)
+        callback.noted(unread_environment(sorted(own)), warning=True)
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for each in sets:
@@ -438,7 +297,7 @@ def _fitted(
     prompts = list(map(engine.encoder(config.data.template), each.problems))
     longest, count = max(map(len, prompts)), len(prompts)
     unread = sum(engine.unknown in prompt for prompt in prompts)
-    reasons = []
+    reasons: list[str] = []
     if context is not None and longest >= context:
         long = sum(len(prompt) >= context for prompt in prompts)
         reasons.append(
@@ -447,14 +306,21 @@ def _fitted(
         )
     if unread == count:
         reasons.append(
-            "every prompt has characters that its tokenizer does not know, in the problem or in "
-            "the text around it, template=TEXT"
+            Message(
+                "every prompt has characters that its tokenizer does not know, in the problem or "
+                "in the text around it, ",
+                Argument("template", "TEXT"),
+            )
         )
     if reasons:
-        own = "Without on=NAMES, its own problems are asked. " if "data" in source.layer[1] else ""
+        own = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
         raise ConfigError(
-            f"{source.name} cannot answer {each.name}: {'; '.join(reasons)}. {own}Otherwise name "
-            "another model, or a file with problems that fit: on=FILE"
+            f"{source.name} cannot answer {each.name}: ",
+            Message.joined("; ", reasons),
+            ". ",
+            *(own if "data" in source.layer[1] else ()),
+            "Otherwise name another model, or a file with problems that fit: ",
+            Argument("on", "FILE"),
         )
     if unread:
         text = f"{each.name}: {unread} of {count} prompts have characters unknown to the tokenizer"
@@ -471,7 +337,10 @@ def _fitted(
 def _conversations(each: ProblemSet, engine: Engine) -> AbstractContextManager[Any]:
     """What holds the conversations of a set, or None: a response is one turn."""
     return open_conversations(
-        *(each.environment_settings, engine.sampler, engine.tokenizer, engine.chat),
+        each.environment_settings,
+        engine.sampler,
+        engine.tokenizer,
+        engine.chat,
         partial(format_prompt, each.config.data.template),
         given=each.environment,
         tools=each.tools,

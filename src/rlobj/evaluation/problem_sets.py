@@ -32,7 +32,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, DataError, nearest
+from rlobj.base.errors import Argument, ConfigError, DataError, nearest
 from rlobj.base.files import files_digest, path_of
 from rlobj.base.targets import require_file
 from rlobj.base.yaml import packaged_table
@@ -317,7 +317,8 @@ def named_problems(on: Problems) -> list[Any] | None:
         return given
     names = list(chain.from_iterable(_split(str(each)) for each in given))
     if not names:
-        raise ConfigError(f"on={on!r}: expected {', '.join(BENCHMARKS)}, a task or a file")
+        named = Argument("on", repr(on))
+        raise ConfigError(named, f": expected {', '.join(BENCHMARKS)}, a task or a file")
     return list(dict.fromkeys(names))
 
 
@@ -338,9 +339,10 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
     given = is_gym(name) or path_of(name).exists() or "/" in name or Path(name).suffix
     if name not in known and not given:
         raise DataError(
-            f"on={name}: there is no '{name}'.{nearest(name, known, spell_out=False)} "
+            Argument("on", name),
+            f": there is no '{name}'.{nearest(name, known, spell_out=False)} "
             f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
-            f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name"
+            f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name",
         )
     above = overrides.above(name)
     config = build_config([model, (f"on={name}", _source_settings(name)), *above])
@@ -359,9 +361,12 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
         there = path_of(name).exists()
         absent = "" if there else f"there is no folder '{name}' here. For a hub id, "
         raise ConfigError(
-            f"{absent}name the problems: on={','.join(list(BENCHMARKS)[:3])}, on=all, a "
-            f"built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run has its "
-            "own problems."
+            f"{absent}name the problems: ",
+            Argument("on", ",".join(list(BENCHMARKS)[:3])),
+            ", ",
+            Argument("on", "all"),
+            f", a built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run has its "
+            "own problems.",
         )
     test = model[1]["data"].get("test")
     above = overrides.above(test)
@@ -457,7 +462,8 @@ def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, An
         lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in found)
         raise ConfigError(
             f"{path} contains an evaluation with other settings:\n{lines}\nUse the same settings "
-            "to continue it, or choose another folder with out=DIR"
+            "to continue it, or choose another folder with ",
+            Argument("out", "DIR"),
         )
 
 

@@ -20,21 +20,13 @@ from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import nearby
 from rlobj.evaluation.estimators import Interval
+from rlobj.evaluation.grade_changes import Regrading
 from rlobj.evaluation.report import results_json, results_markdown, write_page
-from rlobj.evaluation.samples import Key, Samples
+from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average, summarise
-from rlobj.rewards import Graded, MathVerifier
+from rlobj.rewards import MathVerifier
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class GradeChange:
-    """A response that got another verdict when it was graded again."""
-
-    key: Key
-    before: Graded
-    after: Graded
 
 
 @dataclass(frozen=True)
@@ -46,13 +38,13 @@ class EvaluationResult:
         benchmarks: name -> summary, graded responses and settings.
         settings: everything that changes a number, and where it ran, as in settings.json.
         path: the folder with the files; None if the evaluation was kept in memory.
-        changes: verdicts that `regrade` changed; None if nothing was graded again.
+        regrading: what `regrade` changed; None if nothing was graded again.
     """
 
     benchmarks: Mapping[str, BenchmarkResult]
     settings: Mapping[str, Any] = field(repr=False)
     path: Path | None = None
-    changes: tuple[GradeChange, ...] | None = field(default=None, repr=False)
+    regrading: Regrading | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         means = {name: each.summary.estimate.mean for name, each in self.benchmarks.items()}
@@ -126,7 +118,7 @@ class EvaluationResult:
         missing = []
         for name, each in self.benchmarks.items():
             expected = each.settings["problems"] * each.settings["samples"]
-            if each.summary.responses < expected and "files" not in self.settings["engine"]:
+            if each.summary.responses < expected:
                 so_far = f"{each.summary.responses:,} of {expected:,} responses"
                 missing.append(f"{name}: {so_far}")
         return "; ".join(missing)
@@ -164,10 +156,7 @@ class EvaluationCallback:
     """Receives the events of an evaluation. Override the methods you need."""
 
     def started(self, name: str) -> None:
-        """Problems and settings are read, and the model is loaded next.
-
-        `name` is the model's, or of a file of responses.
-        """
+        """Problems and settings are read, and the model with this name is loaded next."""
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """The embedded policy is trained on its first use; `done` of `total` steps."""
@@ -215,7 +204,7 @@ def summarise_folder(
 
 
 def publish(
-    samples: Samples, callback: EvaluationCallback, changes: tuple[GradeChange, ...] | None = None
+    samples: Samples, callback: EvaluationCallback, regrading: Regrading | None = None
 ) -> EvaluationResult:
     """Summarise what is graded; in a folder, write results.json, results.md and report.html.
 
@@ -227,7 +216,7 @@ def publish(
     """
     settings = samples.settings()
     benchmarks = _benchmark_results(samples, settings["benchmarks"])
-    result = EvaluationResult(benchmarks, settings, samples.path, changes)
+    result = EvaluationResult(benchmarks, settings, samples.path, regrading)
     if samples.path is not None and not samples.rank:
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
         samples.write("results.json", text + "\n")
@@ -251,7 +240,7 @@ def _benchmark_results(
 ) -> dict[str, BenchmarkResult]:
     """The benchmarks with graded responses."""
     problems = samples.problems()
-    math = {name for name, own in benchmarks.items() if own["reward"]["kind"] == "math"}
+    math = {n for n, own in benchmarks.items() if own["reward"]["kind"] in ("math", "math_verify")}
     found = {}
     with _same_answer() if math else contextlib.nullcontext() as equal:
         for name, own in benchmarks.items():

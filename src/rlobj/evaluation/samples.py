@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
-from rlobj.base.errors import ConfigError, DataError, RunError, reported
+from rlobj.base.errors import Argument, ConfigError, DataError, RunError, reported
 from rlobj.base.files import (
     WHOLE,
     a_file,
@@ -177,7 +177,7 @@ class Samples:
         if "benchmarks" not in found.settings():
             raise ConfigError(
                 f"{path} is not an evaluation: it has no settings.json, or that has no benchmarks. "
-                "Create an evaluation with rlobj eval MODEL --out DIR, or rlobj eval score FILE"
+                "Create an evaluation with rlobj eval MODEL --out DIR"
             )
         found.read()
         return found
@@ -206,7 +206,8 @@ class Samples:
             return
         if any(entry.name != ".lock" for entry in path.iterdir()):
             raise ConfigError(
-                f"{path} has files, but is not an evaluation. Choose another folder with out=DIR"
+                f"{path} has files, but is not an evaluation. Choose another folder with ",
+                Argument("out", "DIR"),
             )
 
     # Settings and problems.
@@ -336,12 +337,12 @@ class Samples:
         Raises:
             RunError: the disk refused.
         """
-        self._append("grades.jsonl", (_grade_line(key, grade) for key, grade in grades.items()))
+        self._append("grades.jsonl", (grade_line(key, grade) for key, grade in grades.items()))
         self.grades.update(grades)
 
     def rewrite_grades(self, grades: Mapping[Key, Graded]) -> None:
         """Replace all grades at once."""
-        self.write("grades.jsonl", "".join(_line(_grade_line(k, g)) for k, g in grades.items()))
+        self.write("grades.jsonl", "".join(_line(grade_line(k, g)) for k, g in grades.items()))
         self.grades = dict(grades)
 
     def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
@@ -439,7 +440,8 @@ def _grade(line: dict[str, Any]) -> tuple[Key, Graded]:
     return key, Graded(math.nan if reward is None else float(reward), **line)
 
 
-def _grade_line(key: Key, grade: Graded) -> dict[str, Any]:
+def grade_line(key: Key, grade: Graded) -> dict[str, Any]:
+    """A grade as its line in grades.jsonl has it."""
     return {
         **_named(key),
         "correct": grade.correct,

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rlobj.base.errors import ConfigError, RunError, counted
+from rlobj.base.errors import Argument, ConfigError, RunError, counted
 
 JOIN = timedelta(minutes=10)
 """How long the processes wait for the last one to start."""
@@ -121,7 +121,8 @@ class Team:
         if place >= gpus:
             raise ConfigError(
                 f"this machine has {counted(gpus, 'GPU')}, and process {place + 1} on it needs one "
-                f"of its own. Set processes={gpus}"
+                "of its own. Use ",
+                Argument("processes", gpus),
             )
         torch.cuda.set_device(place)
 
@@ -135,8 +136,10 @@ def _joined() -> tuple[Any, int, int]:
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and this process does not find the others: "
-            f"{error}. Start them with processes=K, torchrun or accelerate launch. To evaluate in "
-            "this process alone, set processes=1"
+            f"{error}. Start them with ",
+            Argument("processes", "K"),
+            ", torchrun or accelerate launch. To evaluate in this process alone, use ",
+            Argument("processes", 1),
         ) from error
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(store, rank, ended), name="beat", daemon=True)

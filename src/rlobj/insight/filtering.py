@@ -14,7 +14,7 @@ import pyarrow
 import torch
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import Argument, ConfigError, nearest
 from rlobj.objectives.evaluator import EXACT_POWERS, OPERATIONS, Evaluator, Values, power
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
@@ -73,9 +73,9 @@ def read_filter(where: str | Expr) -> Expr:
     for name in _names(str(where)):
         if name in RECORDED and name not in _RECORDED:
             raise ConfigError(
-                f"'{name}' is a text, and a rule compares numbers. For the text of a token use "
-                "text=TEXT; for other columns read the record as a table "
-                "with rlobj.records.read_records"
+                f"'{name}' is a text, and a rule compares numbers. For the text of a token use ",
+                Argument("text", "TEXT"),
+                "; for other columns read the record as a table with rlobj.records.read_records",
             )
         if name not in (*_READABLE, *FUNCTIONS):
             raise ConfigError(f"the record has no column '{name}'.{nearest(name, _READABLE)}")

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.yaml import packaged_table
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import score_columns
 
-_ADVICE = packaged_table("rlobj.integrations", "columns.yaml")
+_WHOLE = "It needs the whole distribution of each token; `rlobj train` computes it"
+_OF_TURNS = "It is of conversations, which `rlobj train` and TRL have"
+_ADVICE = {
+    "proxy_logprobs": _WHOLE,
+    "collision": _WHOLE,
+    "old_collision": _WHOLE,
+    "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
+    "ref_logprobs": "It needs a reference model",
+    "turn": _OF_TURNS,
+    "turn_reward": _OF_TURNS,
+}
+"""What would provide a column that a trainer lacks; a sentence."""
 
 
 def check_columns(
@@ -31,14 +41,15 @@ def check_columns(
     Raises:
         ConfigError: names each missing column, what reads it, and what would provide it.
     """
-    of_scores = dict.fromkeys(score_columns(objective.scores), _ADVICE["of_scores"])
-    known = {**of_scores, **_ADVICE["columns"], **(advice or {})}
+    of_score = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
+    own = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
+    known = dict.fromkeys(score_columns(objective.scores), of_score) | _ADVICE | {**(advice or {})}
     missing = sorted(objective.needs.ever - {"logprobs", *provided})
     if missing:
         whose = f" of the preset {preset}" if preset else ""
         lines = [
             f"{trainer} does not provide the column '{column}', which "
-            f"{objective.reader(column)}{whose} reads. {known.get(column, _ADVICE['own'])}"
+            f"{objective.reader(column)}{whose} reads. {known.get(column, own)}"
             for column in missing
         ]
         raise ConfigError("\n".join(lines))

@@ -1,5 +1,5 @@
-"""The folder of a run in another trainer, which `inspect`, `replay`, `diagnose`, `report` and
-`watch` read as they read a run of `rlobj train`."""
+"""The folder of a run in another trainer, which `inspect`, `replay`, `diagnose` and `report` read
+as they read a run of `rlobj train`."""
 
 from __future__ import annotations
 

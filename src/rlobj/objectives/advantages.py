@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.validation import Primitive
 from rlobj.objectives import joining
 from rlobj.objectives.rules.expression import rounded_share
@@ -351,8 +351,8 @@ def _of_one_reward(part: Advantage) -> Advantage:
     if part.by_turn or part.decoupled:
         raise ConfigError(
             f"a part of an advantage reads one number per response, and '{part.kind}' reads more. "
-            "Expected another advantage, such as group_normalized; or use it alone: "
-            f"set objective.advantage={part.kind}"
+            "Expected another advantage, such as group_normalized; or use it alone: ",
+            Setting("objective.advantage", part.kind),
         )
     return part
 

@@ -15,7 +15,7 @@ import pyarrow
 from pyarrow import parquet, types
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError, counted, nearest
+from rlobj.base.errors import ConfigError, Message, Setting, counted, nearest
 from rlobj.base.files import a_file, parse_json, step_of, there
 from rlobj.base.yaml import packaged_table
 
@@ -285,7 +285,7 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
     files = sorted(folder.glob("*.parquet"))
     if not files:
         if kind == "records":
-            raise ConfigError(f"{folder} is empty: {why_no_rows(run)}")
+            raise ConfigError(f"{folder} is empty: ", why_no_rows(run))
         raise ConfigError(
             f"{folder} is empty: no step was recorded yet, or output.tables_every=0 was set"
         )
@@ -299,22 +299,25 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
     return {file: _checked_schema(file) for file in files}
 
 
-def why_no_rows(run: Path) -> str:
+def why_no_rows(run: Path) -> Message:
     """Why the record of a run has no row, and what to type to record more, in a sentence."""
     from rlobj.config.run_folder import is_run, read_metrics, read_settings
 
     output = read_settings(run).get("output") if is_run(run) else None
     output = output if isinstance(output, Mapping) else {}
     if output.get("records_mb") == 0:
-        return "output.records_mb=0 switched the record off. Set output.records_mb=200 to record"
+        switched_off = "output.records_mb=0 switched the record off. Use "
+        return Message(switched_off, Setting("output.records_mb", 200), " to record")
     counts = [line["tokens/step"] for line in read_metrics(run) if line.get("tokens/step")]
     if not counts:
-        return "no step was recorded yet, or output.records_mb=0 was set"
+        return Message("no step was recorded yet, or output.records_mb=0 was set")
     share = output.get("records_share")
-    return (
+    return Message(
         f"of {sum(counts):,.0f} tokens in {counted(len(counts), 'step')} no rule touched one, and "
         f"output.records_share={'null' if share is None else share} chose none of the others; or "
-        "they are not written yet. Set output.records_share=0.1 to record a tenth of them"
+        "they are not written yet. Use ",
+        Setting("output.records_share", 0.1),
+        " to record a tenth of them",
     )
 
 

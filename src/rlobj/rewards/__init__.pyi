@@ -9,9 +9,10 @@ from rlobj.rewards.kinds import Graded as Graded
 from rlobj.rewards.kinds import Grader as Grader
 from rlobj.rewards.kinds import Math as Math
 from rlobj.rewards.kinds import Overlong as Overlong
-from rlobj.rewards.kinds import ReasoningGym as ReasoningGym
 from rlobj.rewards.kinds import Reward as Reward
 from rlobj.rewards.kinds import RewardConfig as RewardConfig
 from rlobj.rewards.kinds import overlong_penalty as overlong_penalty
+from rlobj.rewards.math_verify import MathVerify as MathVerify
+from rlobj.rewards.reasoning_gym import ReasoningGym as ReasoningGym
 from rlobj.rewards.reward_model import RewardModel as RewardModel
 from rlobj.rewards.several import Several as Several

@@ -482,7 +482,7 @@ class InProcess:
         except Exception as error:
             raise ConfigError(
                 f"The columns of a problem cannot be sent to the process of the reward: {error}. "
-                "Use columns of numbers, texts and lists, or pass the function itself: "
+                "Use columns of numbers, texts and lists, or pass the function itself in Python: "
                 "reward=FUNCTION"
             ) from error
 

@@ -4,10 +4,6 @@ rewards: math                                            # a kind with default s
 rewards: {kind: math, deadline: 5, overlong: {cache: 0.2}}
 rewards: {kind: custom, target: "my_rewards.py:score"}
 rewards: [{name: correct, kind: math}, {name: format, kind: custom, target: "mine.py:tidy"}]
-
-Verdicts on one response by several gold answers: one right answer is enough.
-
-The reward of a problem of reasoning-gym: the score of its dataset, in [0, 1].
 """
 
 from __future__ import annotations
@@ -15,18 +11,14 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
-from rlobj.answers.worker_process import WorkerProcess
-from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
 from rlobj.rewards.function_worker import TURNS, ColumnValue
@@ -38,19 +30,16 @@ if TYPE_CHECKING:
 
 
 WORDS = {True: "right", False: "wrong", None: "undecided"}
-Found = TypeVar("Found")
+Found = TypeVar("Found", bound="Graded | Verdict")
 
 
-def best(
-    found: Iterable[Found], correct: Callable[[Found], bool | None] = attrgetter("correct")
-) -> Found:
+def best(verdicts: Iterable[Found]) -> Found:
     """The verdict that counts: a right one, else an undecided one, else a wrong one.
 
     Args:
-        found: at least one verdict.
-        correct: verdict -> True, None = undecided, or False.
+        verdicts: at least one, each with `correct`.
     """
-    return min(found, key=lambda each: (True, None, False).index(correct(each)))
+    return min(verdicts, key=lambda each: (True, None, False).index(each.correct))
 
 
 def best_of_golds(
@@ -372,9 +361,6 @@ def _exact(after: str | None, response: str, problem: Problem) -> Graded:
     return Graded(float(correct), correct, "same text" if correct else "other text", answer)
 
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-
-
 class Environment(Reward):
     """The sum of the rewards that the environment of a conversation gave for its turns.
 
@@ -392,58 +378,3 @@ def _of_environment(response: str, problem: Problem) -> Graded:
     reward = math.fsum(turn["reward"] for turn in turns)
     right = turns[-1]["correct"] if turns else None
     return Graded(reward, right, "environment", response)
-
-
-class ReasoningGym(Reward):
-    """The score of the dataset's own scorer; a response is correct if its score is 1.
-
-    The answer is the content of the last `<answer>...</answer>`.
-    """
-
-    deadline: float = Field(default=10.0, gt=0)
-    """time limit for one answer, in seconds of processor time; then its score is 0"""
-
-    def open(self) -> _GymGrader:
-        """Return a grader with one process, which starts when it is entered."""
-        return _GymGrader(self.deadline)
-
-
-class _GymGrader(FunctionGrader):
-    def __init__(self, deadline: float) -> None:
-        super().__init__(self._score)
-        self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
-
-    def check(self, problems: Sequence[Problem]) -> None:
-        try:
-            for problem in problems:
-                self._asked(problem)
-        except RunError as error:
-            raise ConfigError(str(error)) from error
-
-    def __enter__(self) -> Self:
-        self._worker.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.stop()
-
-    def _asked(self, problem: Problem) -> Any:
-        asked = problem.extra.get("reasoning_gym")
-        if asked is None:
-            raise RunError(
-                f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
-                "grades no other; use data=reasoning-gym:NAME, or another reward."
-            )
-        return asked
-
-    def _score(self, response: str, problem: Problem) -> Graded:
-        asked = self._asked(problem)
-        found = _ANSWER.findall(response)
-        answer = found[-1].strip() if found else None
-        gold = problem.answer or None
-        entry = {"question": problem.prompt, "answer": gold, "metadata": asked["metadata"]}
-        about = asked["name"], asked["settings"], entry
-        score, reason = self._worker.judge((*about, answer), (*about, gold))
-        if score is None:
-            return Graded(math.nan, None, reason, answer)
-        return Graded(float(score), score >= 1, reason, answer)

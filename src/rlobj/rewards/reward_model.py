@@ -169,7 +169,7 @@ class _ModelGrader(Grader):
         if served and mine not in [Path(each).resolve() for each in served]:
             raise ConfigError(
                 f"the reward server {self._settings.server} serves {', '.join(served)}, not {name}."
-                " Set rewards.model to that model, or start the server with: vllm serve FOLDER "
+                " Name that model in rewards.model, or start the server with: vllm serve FOLDER "
                 f"--runner pooling --served-model-name {name}"
             )
         self._limit = min(self._limit, cards[0].get("max_model_len") or math.inf)

@@ -143,7 +143,7 @@ def check_prompts(
             raise ConfigError(f"Prompt {index} has no tokens; a model needs at least one.")
         if context is not None and len(prompt) + max_tokens > context:
             room = context - len(prompt)
-            advice = f"Set sampling.max_tokens to at most {room}, leave" if room > 0 else "Leave"
+            advice = f"Lower sampling.max_tokens to {room}, or leave" if room > 0 else "Leave"
             raise ConfigError(
                 f"Prompt {index} has {len(prompt)} tokens. Together with sampling.max_tokens="
                 f"{max_tokens} they exceed the {context} positions of this {engine}. {advice} out "

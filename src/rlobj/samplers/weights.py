@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import RunError, Setting
 
 _BLOCKS = {"cpu": 1 << 16}
 """Values per block on a CPU (fits its cache). Other devices use 2^24, for few kernel launches."""
@@ -255,8 +255,9 @@ def compare_live(held: Held, before: Held | None, *, exact: bool = True) -> None
         f"the engine received the weights of version {held.version} and computes with others:",
         problems,
         "\nSo its samples do not come from the policy. Restart the engine, then resume the run. An "
-        "engine that transforms weights as it loads them is no fault: then set "
-        "sampling.max_logprob_gap=NUMBER.",
+        "engine that transforms weights as it loads them is no fault: then use ",
+        Setting("sampling.max_logprob_gap", "NUMBER"),
+        ".",
     )
 
 
@@ -266,11 +267,11 @@ def _layer(name: str) -> str:
     return f"layer {found[1]}" if found else "outside the layers"
 
 
-def _refuse(head: str, problems: Mapping[str, set[str]], advice: str = "") -> None:
-    """Raise an error with a line for each problem that some tensors have."""
+def _refuse(head: str, problems: Mapping[str, set[str]], *advice: str | Setting) -> None:
+    """Raise an error with a line for each problem that some tensors have, and advice behind it."""
     lines = [_line(sorted(names), what) for what, names in problems.items() if names]
     if lines:
-        raise RunError("\n".join([head, *lines]) + advice, finding="sampler-drift")
+        raise RunError("\n".join([head, *lines]), *advice, finding="sampler-drift")
 
 
 def _line(names: list[str], what: str) -> str:

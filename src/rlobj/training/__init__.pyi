@@ -1,5 +1,5 @@
 from rlobj.training.loop.clock import Callback as Callback
-from rlobj.training.loop.opening import CallerInputs as CallerInputs
+from rlobj.training.loop.inputs import CallerInputs as CallerInputs
 from rlobj.training.loop.running import TrainingResult as TrainingResult
 from rlobj.training.loop.running import run_training as run_training
 from rlobj.training.run import resume as resume

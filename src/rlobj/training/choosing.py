@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, DataError, RlobjError, reported
+from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting, reported
 from rlobj.config.layers import flattened
 from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.data import load_problems
 from rlobj.data.sources import place_of
+from rlobj.models.loading import arithmetic
 from rlobj.models.location import require_weights
-from rlobj.models.policy import arithmetic
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.connection import check_vllm
 from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings
@@ -155,7 +155,9 @@ def choose_settings(
     if (dtype := settled(config, made).model.dtype) not in ("auto", "float32", "bfloat16"):
         raise ConfigError(
             f"accelerate launch has mixed precision {dtype}, and rlobj trains in bfloat16 or "
-            "float32. Set model.dtype=bfloat16, or its mixed precision to bf16"
+            "float32. Use ",
+            Setting("model.dtype", "bfloat16"),
+            ", or its mixed precision bf16",
         )
     chosen = take([_engine(config, cards)])
     if cards is not None and size is not None and config.model.name is not None:

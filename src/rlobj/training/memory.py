@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import ConfigError, reported
+from rlobj.base.errors import Argument, ConfigError, Message, Setting, Typed, reported
 from rlobj.config.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
-from rlobj.models.location import score_folder
+from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
 from rlobj.scoring.tiles import tile_columns
 from rlobj.scoring.token_scores import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
@@ -511,8 +511,10 @@ def _share(config: RunConfig, size: Size, strategy: str, cards: Cards) -> float:
     return max(0.05, min(0.85, int((1 - MARGIN - awake / cards.bytes) * 20) / 20))
 
 
-def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tuple[str, Memory]]:
-    """Changes with which a run fits its GPUs, as `set KEY=VALUE` lines, the smallest first.
+def ways(
+    config: RunConfig, size: Size, strategy: str, cards: Cards
+) -> list[tuple[Message, Memory]]:
+    """Changes with which a run fits its GPUs, the smallest first.
 
     Args:
         config: the run.
@@ -523,25 +525,27 @@ def ways(config: RunConfig, size: Size, strategy: str, cards: Cards) -> list[tup
     again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
     widest = _strategies(config, 2)[-1]
     strategies = [*dict.fromkeys((strategy, widest))]
-    tries = [("", again, each, cards.count) for each in strategies]
+    tries = [([], again, each, cards.count) for each in strategies]
     if config.model.lora is None:
         lora = {**again, "model.lora": LoraConfig()}
-        tries += [("set model.lora.rank=16 ", lora, each, cards.count) for each in strategies]
-    tries += [("", again, widest, cards.count * 2**power) for power in range(1, 7)]
-    found: list[tuple[str, Memory]] = []
-    for text, changes, chosen, count in tries:
+        rank = [Setting("model.lora.rank", 16)]
+        tries += [(rank, lora, each, cards.count) for each in strategies]
+    tries += [([], again, widest, cards.count * 2**power) for power in range(1, 7)]
+    found: list[tuple[Message, Memory]] = []
+    for first, changes, chosen, count in tries:
         more = Cards(count, cards.bytes)
         values, memory = _fitting(with_settings(config, changes), size, more, [chosen])
         old = {STRATEGY: strategy}
-        lines = [
-            f"set {name}={str(value).lower()}"
+        typed: list[Typed] = [
+            Setting(name, value)
             for name, value in values.items()
             if value != old.get(name, read_setting(config, name))
         ]
         if memory.fits and (count > 1 or chosen == strategy):
-            wider = f" processes={count}" if count > cards.count else ""
-            found.append((text + " ".join(lines) + wider, memory))
-            if wider:
+            if count > cards.count:
+                typed.append(Argument("processes", count))
+            found.append((Message.joined(" ", [*first, *typed]), memory))
+            if count > cards.count:
                 break
     return found
 
@@ -558,17 +562,17 @@ def require_memory(
     if card is None or memory.fits:
         return
     found = ways(config, size, strategy, Cards(ranks, card))
-    fitting = [f"{way}: {_gib(each)}" for way, each in found]
+    fitting = [Message(way, f": {_gib(each)}") for way, each in found[:3]]
     room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
-    text = (
+    text = Message(
         f"{room}a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
         f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
-        "these:\n  "
-        + "\n  ".join(fitting[:3] or ["a smaller model, or LoRA and fsdp2 over more GPUs"])
+        "these:\n  ",
+        Message.joined("\n  ", fitting or ["a smaller model, or LoRA and fsdp2 over more GPUs"]),
     )
     if memory.hopeless:
-        raise ConfigError(f"the run cannot fit the GPU: {text}")
-    logger.warning("the run may need more memory than the GPU has: %s", text)
+        raise ConfigError("the run cannot fit the GPU: ", text)
+    logger.warning(Message("the run may need more memory than the GPU has: ", text))
 
 
 def _gib(memory: Memory) -> str:

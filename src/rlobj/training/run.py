@@ -22,7 +22,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import Argument, ConfigError, RunError, Setting
 from rlobj.base.files import located, located_target, path_of, step_of
 from rlobj.base.targets import PYTHON_OBJECT, importing
 from rlobj.config import run_folder
@@ -45,12 +45,13 @@ from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import check_prompts, require_inputs, resolved_score
+from rlobj.models.location import require_inputs
+from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.clock import Callback
 
 if TYPE_CHECKING:
-    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.running import TrainingResult
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ def train(
         >>> type(result.model).__name__
         'Qwen3ForCausalLM'
     """
-    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.running import run_training
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
@@ -210,7 +211,7 @@ def resume(
         >>> [line["step"] for line in result.history]
         [1, 2]
     """
-    from rlobj.training.loop.opening import CallerInputs
+    from rlobj.training.loop.inputs import CallerInputs
 
     if run is None:
         raise ConfigError("run is None; expected the path of a run")
@@ -290,7 +291,8 @@ def open_resumed(
     newest = newest_sound(directory)
     steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
-        raise ConfigError(f"training.steps={steps}: {run} has {done} steps done already")
+        asked = Setting("training.steps", steps)
+        raise ConfigError(asked, f": {run} has {done} steps done already")
     return Resumed(path, directory, config, done, "training.steps" in known)
 
 
@@ -300,7 +302,8 @@ def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, An
         if given.get(name) == "auto" != own.get(name, "auto"):
             raise ConfigError(
                 f"{name} is auto, which is chosen once, when a run begins: {run} has {own[name]}. "
-                f"Leave it out, or set {name}=VALUE"
+                "Leave it out, or use ",
+                Setting(name, "VALUE"),
             )
 
 
@@ -341,7 +344,9 @@ def layers_from(
     named = [values.pop("preset", None) for _, values in given]
     preset = preset or next((each for each in reversed(named) if each is not None), None)
     if model := flattened(merged(given)).get("model.name"):
-        raise ConfigError(f"from_run={text} and the model {model} both name a policy: give one")
+        raise ConfigError(
+            Argument("from_run", text), f" and the model {model} both name a policy: give one"
+        )
     if preset is not None:
         recipe = load_preset(preset).config
         own = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
@@ -395,7 +400,9 @@ def prepared(config: RunConfig) -> RunConfig:
     for name in {*config.objective.columns} - config.columns.keys():
         raise ConfigError(
             f"objective.columns: {name}: nothing says where this column of your own comes from. "
-            f"Set columns.{name}=data, reward, or FILE.py:FUNCTION"
+            "Use ",
+            Setting(f"columns.{name}", "data"),
+            ", reward, or FILE.py:FUNCTION",
         )
     if config.columns:
         from rlobj.records.reading import refuse_recorded  # which imports pyarrow
@@ -564,10 +571,11 @@ def _launches(processes: int | None, inputs: CallerInputs) -> bool:
     local = [*inputs.local(), *(["callbacks"] if inputs.callbacks else [])]
     if local:
         raise ConfigError(
-            f"processes={processes} starts new processes, which cannot get the Python objects "
+            Argument("processes", processes),
+            f" starts new processes, which cannot get the Python objects "
             f"passed as {', '.join(local)}. Start this program with torchrun --nproc-per-node "
             f"{processes} and leave out processes; or pass names: a model's folder or hub id, a "
-            "data file, a reward as file.py:function"
+            "data file, a reward as file.py:function",
         )
     return True
 

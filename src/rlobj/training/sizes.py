@@ -7,14 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import shown
-from rlobj.base.yaml import packaged_table
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.models.embedded import build_policy
 
@@ -175,8 +174,22 @@ def classifier_parameters(name: str) -> int | None:
         return None
 
 
-KINDS: dict[str, dict[str, float]] = packaged_table("rlobj.training", "gpus.yaml")
-"""GPU -> memory in GiB, flops a second in bfloat16, and bandwidth in bytes a second."""
+class Kind(NamedTuple):
+    """Memory in GiB, operations a second in bfloat16, and bytes a second, at the most."""
+
+    memory: float
+    flops: float
+    bandwidth: float
+
+
+KINDS = {
+    "H100": Kind(80, 989e12, 3.35e12),
+    "A100": Kind(80, 312e12, 2.04e12),
+    "H200": Kind(141, 989e12, 4.8e12),
+    "L40S": Kind(48, 362e12, 0.864e12),
+    "4090": Kind(24, 165e12, 1.008e12),
+}
+"""The GPUs that an estimate knows by name, from NVIDIA's data sheets."""
 
 
 @dataclass(frozen=True)
@@ -196,12 +209,12 @@ class Cards:
     @property
     def flops(self) -> float:
         """Operations a second in bfloat16, at the most."""
-        return KINDS[self.kind]["flops"]
+        return KINDS[self.kind].flops
 
     @property
     def bandwidth(self) -> float:
         """Bytes a second that a GPU reads from its memory, at the most."""
-        return KINDS[self.kind]["bandwidth"]
+        return KINDS[self.kind].bandwidth
 
     @classmethod
     def parse(cls, text: str) -> Cards:
@@ -219,14 +232,14 @@ class Cards:
         found = re.fullmatch(form, text.strip(), re.IGNORECASE)
         count, name, size = found.groups() if found else ("0", None, "0")
         name = name and name.upper()
-        memory = float(KINDS[name]["memory"] if name else size)
+        memory = float(KINDS[name].memory if name else size)
         if not int(count or 1) or not 1 <= memory <= 10_000:
             raise ConfigError(
                 f"gpus is {shown(text)}; expected the number of GPUs and the memory of each in GB, "
                 "from 1 to 10000, such as 8x80, or 80 for one; or a name, such as 8xH100: "
                 f"{', '.join(KINDS)}"
             )
-        nearest = min(KINDS, key=lambda kind: abs(KINDS[kind]["memory"] - memory))
+        nearest = min(KINDS, key=lambda kind: abs(KINDS[kind].memory - memory))
         return cls(int(count or 1), int(memory * GIB), name or nearest)
 
 

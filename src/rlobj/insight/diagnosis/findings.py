@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rlobj.base.errors import counted
+from rlobj.base.errors import Message, counted
 
 PAGE = "docs/diagnosis.md"
 
@@ -52,7 +52,7 @@ class Finding:
 
     def __str__(self) -> str:
         lines = [f"{self.name}, {self.when}: {self.evidence}", *self.details, self.cure, self.page]
-        return "\n  ".join(lines)
+        return Message.joined("\n  ", lines)
 
 
 @dataclass(frozen=True)

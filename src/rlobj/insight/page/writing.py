@@ -320,7 +320,7 @@ def read_rows(
         parts.append(rows)
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
-        raise ConfigError(f"{run} has no recorded token: {why_no_rows(run)}")
+        raise ConfigError(f"{run} has no recorded token: ", why_no_rows(run))
     rows = rows.sort_by([(name, "ascending") for name in ORDER])
     return PageRows(rows, updates, notes, settings, touched)
 

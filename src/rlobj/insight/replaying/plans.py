@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 
-from rlobj.base.errors import BatchError, ConfigError, counted
+from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting, counted
 from rlobj.base.targets import importing
 from rlobj.config.presets import Preset, load_preset
 from rlobj.objectives import functional
@@ -107,7 +107,8 @@ def read_candidates(given: Any, sweep: Sweep | None, trust: bool) -> Candidates:
     if swept and not any(None not in rules for rules in found.rules.values()):
         raise ConfigError(
             f"no rule reads '{swept}', which is to be swept. Give a rule such as "
-            f"'prob < {swept}' with sweep={swept}=1e-4..1e-2"
+            f"'prob < {swept}' with ",
+            Argument("sweep", f"{swept}=1e-4..1e-2"),
         )
     return found
 
@@ -122,8 +123,10 @@ def _rule(text: str) -> Rule:
         return read_rule(text)
     except ConfigError as error:
         names = re.findall(_named(r"[A-Z]\w*"), text, re.ASCII)
-        advice = f"\nTo sweep {names[0]}: sweep={names[0]}=0.1..0.9" if names else ""
-        raise ConfigError(f"{error}{advice}") from None
+        if not names:
+            raise
+        sweep = Argument("sweep", f"{names[0]}=0.1..0.9")
+        raise ConfigError(error, f"\nTo sweep {names[0]}: ", sweep) from None
 
 
 def read_sweep(sweep: Sweep | None) -> tuple[str, Sequence[float]]:
@@ -204,8 +207,8 @@ class Replay:
     pairs: Any
     sweeps: Any
     tokens: Any
-    refused: Mapping[str, str]
-    notes: Sequence[str]
+    refused: Mapping[str, Message]
+    notes: Sequence[Message]
     swept: str = ""
 
     @property
@@ -221,14 +224,15 @@ class Replay:
         return f"{title}\nthe recorded objective gives other weights than recorded to {others}"
 
     @property
-    def remarks(self) -> list[str]:
+    def remarks(self) -> list[Message]:
         """What cannot be replayed, and what should be known about the numbers."""
-        names: dict[str, list[str]] = {}
+        names: dict[Message, list[str]] = {}
         for name, why in self.refused.items():
             names.setdefault(why, []).append(name[:60])
-        refused = [f"not replayed: {', '.join(each)}: {why}" for why, each in names.items()]
-        texts = [*refused, *self.notes]
-        return ["\n".join(map(visible, text.split("\n"))) for text in texts]
+        refused = [
+            Message(f"not replayed: {', '.join(each)}: ", why) for why, each in names.items()
+        ]
+        return [*refused, *self.notes]
 
     def to_json(self) -> str:
         """All of it but `tokens` as JSON, with control characters escaped and null for NaN."""
@@ -238,7 +242,8 @@ class Replay:
         return json.dumps({**vars(self), **tables, "tokens": None}, indent=1)
 
     def __repr__(self) -> str:
-        return "\n".join([self.title, *self.remarks])
+        text = "\n".join([self.title, *self.remarks])
+        return "\n".join(map(visible, text.split("\n")))
 
     def figure(self) -> Figure:
         """The curves of a sweep.
@@ -248,7 +253,8 @@ class Replay:
         """
         rows = self.sweeps.to_pylist()
         if not rows:
-            raise ConfigError("a figure shows a sweep: 'prob < TAU' with sweep=TAU=1e-4..1e-2")
+            sweep = Argument("sweep", "TAU=1e-4..1e-2")
+            raise ConfigError("a figure shows a sweep: 'prob < TAU' with ", sweep)
         rules = list(dict.fromkeys(row["name"] for row in rows))
         lines = []
         for number, rule in enumerate(rules):
@@ -264,16 +270,13 @@ class Replay:
 
 
 EFFECTS: tuple[str, ...] = get_args(Effect)
-UNSCORED = (
-    "the run did not score all tokens; set training.skip_inactive=false to score "
-    "those without a gradient, too"
+UNSCORED = Message(
+    "the run did not score all tokens; use ",
+    Setting("training.skip_inactive", False),
+    " to score those without a gradient, too",
 )
 UNKNOWN = "its trainer does not compute Σ π², the column collision; `rlobj train` does"
 """Why the gradients of a run in another trainer are unknown."""
-_NOT_RECORDED = (
-    "the run did not record {}_logprobs; set objective.penalties=[{{kind: {}, "
-    "coefficient: 0}}] to record them"
-)
 MiniBatch = Sequence[UpdateTable]
 """The recorded updates on the same responses: one for each phase of the objective."""
 Phase = tuple[Objective, TokenBatch, Mapping[str, Any]]
@@ -402,7 +405,7 @@ class Replayed:
         return found
 
 
-def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> str:
+def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> Message:
     """Why something cannot be replayed on a table, and what to type so that a run records it.
 
     Args:
@@ -413,11 +416,12 @@ def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> str:
     for name, penalty in (("ref", "kl"), ("proxy", "proxy_kl")):
         column = f"{name}_logprobs"
         if column in reads and getattr(table, column) is None:
-            return _NOT_RECORDED.format(name, penalty)
+            penalties = Setting("objective.penalties", f"[{{kind: {penalty}, coefficient: 0}}]")
+            return Message(f"the run did not record {column}; use ", penalties, " to record them")
     gaps = unscored(table)
     if gaps and gaps == len(table):
-        return f"no log-probs were recorded: {error}"
-    return UNSCORED if gaps else str(error)
+        return Message("no log-probs were recorded: ", error)
+    return UNSCORED if gaps else error.message
 
 
 def unscored(table: TokenBatch) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow
 import torch
 
-from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting
 from rlobj.config.presets import Preset, read_yaml
 from rlobj.config.run_folder import CONFIG_FILE, Progress, is_run
 from rlobj.insight.numbers import without_nan
@@ -83,8 +83,9 @@ def replay(
         and not any((*path.glob("tables/*.parquet"), *path.glob("*.parquet")))
     ):
         raise ConfigError(
-            f"{path} has no full tables, and a replay reads all tokens of whole updates: set "
-            "output.tables_every=10, which writes them in every 10th and the last step"
+            f"{path} has no full tables, and a replay reads all tokens of whole updates: use ",
+            Setting("output.tables_every", 10),
+            ", which writes them in every 10th and the last step",
         )
     updates: Any = read_tables(path, steps, trust=trust) if path else tables
     updates = (update for update in updates if step in (None, update.step))
@@ -105,11 +106,11 @@ class _Replay:
         self.tallies = Tallies()
         self.replayed: dict[str, plans.Replayed] | None = None
         self.steps: dict[int, None] = {}
-        self.refused: dict[str, str] = {}
-        self.notes: dict[str, None] = {}
+        self.refused: dict[str, Message] = {}
+        self.notes: dict[Message, None] = {}
         self.rows: list[Any] = []
 
-    def refuse(self, name: str, why: str) -> None:
+    def refuse(self, name: str, why: Message) -> None:
         """An objective or a rule cannot be replayed."""
         self.refused[name] = why
         self.tallies.forget(name)
@@ -142,10 +143,11 @@ class _Replay:
         }
         for name, each in {RECORDED: own, **objectives}.items():
             if any(isinstance(penalty, EntropyBonus) for penalty in each.penalties):
-                self.notes[f"{name}: its gradient leaves out its entropy bonus"] = None
+                text = f"{name}: its gradient leaves out its entropy bonus"
+                self.notes[Message(text)] = None
             if each.controllers and each.controllers != own.controllers:
                 text = "its controllers begin at their start values and see the recorded steps only"
-                self.notes[f"{name}: {text}"] = None
+                self.notes[Message(f"{name}: {text}")] = None
         return {name: plans.Replayed(each) for name, each in objectives.items()}
 
     def _mini_batch(self, first: UpdateTable, planned: Mapping[str, plans.Planned]) -> None:
@@ -157,7 +159,8 @@ class _Replay:
             tallies.add_planned(name, each, spurious[rows])
             if bool(each.gradient.isnan().any()):
                 why = plans.UNSCORED if plans.unscored(first.table) else plans.UNKNOWN
-                self.notes[f"{name}: its gradient is unknown, because {why}"] = None
+                unknown = Message(f"{name}: its gradient is unknown, because ", why)
+                self.notes[unknown] = None
         touched = {name: each.effect >= 0 for name, each in planned.items()}
         for name, value, chosen in self._selected(first):
             tallies.add_touched((name, value), chosen, spurious[rows], planned[RECORDED].free)
@@ -191,8 +194,9 @@ class _Replay:
             raise ConfigError(f"{source} has no recorded token, or none of this step")
         names = {*self.candidates.objectives, *self.candidates.rules}
         if names and names <= self.refused.keys():
-            reasons = "\n".join(f"{name}: {why}" for name, why in self.refused.items())
-            raise ConfigError(f"nothing of this can be replayed on {source}\n{reasons}")
+            reasons = [Message(f"{name}: ", why) for name, why in self.refused.items()]
+            whole = Message.joined("\n", reasons)
+            raise ConfigError(f"nothing of this can be replayed on {source}\n", whole)
         own = self.tallies[RECORDED, None]
         return Replay(
             source=source,
@@ -235,7 +239,9 @@ def _select(rule: Rule, frame: Frame, first: UpdateTable) -> torch.Tensor:
         if isinstance(node, Controlled) and node.name not in first.state:
             raise BatchError(
                 f"'{node.name}' has no value: it is no controller of the recorded objective. To "
-                f"sweep it: sweep={node.name}=1e-4..1e-2; one name is swept at a time"
+                "sweep it: ",
+                Argument("sweep", f"{node.name}=1e-4..1e-2"),
+                "; one name is swept at a time",
             )
     chosen = frame.rule(rule)
     frame.check()

@@ -16,7 +16,7 @@ if (_found := installed_version("trl")) is None:
     raise MissingExtra("trl", "trl", "rlobj.integrations.trl")
 check_version("trl", _found, ">=1.13,<1.17")  # before the first import from trl
 
-from rlobj.integrations.trl.settings import ObjectiveConfig  # noqa: E402
+from rlobj.integrations.trl.options import ObjectiveConfig  # noqa: E402
 from rlobj.integrations.trl.trainer import ObjectiveMixin, ObjectiveTrainer  # noqa: E402
 
 __all__ = ["ObjectiveConfig", "ObjectiveMixin", "ObjectiveTrainer"]

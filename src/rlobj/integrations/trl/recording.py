@@ -1,4 +1,4 @@
-"""The record of a run in TRL: what `inspect`, `replay`, `diagnose`, `report` and `watch` read."""
+"""The record of a run in TRL: what `inspect`, `replay`, `diagnose` and `report` read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run
 from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
-from rlobj.integrations.trl.rollout import Window, sequences
+from rlobj.integrations.trl.progress import Window
+from rlobj.integrations.trl.rollout import sequences
 from rlobj.records.observed import ObservedUpdate
 
 _LOGGED = {

@@ -1,20 +1,14 @@
-"""What an ObjectiveTrainer adds to a rollout of TRL, and how it follows its rows.
-
-What an ObjectiveTrainer remembers between the calls of TRL.
-"""
+"""What an ObjectiveTrainer adds to a rollout of TRL, and how it follows its rows."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import groupby
 from numbers import Real
 from operator import eq
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,130 +16,34 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
-from rlobj.base.files import write_whole
 from rlobj.base.interleaved import Interleaved
-from rlobj.config.presets import difference
-from rlobj.integrations.trl.settings import TABLE, say
+from rlobj.integrations.trl.progress import Inputs, Row
 from rlobj.objectives.joining import differ, rounding, total_reward
-from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import Plan
-from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import agree, any_rank, together
-from rlobj.records.metrics import MicroBatchResult
 
 logger = logging.getLogger(__name__)
 
 
-STATE_FILE = "rlobj.json"
-"""The file in TRL's checkpoints with the objective's state."""
-
-Inputs = dict[str, Any]
-"""TRL's inputs of one micro-batch."""
-
-Row = tuple[list[int], list[int]]
-"""Token ids of a prompt, padded on the left, and of its completion, padded on the right."""
-
-
-@dataclass
-class Window:
-    """One update: the micro-batches of a window of gradient accumulation.
-
-    Attributes:
-        inputs: TRL's inputs of each micro-batch.
-        rollouts: the micro-batches of each rollout that was sampled for this window.
-        phase: of the objective.
-        first: the number of the first micro-batch in TRL's count.
-        scored: log-probs and entropies under the present weights, [B, T], by the id of the inputs.
-        plan: of the update; None = not made yet.
-        tables: the micro-batches as they were planned.
-        metrics: of the update, when it has ended.
-        measured: what the losses of the micro-batches so far measured.
-        error: the first loss that was not finite.
-    """
-
-    inputs: list[Inputs]
-    rollouts: list[list[Inputs]]
-    phase: Objective
-    first: int = 0
-    scored: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
-    plan: Plan | None = None
-    tables: list[TokenBatch] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-    measured: list[MicroBatchResult] = field(default_factory=list)
-    error: BatchError | None = None
-
-    @property
-    def position(self) -> int:
-        """The place of the micro-batch whose loss is due."""
-        return len(self.measured)
-
-    @property
-    def due(self) -> Inputs | None:
-        """The micro-batch whose loss is due; None after the last one."""
-        return self.inputs[self.position] if self.position < len(self.inputs) else None
-
-    def samples(self, inputs: Inputs | None) -> bool:
-        """Whether these inputs were sampled for this window, from the policy as it is now."""
-        return any(inputs is each for rollout in self.rollouts for each in rollout)
-
-
-@dataclass
-class Progress:
-    """What an ObjectiveTrainer remembers between the calls of TRL.
-
-    Attributes:
-        state: the objective's controllers, and "update", the number of updates done.
-        turns: a rollout had a mask of tool output, on any process: responses have turns.
-        rows: number of responses that were sampled, over all processes.
-        batches: the prompts of the micro-batches of the window in progress.
-        window: the window in progress; None = the next call opens one.
-        rewards: of the last rollouts, over all processes, [B, K].
-        sampled: this process's new responses by `rlobj_ids`: token ids of prompt and completion.
-    """
-
-    state: dict[str, Any]
-    turns: bool = False
-    rows: int = 0
-    batches: list[Any] = field(default_factory=list)
-    window: Window | None = None
-    rewards: Tensor | None = None
-    sampled: dict[int, Row] = field(default_factory=dict)
-
-    def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
-        """Write what a resumed run needs, beside the state of its record."""
-        saved = {"state": self.state, "rows": self.rows, "objective": _settings(objective)}
-        write_whole(checkpoint / STATE_FILE, json.dumps({**saved, "record": record}).encode())
-
-    def read(self, checkpoint: Path, objective: Objective) -> Any:
-        """Continue from what `write` has written; returns the state of the record.
-
-        Raises:
-            ConfigError: the file is missing or damaged, or the objective has other controllers.
-        """
-        path = checkpoint / STATE_FILE
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            state, rows = dict(saved["state"]), int(saved["rows"])
-            own, record = dict(saved["objective"]), saved["record"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(say("checkpoint", path, error)) from None
-        if others := {*objective.init()} ^ (state.keys() - {"update"}):
-            raise ConfigError(say("controllers", path, ", ".join(sorted(others))))
-        changed = difference(own, _settings(objective))
-        for name, old, new in changed:
-            logger.warning(say("changed", path, name, old, new))
-        if changed and record is not None:
-            logger.warning(say("changed_record"))
-        self.state, self.rows = state, rows
-        return record
-
-
-def _settings(objective: Objective) -> dict[str, Any]:
-    return objective.model_dump(mode="json", by_alias=True)
-
-
 ENTROPY = {"entropy", "old_entropy"}
 """Columns for which the entropy of TRL's own forward passes is kept."""
+
+PASSED = (
+    "pixel_values",
+    "image_grid_thw",
+    "num_images",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "num_tiles",
+    "image_sizes",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "image_position_ids",
+)
+"""The inputs of a model, besides ids and masks, that TRL's forward pass hands over."""
+
+_ADDED = ("rlobj_ids", "rlobj_groups", "rlobj_rewards", "rlobj_advantages")
+"""What a rollout must have: the number of each response in the run, that of its group, its rewards,
+and a place for its advantage."""
 
 OWN = "rlobj_own_"
 """Before the names of a user's own columns in a rollout."""
@@ -192,9 +90,12 @@ class Rollouts(_Trainer):
             output["rlobj_old_entropy"] = entropies[0]  # the first pass was the policy's
         if "sampler_logprobs" in needs.ever:
             reader = self.objective.reader("sampler_logprobs")
+            missing = ConfigError(
+                f"{reader} reads the sampler's log-probs, but the rollout_func returned None as "
+                "logprobs: return the log-prob of each sampled token"
+            )
             known = "sampling_per_token_logps" in output
-            error = None if known else ConfigError(say("no_logprobs", reader))
-            agree(error, "sampling", self._comm)
+            agree(None if known else missing, "sampling", self._comm)
         if self.tools:
             self._log_limits(conversations)
         progress.turns |= any_rank("tool_mask" in output, self._comm)
@@ -250,7 +151,14 @@ class Rollouts(_Trainer):
             values = logged.get(name, ()) if source == "reward" else [x.get(name) for x in rows]
             numbers = [float(value) for value in values if isinstance(value, Real)]
             if not len(numbers) == len(values) == len(rows):
-                error = ConfigError(say(f"own_{source}", name, len(rows)))
+                expected = (
+                    f"a reward function that calls log_extra('{name}', values) in each call, with "
+                    f"one number for each of the {len(rows)} responses; log_extra is one of its "
+                    "arguments"
+                    if source == "reward"
+                    else f"a data set with the column '{name}', which has a number in each row"
+                )
+                error = ConfigError(f"columns.{name}={source}: expected {expected}")
             found[f"{OWN}{name}"] = torch.tensor(numbers, device=device)
         agree(error, "sampling", self._comm)
         return found
@@ -284,7 +192,12 @@ def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
     unknown = rewards.isnan()
     partly = unknown & ~unknown.all(1, keepdim=True)
     if names is not None and partly.any():
-        raise BatchError(say("partly", names[int(partly.any(0).nonzero()[0])]))
+        name = names[int(partly.any(0).nonzero()[0])]
+        raise BatchError(
+            f"the reward function '{name}' returned None for a response that other functions gave a"
+            " reward. The objective reads each reward by itself: return a number, or None from all "
+            "of them"
+        )
     return rewards.masked_fill(partly, 0.0)
 
 
@@ -355,24 +268,40 @@ def mistake(
         sampled: this process's responses, by `rlobj_ids`.
         model: the policy.
     """
-    seen: set[int] = set()
     model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    read = inspect.signature(model.forward).parameters.keys() - {*TABLE["passed"]}
+    read = inspect.signature(model.forward).parameters.keys() - {*PASSED}
+    seen: set[int] = set()
     for inputs in rollout:
-        if missing := [name for name in TABLE["added"] if name not in inputs]:
-            return RunError(say("rows", f"a rollout has no {', '.join(missing)}"))
-        ids, rows = len(inputs["rlobj_ids"]), len(inputs["completion_ids"])
-        if ids != rows:
-            return RunError(say("rows", f"a rollout has {rows} responses and {ids} 'rlobj_ids'"))
-        for number, row in whole_rows(inputs):
-            kept = sampled.get(number, ([], []))
-            same = all(all(map(eq, *pair)) for pair in zip(kept, row, strict=True))
-            if number not in sampled or not same:
-                text = f"response {number} of a rollout has the tokens of another"
-                return RunError(say("rows", text))
-            if number in seen:
-                return RunError(say("rows", f"a rollout has response {number} twice"))
-            seen.add(number)
+        if wrong := _mistake_of_rows(inputs, sampled, seen):
+            return RunError(
+                f"{wrong}. An override of _generate_and_score_completions must keep every entry of "
+                "super()'s result, and select or reorder the rows of all its tensors alike, with "
+                "those of rlobj_*"
+            )
         if lost := sorted(inputs.keys() & read - {"num_items_in_batch"}):
-            return RunError(say("lost", ", ".join(lost)))
+            return RunError(
+                f"a rollout has {', '.join(lost)}, which the model reads and TRL's forward pass "
+                "does not hand over. Expected the model inputs that TRL knows: remove the others "
+                "from the result of _generate_and_score_completions"
+            )
+    return None
+
+
+def _mistake_of_rows(
+    inputs: Mapping[str, Any], sampled: Mapping[int, Row], seen: set[int]
+) -> str | None:
+    """What is wrong with the rows of a micro-batch; `seen` are those of earlier ones."""
+    if missing := [name for name in _ADDED if name not in inputs]:
+        return f"a rollout has no {', '.join(missing)}"
+    ids, rows = len(inputs["rlobj_ids"]), len(inputs["completion_ids"])
+    if ids != rows:
+        return f"a rollout has {rows} responses and {ids} 'rlobj_ids'"
+    for number, row in whole_rows(inputs):
+        kept = sampled.get(number, ([], []))
+        same = all(all(map(eq, *pair)) for pair in zip(kept, row, strict=True))
+        if number not in sampled or not same:
+            return f"response {number} of a rollout has the tokens of another"
+        if number in seen:
+            return f"a rollout has response {number} twice"
+        seen.add(number)
     return None

@@ -1,14 +1,11 @@
-"""What the settings of GRPOConfig mean beside an objective of rlobj: used, replaced, or refused.
-
-`settings.yaml` says it for each setting. The functions here find which of its rows apply to a run.
-"""
+"""What the settings of GRPOConfig mean beside an objective of rlobj: used, replaced, or refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,97 +13,38 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.yaml import packaged_table
-from rlobj.config.presets import Preset, load_preset, merge
-from rlobj.config.run_config import RunConfig
-from rlobj.config.scores import require_scores
+from rlobj.config.presets import Preset, load_preset
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Clip, Surrogate
-from rlobj.records.reading import refuse_recorded
 
 logger = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
-TABLE = packaged_table("rlobj.integrations.trl", "settings.yaml")
 USUAL: Settings = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 """The default of each setting of GRPOConfig."""
 
-
-def _option(default: Any, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": text})
-
-
-@dataclasses.dataclass
-class ObjectiveConfig(GRPOConfig):
-    """GRPOConfig with the options of an ObjectiveTrainer, for TrlParser, a command line and YAML.
-
-    An argument of the trainer replaces the option of the same name.
-    """
-
-    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output", "columns", "scores"]  # noqa: RUF012
-
-    objective: str | None = _option(None, "a preset, or a preset file")
-    advantages: str = _option("auto", "whose advantages: auto, trl or objective")
-    selection: str | None = _option(None, "policy that rules read: current or old")
-    record: str = _option("true", "true, false, or the folder of the record")
-    output: dict[str, Any] | str | None = _option(None, "settings of the record, as JSON")  # noqa: RUF009
-    columns: dict[str, str] | str | None = _option(None, "data or reward, by column, as JSON")  # noqa: RUF009
-    scores: dict[str, Any] | str | None = _option(None, "frozen models by name, as JSON")  # noqa: RUF009
-
-
-def say(name: str, *values: Any, **named: Any) -> str:
-    """A message of the table."""
-    return TABLE["messages"][name].format(*values, **named)
-
-
-def options(config: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a trainer: its arguments, or else those of an ObjectiveConfig.
-
-    Args:
-        config: GRPOConfig or ObjectiveConfig.
-        given: arguments of the trainer, by name; None = that of the config.
-
-    Returns:
-        The options. "objective" is a Preset if a name or path was given, and "preset" that name.
-
-    Raises:
-        ConfigError: an option has a value that is not allowed.
-    """
-    fields, training = ObjectiveConfig.__dataclass_fields__, {}
-    usual = {name: config.get(name, fields[name].default) for name in given}
-    found = {name: usual[name] if value is None else value for name, value in given.items()}
-    preset, own = (objective := found["objective"]), found["columns"]
-    if isinstance(objective, str | Path):
-        preset = load_preset(objective)
-    if isinstance(preset, Preset):
-        found["preset"] = str(preset.path if objective is preset else objective)
-        training = preset.config.get("training") or {}
-        own = {**(preset.config.get("columns") or {}), **(own or {})}
-        found["scores"] = merge(preset.config.get("scores") or {}, found["scores"] or {})
-    selection = found["selection"] or training.get("selection", "current")
-    record = {"true": True, "false": False}.get(str(found["record"]).lower(), found["record"])
-    found |= {"objective": preset, "selection": selection, "record": record}
-    for name, values in TABLE["values"].items():
-        if found[name] not in values:
-            *others, last = map(repr, values)
-            raise ConfigError(f"{name}={found[name]!r}; expected {', '.join(others)} or {last}")
-    path = isinstance(record, str | Path)
-    if not isinstance(record, bool) and (not path or Path(record).is_file()):
-        raise ConfigError(say("record", record))
-    output: Any = found["output"] or {}
-    run = RunConfig(output=output, columns=own or {}, scores=found["scores"] or {})
-    columns = run.columns
-    if isinstance(preset, Preset):
-        require_scores(run.scores, preset.objective.read_scores)
-    refuse_recorded(columns)
-    if other := [name for name, source in columns.items() if ":" in source]:
-        raise ConfigError(say("own_function", other[0], columns[other[0]]))
-    return {"preset": None, **found, "output": output, "columns": columns, "scores": run.scores}
+_REPLACED = (
+    "loss_type",
+    "epsilon",
+    "epsilon_high",
+    "importance_sampling_level",
+    "sapo_temperature_neg",
+    "sapo_temperature_pos",
+    "vespo_k_pos",
+    "vespo_lambda_pos",
+    "vespo_k_neg",
+    "vespo_lambda_neg",
+)
+"""Settings of TRL's loss, which the objective replaces."""
+_REPLACED_ADVANTAGES = ("scale_rewards", "multi_objective_aggregation")
+"""Settings of TRL's advantages, which an objective may replace."""
+_PROVIDED = ("rewards", "old_logprobs", "entropy", "old_entropy", "turn", "turn_reward")
+"""The columns that TRL always provides, besides logprobs."""
 
 
 def bounds(surrogate: Surrogate) -> dict[str, Any]:
@@ -147,50 +85,117 @@ def fitted(
     name = objective.name if isinstance(objective, Preset) else objective
     name = None if isinstance(name, Objective) else str(name)
     objective = _read(objective, settings["max_completion_length"])
-    if wrong := {each: settings[each] for each in changed(TABLE["refused"], settings)}:
-        advice = {each: TABLE["refused"][each].format(wrong[each], **settings) for each in wrong}
-        lines = [say("refused", each, value, advice[each]) for each, value in wrong.items()]
-        raise ConfigError("\n".join(lines))
+    if refused := [*_refused(settings)]:
+        raise ConfigError("\n".join(refused))
     given = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
-    provided = {*own, *TABLE["provided"], *(column for column, known in given.items() if known)}
-    advice = TABLE["advice"] | {name: say("own", name) for name in objective.columns}
-    advice |= {f"{name}_logprob": say("score", name) for name in objective.scores}
-    check_columns(objective, provided, "TRL", advice, name)
-    phases, window = len(objective.phases), settings["gradient_accumulation_steps"]
-    reads, reader = objective.needs.ever, objective.reader("sampler_logprobs")
-    vllm = settings["use_vllm"] and settings["vllm_importance_sampling_correction"]
-    level, _, way = settings["vllm_importance_sampling_mode"].partition("_")
-    low, high = (settings[f"vllm_importance_sampling_clip_{end}"] for end in ("min", "max"))
-    mistakes = {
-        "corrected": vllm and "sampler_logprobs" in reads,
-        "truncates": vllm and way != "mask" and low is not None,
-        "phases": settings["num_iterations"] % phases,
-        "two_phases": phases > 1 and (settings["steps_per_generation"] or window) % window,
+    provided = {*own, *_PROVIDED, *(column for column, known in given.items() if known)}
+    advice = {
+        "ref_logprobs": "Set GRPOConfig(beta=...) to a number above 0, so that TRL loads a "
+        "reference. The objective's own coefficient counts",
+        "sampler_logprobs": "Set GRPOConfig(use_vllm=True), or pass a rollout_func that returns "
+        "logprobs",
     }
-    if any(mistakes.values()):
-        mistake = next(each for each, is_so in mistakes.items() if is_so)
-        raise ConfigError(say(mistake, settings=settings, phases=phases, reader=reader))
+    for column in objective.columns:
+        advice[column] = (
+            f"Say where this column of your own comes from, such as columns={{'{column}': 'data'}}"
+        )
+    for score in objective.scores:
+        advice[f"{score}_logprob"] = (
+            f"Name its model: scores={{'{score}': {{'model': NAME}}}}, or a run or a server"
+        )
+    check_columns(objective, provided, "TRL", advice, name)
+    _check_phases(len(objective.phases), settings)
+    reads = objective.needs.ever
     if settings["beta"] and "ref_logprobs" not in reads:
         unbiased = settings["use_bias_correction_kl"]
         kl = KL(coefficient=settings["beta"], max_gap=None, unbiased=unbiased)
         objective = objective.replace(penalties=(*objective.penalties, kl))
-    if vllm:
-        mask = {"level": level, "low": low or 0.0, "high": 1e9 if high is None else high}
-        both = Mask(**mask) if way == "mask" else Truncate(level=level, cap=high)
-        objective = objective.replace(mismatch=both)
+    if settings["use_vllm"] and settings["vllm_importance_sampling_correction"]:
+        if "sampler_logprobs" in reads:
+            raise ConfigError(
+                f"{objective.reader('sampler_logprobs')} corrects for the sampler, and so does "
+                "TRL's correction: set GRPOConfig(vllm_importance_sampling_correction=False)"
+            )
+        objective = objective.replace(mismatch=_mismatch(settings))
     return objective
+
+
+def _refused(settings: Settings) -> Iterator[str]:
+    """The terms of TRL's own loss that somebody has set: it is not used. With what to type."""
+    value = settings.get  # older versions of TRL lack some of them
+    low, high, step = (value(f"entropy_coef_{end}") for end in ("min", "max", "delta"))
+    advice = {
+        "use_liger_kernel": "Liger's loss does not return log-probs of tokens",
+        "delta": f"in a preset file, write surrogate: {{dual: {value('delta')}}}; in Python, "
+        f"Clip(dual={value('delta')})",
+        "top_entropy_quantile": "write the rule keep: "
+        f"entropy.top({value('top_entropy_quantile')}), if the objective lacks it",
+        "off_policy_mask_threshold": "write the rule drop: (advantage < 0) & ((old_logprob - "
+        f"logprob).mean(by='response') > {value('off_policy_mask_threshold')}), as the preset opsm",
+        "entropy_coef": "write penalties: [{kind: entropy_bonus, coefficient: "
+        f"{value('entropy_coef')}}}]",
+        "use_adaptive_entropy": "write penalties: [{kind: entropy_bonus, coefficient: C}] and "
+        f"controllers: {{C: {{kind: adaptive_gate, target: {value('entropy_target')}, start: "
+        f"{value('entropy_coef')}, step: {step}, low: {low}, high: {high}, off: 0}}}}",
+    }
+    for name in changed(advice, settings):
+        yield (
+            f"GRPOConfig({name}={settings[name]!r}) is refused: it belongs to TRL's loss, which "
+            f"the objective replaces. Leave it out; {advice[name]}"
+        )
+
+
+def _check_phases(phases: int, settings: Settings) -> None:
+    """Check that each phase of the objective is a round of its own.
+
+    Raises:
+        ConfigError: the numbers of TRL's rounds or micro-batches do not fit.
+    """
+    window, steps = settings["gradient_accumulation_steps"], settings["steps_per_generation"]
+    if settings["num_iterations"] % phases:
+        raise ConfigError(
+            f"the objective has {phases} phases, each of them one round over the rollout: set "
+            f"GRPOConfig(num_iterations={phases}), or a multiple of it; it is "
+            f"{settings['num_iterations']}"
+        )
+    if phases > 1 and (steps or window) % window:
+        raise ConfigError(
+            f"GRPOConfig(gradient_accumulation_steps={window}, steps_per_generation={steps}): an "
+            "update would cover two phases of the objective. Expected a steps_per_generation that "
+            "is a multiple of gradient_accumulation_steps"
+        )
+
+
+def _mismatch(settings: Settings) -> Mask | Truncate:
+    """TRL's importance sampling correction for vLLM, as a correction of an objective."""
+    level, _, way = settings["vllm_importance_sampling_mode"].partition("_")
+    low, high = (settings[f"vllm_importance_sampling_clip_{end}"] for end in ("min", "max"))
+    if way == "mask":
+        return Mask(level=level, low=low or 0.0, high=1e9 if high is None else high)
+    if low is not None:
+        raise ConfigError(
+            f"GRPOConfig(vllm_importance_sampling_clip_min={low}) truncates small ratios, which no "
+            "mismatch correction of rlobj does: use a mode that ends in _mask, or None"
+        )
+    return Truncate(level=level, cap=high)
 
 
 def _read(objective: Any, max_tokens: int) -> Objective:
     if isinstance(objective, Objective):
         return objective.resolve(max_tokens)
     if not isinstance(objective, str | Path | Preset):
-        raise ConfigError(say("objective", objective))
+        raise ConfigError(
+            f"objective={objective!r}; expected a preset's name, such as objective='stapo', the "
+            "path of a preset file, or an rlobj.Objective"
+        )
     preset = objective if isinstance(objective, Preset) else load_preset(objective)
     sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
     found = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
     if unused := [name for name, value in found.items() if value]:
-        logger.warning(say("unused", preset.name, " and ".join(unused)))
+        logger.warning(
+            f"preset {preset.name}: TRL samples and grades by its own settings, not by "
+            f"{' and '.join(unused)} of the preset"
+        )
     return preset.resolved(max_tokens)
 
 
@@ -219,20 +224,29 @@ def report(objective: Objective, settings: Settings, own_advantages: bool, loss:
         own_advantages: the objective computes the advantages.
         loss: `_compute_loss` of the trainer behind the mixin.
     """
-    names = [*TABLE["replaced"], *(TABLE["replaced_advantages"] if own_advantages else ())]
-    replaced = ", ".join(f"{name}={settings[name]!r}" for name in changed(names, settings))
+    names = _REPLACED + (_REPLACED_ADVANTAGES if own_advantages else ())
+    if replaced := ", ".join(f"{name}={settings[name]!r}" for name in changed(names, settings)):
+        logger.warning(
+            f"GRPOConfig({replaced}) has no effect: the objective's surrogate is "
+            f"{objective.surrogate}, its divisor {objective.divisor}, and its advantage "
+            f"{objective.advantage}"
+        )
     rollout = settings["steps_per_generation"] * settings["num_iterations"]
     updates = rollout // math.gcd(rollout, settings["gradient_accumulation_steps"])
     saved = settings["save_steps"] if settings["save_strategy"] == "steps" else 0
-    made = getattr(loss, "__func__", loss)
-    facts = {
-        "replaced": (replaced, (replaced,)),
-        "checkpoints": (saved >= 1 and saved % updates, (saved, updates)),
-        "own_loss": (made is not GRPOTrainer._compute_loss, (made.__qualname__,)),
-    }
-    for name, (is_so, values) in facts.items():
-        if is_so:
-            logger.warning(say(name, *values, objective=objective))
+    if saved >= 1 and saved % updates:
+        logger.warning(
+            f"GRPOConfig(save_steps={saved:g}): some checkpoints lie inside a rollout. A run that "
+            "resumes from one of them samples a new rollout, and the record lacks the updates "
+            f"before. Expected a multiple of {updates}"
+        )
+    method = getattr(loss, "__func__", loss)
+    if method is not GRPOTrainer._compute_loss:
+        logger.warning(
+            f"{method.__qualname__} is not called: the objective makes the loss. To add a term, "
+            "override _compute_loss in the class that names ObjectiveMixin, and add it to "
+            "super()._compute_loss(...)"
+        )
 
 
 def check_rewards(objective: Objective, names: Collection[str]) -> None:

@@ -19,15 +19,15 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
+from rlobj.integrations.trl.options import read_options
+from rlobj.integrations.trl.progress import Inputs, Progress, Window
 from rlobj.integrations.trl.recording import RecordEvents
 from rlobj.integrations.trl.rollout import (
     ENTROPY,
     OWN,
+    PASSED,
     SCORE,
-    Inputs,
-    Progress,
     Rollouts,
-    Window,
     mistake,
     replaced,
     trained,
@@ -41,6 +41,17 @@ from rlobj.ranks import ProcessGroup, agree
 from rlobj.records.metrics import MicroBatchResult, combine
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
+
+_COLUMNS = {
+    "groups": "rlobj_groups",
+    "ids": "rlobj_ids",
+    "rewards": "rlobj_rewards",
+    "old_logprobs": "old_per_token_logps",
+    "old_entropy": "rlobj_old_entropy",
+    "ref_logprobs": "ref_per_token_logps",
+    "sampler_logprobs": "sampling_per_token_logps",
+}
+"""Columns of a TokenBatch, and their names in a rollout of TRL."""
 
 _Trainer: Any = object  # of any kind, for the type checker: a subclass of GRPOTrainer follows
 
@@ -94,21 +105,26 @@ class ObjectiveMixin(_Trainer):
         scores: Mapping[str, Any] | None = None,
         **named: Any,
     ) -> None:
-        given = named.get("args", arguments[2] if len(arguments) > 2 else None)
-        config = settings.USUAL if given is None else vars(given)
-        options = {"objective": objective, "advantages": advantages, "selection": selection}
-        options |= {"record": record, "output": output, "columns": columns, "scores": scores}
-        asked = settings.options(config, options)
+        args = named.get("args", arguments[2] if len(arguments) > 2 else None)
+        config = settings.USUAL if args is None else vars(args)
+        given = {
+            "objective": objective,
+            "advantages": advantages,
+            "selection": selection,
+            "record": record,
+            "output": output,
+            "columns": columns,
+            "scores": scores,
+        }
+        options = read_options(config, given)
+        self._own, self._scores = options.columns, dict[str, TrlScore]()
+        own = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        self._own, self._scores = asked["columns"], dict[str, TrlScore]()
-        read = {f"{name}_logprob" for name in asked["scores"]}
-        own = {*self._own, *read}
-        self.objective = settings.fitted(asked["objective"], config, sampler_logprobs, own)
-        self._selection = asked["selection"]
+        self.objective = settings.fitted(options.objective, config, sampler_logprobs, own)
+        self._selection = options.selection
         self._reads = self.objective.needs.plan | self.objective.needs.observe
-        matches = settings.scaled_as(self.objective, config)
-        self._own_advantages = {"trl": False, "objective": True}.get(
-            asked["advantages"], not matches
+        self._own_advantages = options.advantages == "objective" or (
+            options.advantages == "auto" and not settings.scaled_as(self.objective, config)
         )
         self._progress = Progress({**self.objective.init(), "update": 0})
         super().__init__(*arguments, **named)
@@ -116,15 +132,16 @@ class ObjectiveMixin(_Trainer):
         if self.accelerator.is_main_process:
             loss = super()._compute_loss
             settings.report(self.objective, vars(self.args), self._own_advantages, loss)
-        self._comm = ProcessGroup(self.accelerator.device)
+        device = self.accelerator.device
+        self._comm = ProcessGroup(device)
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        about = (tokenizer, self.temperature, self.accelerator.device)
-        for name in sorted(self.objective.read_scores & asked["scores"].keys()):
-            self._scores[name] = TrlScore(name, asked["scores"][name], *about)
+        for name in sorted(self.objective.read_scores & options.scores.keys()):
+            score = options.scores[name]
+            self._scores[name] = TrlScore(name, score, tokenizer, self.temperature, device)
         self._recorder: RecordEvents | None = None
-        if asked["record"]:
-            folder = None if asked["record"] is True else Path(asked["record"])
-            self._recorder = RecordEvents(self, folder, asked["preset"], asked["output"])
+        if options.record:
+            folder = None if options.record is True else Path(options.record)
+            self._recorder = RecordEvents(self, folder, options.preset, options.output)
             self.add_callback(self._recorder)
         for name, value in settings.bounds(self.objective.surrogate).items():
             setattr(self, name, value)  # of TRL's own metrics
@@ -135,7 +152,10 @@ class ObjectiveMixin(_Trainer):
         loss = super().training_step(*arguments, **named)
         window = self._progress.window
         if window is None or window.position != self._step - window.first:
-            raise RunError(settings.say("other_loss"))
+            raise RunError(
+                "a micro-batch was trained on without the objective's loss: does a subclass "
+                "override compute_loss or _compute_loss without calling super()?"
+            )
         return loss
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
@@ -158,7 +178,7 @@ class ObjectiveMixin(_Trainer):
         progress, first, steps = self._progress, self._step, self.args.steps_per_generation
         batches, progress.batches = progress.batches, []
         if not batches:
-            raise RunError(settings.say("no_batches"))
+            raise RunError("the training loop did not call get_batch_samples for these inputs")
         inputs, rollouts = [], []
         try:
             for step, batch in enumerate(batches, first):
@@ -177,7 +197,7 @@ class ObjectiveMixin(_Trainer):
         phases, rounds = self.objective.phases, self.num_iterations
         places = {s // steps % rounds % len(phases) for s in range(first, first + len(inputs))}
         if len(places) > 1:
-            raise RunError(settings.say("two_phases_now"))
+            raise RunError("an update covers two phases of the objective; see num_iterations")
         return Window(inputs, rollouts, phases[places.pop()], first)
 
     def _plan(self, window: Window) -> None:
@@ -239,7 +259,7 @@ class ObjectiveMixin(_Trainer):
             window.tables = [self._table(inputs, *scores)]
             window.plan = window.phase.plan(window.tables, self._progress.state, self._comm)
         elif window is None or window.due is None:
-            raise RunError(settings.say("no_inputs"))
+            raise RunError("a loss is due for which _prepare_inputs was not called")
         elif window.plan is None:  # its only micro-batch: rules and loss share a forward pass
             if self._selection == "current" or "old_per_token_logps" not in inputs:
                 window.scored[id(window.due)] = scores
@@ -256,14 +276,16 @@ class ObjectiveMixin(_Trainer):
         last, training = window.position == len(window.inputs) - 1, self.model.training
         if training and self.accelerator.sync_gradients != last:
             count = len(window.inputs)
-            raise RunError(settings.say("early", count, "es" if count > 1 else ""))
+            raise RunError(
+                f"the update was planned for {count} micro-batch{'es' if count > 1 else ''}, but "
+                "the optimizer's step does not come after the last of them"
+            )
         assert window.plan is not None
-        place = (table, window.plan, window.position)
         try:
-            output = window.phase.loss(*place)
+            output = window.phase.loss(table, window.plan, window.position)
         except BatchError as error:  # raised below on all processes together
             window.error = window.error or error
-            output = window.phase.loss(*place, check=False)
+            output = window.phase.loss(table, window.plan, window.position, check=False)
         window.measured.append(MicroBatchResult.of(table, output, torch.arange(len(table))))
         if last:
             agree(window.error, "the loss", self._comm)  # before the optimizer's step
@@ -282,7 +304,7 @@ class ObjectiveMixin(_Trainer):
             torch.cat([inputs[f"prompt_{kind}"], inputs[f"completion_{kind}"]], dim=1)
             for kind in ("ids", "mask")
         )
-        passed = {name: inputs[name] for name in settings.TABLE["passed"] if name in inputs}
+        passed = {name: inputs[name] for name in PASSED if name in inputs}
         passed |= {"compute_entropy": True, "compute_aux_loss": self.aux_loss_enabled}
         self._entropy_bonus_enabled = "entropy" in self.objective.needs.loss  # else detached
         length = inputs["completion_ids"].size(1)
@@ -292,7 +314,6 @@ class ObjectiveMixin(_Trainer):
 
     def _table(self, inputs: Inputs, logprobs: Tensor, entropies: Tensor | None) -> TokenBatch:
         """TRL's inputs as a TokenBatch."""
-        columns = settings.TABLE["columns"]
         advantages = "rlobj_advantages" if self._own_advantages else "advantages"
         names, mask = self.reward_func_names, trained(inputs)
         weights: list[float] = self.reward_weights.tolist()
@@ -310,7 +331,7 @@ class ObjectiveMixin(_Trainer):
             reward_names=names if len(set(names)) == len(names) else None,
             reward_weights=weights,
             **by_turn,
-            **{name: inputs[key] for name, key in columns.items() if key in inputs},
+            **{name: inputs[key] for name, key in _COLUMNS.items() if key in inputs},
         )
 
     # The record, and checkpoints.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # pyright: reportMissingImports=false
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import load_preset
 from rlobj.installation import check_version
 from rlobj.integrations.columns import check_columns
@@ -19,12 +19,22 @@ from rlobj.objectives.objective import Objective
 
 KEY = "actor_rollout_ref.rlobj"
 TESTED = "==0.9.1"
-_ALWAYS = (
-    *("logprobs", "old_logprobs", "entropy", "old_entropy", "collision", "old_collision"),
+_ALWAYS = {
+    "logprobs",
+    "old_logprobs",
+    "entropy",
+    "old_entropy",
+    "collision",
+    "old_collision",
     "rewards",
-)
-_TABLE = packaged_table("rlobj.integrations.verl", "settings.yaml")
-_ADVICE, _MISTAKES = _TABLE["advice"], _TABLE["mistakes"]
+}
+"""The columns that verl always provides."""
+_ADVICE = {
+    "ref_logprobs": "Type actor_rollout_ref.actor.use_kl_loss=True: verl then computes it, and the "
+    "objective's own KL takes the place of verl's.",
+    "sampler_logprobs": "Type actor_rollout_ref.rollout.calculate_log_probs=True.",
+}
+"""What would provide a column that an objective reads."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +70,14 @@ def read_settings(config: Any) -> Settings:
         )
     preset = load_preset(name)
     objective = preset.resolved(config.rollout.response_length)
-    provided = {*_ALWAYS}
+    provided = set(_ALWAYS)
     if config.actor.use_kl_loss:
         provided.add("ref_logprobs")
     if config.rollout.calculate_log_probs:
         provided.add("sampler_logprobs")
     check_columns(objective, provided, "verl", _ADVICE)
-    _raise(_mistakes_of_actor(config, objective))
+    if mistakes := [*_mistakes_of_actor(config.actor, objective)]:
+        raise ConfigError("\n".join(mistakes))
     selection = preset.config.get("training", {}).get("selection", "current")
     return Settings(objective, selection)
 
@@ -81,42 +92,70 @@ def check(config: Any) -> None:
         needed = f"actor_rollout_ref.actor.policy_loss.loss_mode={LOSS_MODE}"
         raise ConfigError(f"{KEY} has no effect with another loss. Type {needed}")
     settings = read_settings(config.actor_rollout_ref)
-    _raise(_mistakes_of_run(config, settings.objective))
-
-
-def _raise(mistakes: list[str]) -> None:
-    if mistakes:
+    if mistakes := [*_mistakes_of_run(config, settings.objective)]:
         raise ConfigError("\n".join(mistakes))
 
 
-def _mistakes_of_actor(config: Any, objective: Objective) -> list[str]:
-    """What in `actor_rollout_ref` does not go with the objective, and what to type."""
-    actor, phases, needs = config.actor, len(objective.phases), objective.needs
-    wrong = {
-        "strategy": actor.strategy not in ("fsdp", "fsdp2"),
-        "entropy_coeff": actor.entropy_coeff,
-        "use_kl_loss": actor.use_kl_loss and "ref_logprobs" not in needs.ever,
-        "use_prefix_grouper": actor.get("use_prefix_grouper"),
-        "ppo_epochs": actor.ppo_epochs % phases,
-        "rewards": needs.rewards or objective.advantage.decoupled,
-    }
-    return [
-        _MISTAKES[name].format(actor=actor, phases=phases) for name, is_so in wrong.items() if is_so
-    ]
+def _mistakes_of_actor(actor: Any, objective: Objective) -> Iterator[str]:
+    """What in `actor_rollout_ref.actor` does not go with the objective, and what to type."""
+    phases, needs = len(objective.phases), objective.needs
+    if actor.strategy not in ("fsdp", "fsdp2"):
+        yield (
+            f"actor.strategy={actor.strategy}: rlobj works with fsdp2 and fsdp only. Type "
+            "actor_rollout_ref.actor.strategy=fsdp2"
+        )
+    if actor.entropy_coeff:
+        yield (
+            f"actor.entropy_coeff={actor.entropy_coeff} acts beside the objective. Add an entropy "
+            "bonus to the objective's penalties and type actor_rollout_ref.actor.entropy_coeff=0"
+        )
+    if actor.use_kl_loss and "ref_logprobs" not in needs.ever:
+        yield (
+            "actor.use_kl_loss=True acts beside the objective, which has no KL. Type "
+            "actor_rollout_ref.actor.use_kl_loss=False, or write to a preset of your own: "
+            "objective: {penalties: [{kind: kl, estimator: k3, coefficient: 0.001}]}"
+        )
+    if actor.get("use_prefix_grouper"):
+        yield "actor.use_prefix_grouper=True was not tested with rlobj. Set it to False"
+    if actor.ppo_epochs % phases:
+        yield (
+            f"the objective has {phases} phases, and each takes an epoch over the rollout. Type "
+            f"actor_rollout_ref.actor.ppo_epochs={phases}, or a multiple; got {actor.ppo_epochs}"
+        )
+    if needs.rewards or objective.advantage.decoupled:
+        yield (
+            "the objective reads several rewards by name; verl's rm_scores has only their sum. "
+            "Choose an objective of one reward"
+        )
 
 
-def _mistakes_of_run(config: Any, objective: Objective) -> list[str]:
+def _mistakes_of_run(config: Any, objective: Objective) -> Iterator[str]:
     """What in the rest of verl's configuration does not go with the objective."""
     critic, algorithm = config.critic.enable, config.algorithm
     correction = OmegaConf.select(config, "algorithm.rollout_correction") or {}
-    twice, mismatch = correction.get("rollout_is"), objective.mismatch
-    wrong = {
-        "use_v1": not config.trainer.use_v1,
-        "critic": critic or (critic is None and algorithm.adv_estimator == "gae"),
-        "use_kl_in_reward": algorithm.use_kl_in_reward,
-        "distillation": OmegaConf.select(config, "distillation.enabled"),
-        "bypass_mode": correction.get("bypass_mode"),
-        "rollout_is": twice and mismatch is not None,
-    }
-    shown = {"twice": twice, "mismatch": mismatch}
-    return [_MISTAKES[name].format(**shown) for name, is_so in wrong.items() if is_so]
+    rollout_is, mismatch = correction.get("rollout_is"), objective.mismatch
+    if not config.trainer.use_v1:
+        yield "the old trainer does not keep entropies. Type trainer.use_v1=True"
+    if critic or (critic is None and algorithm.adv_estimator == "gae"):
+        yield (
+            "a critic would be trained, but the objective computes its advantages from rewards. "
+            "Type algorithm.adv_estimator=grpo critic.enable=False"
+        )
+    if algorithm.use_kl_in_reward:
+        yield (
+            "algorithm.use_kl_in_reward=True acts beside the objective. Set reward_kl in the "
+            "objective instead"
+        )
+    if OmegaConf.select(config, "distillation.enabled"):
+        yield "distillation.enabled=True replaces the loss. Set it to False"
+    if correction.get("bypass_mode"):
+        yield (
+            "algorithm.rollout_correction.bypass_mode=True: verl then does not score the rollout, "
+            "and rules have no entropies to read. Set it to False"
+        )
+    if rollout_is and mismatch is not None:
+        yield (
+            f"algorithm.rollout_correction.rollout_is={rollout_is} and the objective's mismatch "
+            f"{mismatch} correct the same gap. Type algorithm.rollout_correction.rollout_is=null, "
+            "or choose an objective without mismatch"
+        )

@@ -6,19 +6,12 @@
 
 All ranks hold equally many responses and make equally many updates, so they plan together. verl
 then may build micro-batches as it likes: the plan finds each response by its id.
-
-verl's TensorDicts as tables: one row per trained token.
-
-verl keeps a nested tensor [B, j] for each field, with one entry per response token. `loss_mask`
-marks the trained tokens. `response_mask` lacks those that verl's rollout correction rejected.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -30,150 +23,16 @@ from verl.utils.device import get_device_id, get_device_name
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine_workers import TrainingWorker
 
-from rlobj.base.errors import BatchError, RunError
+from rlobj.base.errors import RunError
 from rlobj.base.files import write_whole
-from rlobj.integrations.verl.names import PADDING
 from rlobj.integrations.verl.settings import Settings
-from rlobj.objectives.joining import trained_positions
+from rlobj.integrations.verl.tables import correct, rollout_table, scored, values
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import LossOutput, Plan
-from rlobj.objectives.rules.operators import column
-from rlobj.objectives.statistics import Comm, gather
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, any_rank, together
 
 # pyright: reportMissingImports=false
-
-
-NEEDED = (
-    *("loss_mask", "response_mask", "old_log_probs", "entropy"),
-    *("rm_scores", "uid", "session_id"),
-)
-WEIGHT, ACCEPTED = "rollout_weight", "rollout_accepted"
-
-
-def values(field: Tensor) -> Tensor:
-    """The entries of a field, response after response, [Σ j]."""
-    return field.values() if field.is_nested else field.flatten()
-
-
-def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBatch:
-    """This rank's share of a rollout, with the columns of the policy that sampled and scored it.
-
-    Synthetic responses, with which verl fills up a batch, are undecided: they count nowhere.
-
-    Args:
-        data: fields of verl's trainer, B responses.
-        device: of the table.
-        comm: the data-parallel group.
-
-    Raises:
-        BatchError: a field is absent, or one session has several responses.
-    """
-    if absent := [name for name in NEEDED if name not in data]:
-        raise BatchError(
-            f"verl's batch has no {', '.join(absent)}. rlobj needs verl's trainer with "
-            "trainer.use_v1=True and algorithm.rollout_correction.bypass_mode=False"
-        )
-    mask = data["loss_mask"]
-    kept = trained_positions(values(mask))
-    uids = [str(uid) for uid in data["uid"]]
-    sessions = [str(session) for session in data["session_id"]]
-    rewards = torch.stack([row.double().sum() for row in data["rm_scores"].unbind()]).cpu()
-    padding = tensordict_utils.get(data, key=PADDING, default="").split(",")
-    synthetic = torch.tensor([uid in padding for uid in uids])
-    ids = torch.tensor([number(*name) for name in zip(uids, sessions, strict=True)])
-    _check_unique(ids, comm)
-
-    def tokens(name: str) -> Tensor | None:
-        return values(data[name])[kept].detach().to(device) if name in data else None
-
-    old, entropy = tokens("old_log_probs"), tokens("entropy")
-    assert old is not None
-    return TokenBatch(
-        lengths=torch.stack([row.bool().sum() for row in mask.unbind()]).to(device),
-        groups=torch.tensor([number(uid) for uid in uids], device=device),
-        ids=ids.to(device),
-        rewards=rewards.masked_fill(synthetic, torch.nan).to(device),
-        logprobs=old,
-        old_logprobs=old,
-        entropy=entropy,
-        old_entropy=entropy,
-        ref_logprobs=tokens("ref_log_prob"),
-        sampler_logprobs=tokens("rollout_log_probs"),
-    )
-
-
-def scored(output: Mapping[str, Tensor], data: TensorDict) -> dict[str, Tensor | None]:
-    """The columns of the policy in the output of verl's engine, [N] each; None where it has none.
-
-    Args:
-        output: nested tensors over prompt and response; the entry before a token scores it.
-        data: the responses that were scored.
-    """
-    mask = data["loss_mask"]
-    kept = values(mask).bool()
-    lengths = [len(row) for row in mask.unbind()]
-
-    def tokens(name: str) -> Tensor | None:
-        if name not in output:
-            return None
-        rows = output[name].unbind()
-        ours = [row[len(row) - n - 1 : len(row) - 1] for row, n in zip(rows, lengths, strict=True)]
-        whole = torch.cat(ours)
-        return whole[kept.to(whole.device)]
-
-    names = {"logprobs": "log_probs", "entropy": "entropy", "collision": "sum_pi_squared"}
-    return {column: tokens(name) for column, name in names.items()}
-
-
-def correct(
-    objective: Objective, table: TokenBatch, data: TensorDict
-) -> tuple[Objective, TokenBatch]:
-    """The objective and table with verl's rollout correction.
-
-    verl's weights multiply ω. Rejected tokens count in populations and divisors, as in verl's own
-    losses, and have no loss and no penalty.
-
-    Raises:
-        BatchError: the objective has a mismatch correction of its own.
-    """
-    kept = values(data["loss_mask"]).bool()
-    weights = torch.ones(len(table))
-    if "rollout_is_weights" in data:
-        if objective.mismatch is not None:
-            raise BatchError(
-                f"verl's rollout_is_weights and the objective's mismatch {objective.mismatch} "
-                "correct the same gap. Type algorithm.rollout_correction.rollout_is=null"
-            )
-        weights = values(data["rollout_is_weights"])[kept]
-    accepted = values(data["response_mask"])[kept].to(weights.dtype)
-    extra = {WEIGHT: weights, ACCEPTED: accepted}
-    extra = {name: value.detach().to(table.logprobs.device) for name, value in extra.items()}
-    own = objective.replace(columns=(*objective.columns, *extra))
-    rule = column(ACCEPTED) > 0
-    phase = rule if own.phase is None else own.phase & rule
-    corrected = own.replace(phase=phase).reweight(column(WEIGHT))
-    return corrected, table.replace(columns={**table.columns, **extra})
-
-
-def number(*names: str) -> int:
-    """A number below 2^63 for a name, the same in every process."""
-    digest = blake2b("\0".join(names).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def _check_unique(ids: Tensor, comm: Comm) -> None:
-    everyone, _ = gather(ids, comm)
-    if len(everyone.unique()) != len(everyone):
-        raise BatchError(
-            "an agent loop returned several responses for one session, or a response is twice in "
-            "the batch. The advantages of rlobj's objectives need one response per session"
-        )
-
-
-# pyright: reportMissingImports=false
-
 
 ROW = "rlobj_row"  # the field with each response's row in the rollout's table
 _CURRENT = {"logprobs", "entropy", "collision"}

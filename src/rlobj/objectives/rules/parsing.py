@@ -17,7 +17,7 @@ from dataclasses import is_dataclass
 from functools import reduce
 from typing import Any, ClassVar, NoReturn
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.base.targets import import_target
 from rlobj.objectives.rules import nodes
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
@@ -203,7 +203,8 @@ class Parser:
         *others, final = (found[place] for place in sorted(found))
         texts = [*(text.partition(" Known:")[0] for text in others), final]
         caret = " " * min(found) + "^"
-        raise ConfigError(f"{' '.join(texts)}\n    {self.text}\n    {caret}") from None
+        marked = f"\n    {self.text}\n    {caret}"
+        raise ConfigError(Message.joined(" ", texts), marked) from None
 
     def _place(self, at: ast.AST | int, last: str = "") -> int:
         """The character of a node, or of the name at its end."""

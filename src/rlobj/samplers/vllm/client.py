@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, RlobjError, RunError
+from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
 from rlobj.base.files import free_port
 from rlobj.base.progress import waiting
 from rlobj.samplers.types import Feed, Mapped, WeightsLost
@@ -81,7 +81,7 @@ class Transfer:
         except RunError as error:
             if fleet.living == nodes and not joined:  # no server is gone: it would fail again
                 raise
-            raise WeightsLost(f"a server ended while it got weights ({error})") from error
+            raise WeightsLost("a server ended while it got weights (", error, ")") from error
         if not fleet.living:
             raise fleet.lost()
 
@@ -144,7 +144,9 @@ class Transfer:
         except OSError as error:
             raise RunError(
                 f"cannot write the weights for the server to {folder}: {error}. Free space "
-                "there, or set sampling.server.transport=broadcast."
+                "there, or use ",
+                Setting("sampling.server.transport", "broadcast"),
+                ".",
             ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -155,7 +157,9 @@ class Transfer:
         if kind == "cuda" and not torch.cuda.is_available():
             raise ConfigError(
                 f"the server at {nodes[0].url} receives broadcasts on its GPU, but the "
-                "trainer has no GPU. On one machine, set sampling.server.transport=file."
+                "trainer has no GPU. On one machine, use ",
+                Setting("sampling.server.transport", "file"),
+                ".",
             )
         device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else "cpu"
         address = self._settings.broadcast_address or _own_address(nodes[0].url)

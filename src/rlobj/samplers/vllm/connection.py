@@ -20,7 +20,15 @@ from urllib.parse import urlsplit
 
 import torch
 
-from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError, pip_install
+from rlobj.base.errors import (
+    ConfigError,
+    Message,
+    MissingExtra,
+    RlobjError,
+    RunError,
+    Setting,
+    pip_install,
+)
 from rlobj.base.progress import ENDING, waiting
 from rlobj.installation import VLLM, check_version, installed_version
 from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
@@ -134,7 +142,7 @@ class Connection:
             raise
         except RlobjError as error:
             kind = ServerRefuses if isinstance(error, ConfigError) else ServerGone
-            raise kind(str(error)) from error
+            raise kind(error) from error
 
     def _check(self, model_config: Any, dtype: str) -> None:
         version = self._ask("GET", "/version", None, min(self.timeout, _QUICK))["version"]
@@ -290,26 +298,26 @@ class Connection:
         kind: type[RlobjError] = RunError if status >= 500 else ConfigError
         raise kind(shown)
 
-    def _refusal(self, status: int, path: str, text: str) -> str:
+    def _refusal(self, status: int, path: str, text: str) -> Message:
         port = urlsplit(self.url).port or 80
         if status == 404:
-            return (
+            return Message(
                 f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
             )
         if status == 401:
             problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
-            return (
+            return Message(
                 f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
                 "key that the server was started with."
             )
         lease = json.loads(text)
         since = datetime.fromtimestamp(lease["since"]).strftime("%H:%M")
-        return (
+        return Message(
             f"the server at {self.url} is used by another run since {since}: {lease['name']}. It "
             f"is free when that run ends; if it was killed, in {lease['free_in']:.0f} s (after "
             f"{SILENCE:.0f} s of silence), or when `rlobj serve` is restarted. Another server: "
-            f"rlobj serve MODEL --port {port + 1}, then set sampling.server.url="
-            f"http://127.0.0.1:{port + 1}"
+            f"rlobj serve MODEL --port {port + 1}, then ",
+            Setting("sampling.server.url", f"http://127.0.0.1:{port + 1}"),
         )
 
 

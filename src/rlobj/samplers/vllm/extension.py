@@ -36,7 +36,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlobj.base.errors import RunError
-from rlobj.samplers.vllm.settings import ARGUMENTS
 from rlobj.samplers.weights import Sent, digest
 
 _HEADER = 1024
@@ -211,7 +210,17 @@ logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").addFilter
     lambda record: not re.match(r"(ParallelLMHead|\w*RotaryEmbedding): F", record.getMessage())
 )
 
-SHAPE = ARGUMENTS["shape"]
+SHAPE = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "tie_word_embeddings",
+)
 """Entries of the model's configuration that must be equal for trainer and server."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import compress, repeat, zip_longest
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RlobjError, RunError
+from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
 from rlobj.base.interleaved import own, whole
 from rlobj.base.progress import beat, waiting
 from rlobj.samplers.types import Feed
@@ -94,8 +94,8 @@ class ServerScorer:
         if temperature != 1:
             raise ConfigError(
                 f"sampling.temperature is {temperature:g}, and a server scores at temperature 1: "
-                f"use a local model (scores.{name}.model or scores.{name}.run), or set "
-                "sampling.temperature=1"
+                f"use a local model (scores.{name}.model or scores.{name}.run), or ",
+                Setting("sampling.temperature", 1),
             )
         with self._named():
             settings = ServerSettings(url=url, timeout=timeout, patience=patience)
@@ -190,8 +190,9 @@ class ServerScorer:
         if choice["finish_reason"] != "stop":
             raise ConfigError(
                 f"id {token} ({text!r}) ends a response of the policy, but none of the server at "
-                f"{self.url}. Set scores.{self.name}.end=ID: the id of the teacher's end "
-                "token, which then stands for the policy's"
+                f"{self.url}. Use ",
+                Setting(f"scores.{self.name}.end", "ID"),
+                ": the id of the teacher's end token, which then stands for the policy's",
             )
 
     def _check_values(self, sequences: Sequence[Any], found: Sequence[Sequence[float]]) -> None:
@@ -214,7 +215,7 @@ class ServerScorer:
         try:
             yield
         except RlobjError as error:
-            error.args = (f"scores.{self.name}: {error}", *error.args[1:])
+            error.args = (f"scores.{self.name}: ", *error.args)
             raise
 
 

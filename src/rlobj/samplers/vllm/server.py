@@ -17,16 +17,28 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import Argument, ConfigError, RunError
 from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
 from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
-from rlobj.samplers.vllm.settings import ARGUMENTS, WHOLE_PROMPTS, ServerSettings, check_extra
+from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, ServerSettings, check_extra
 
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
 
+_ARGUMENTS = (
+    "host",
+    "port",
+    "middleware",
+    "api_key",
+    "root_path",
+    "uds",
+    "api_server_count",
+    "headless",
+    "config",
+)
+"""Arguments that rlobj sets itself, or with which a sync would miss workers."""
 _CAUSE = re.compile(r"\) ERROR .*\] (\w+(?:Error|Exception): .*)")
 """The error of a process of vLLM in the log; what follows says that there was one."""
 _CLOSED = 10.0
@@ -63,7 +75,7 @@ def command(
     Raises:
         ConfigError: rlobj sets one of the arguments itself.
     """
-    check_extra(arguments, ARGUMENTS["server"])
+    check_extra(arguments, _ARGUMENTS)
     given = {name.replace("-", "_"): value for name, value in arguments.items()}
     defaults: dict[str, Any] = {"max_model_len": "auto"}
     if vllm_on_cpu():
@@ -239,7 +251,9 @@ class Server:
             except OSError as error:
                 raise ConfigError(
                     f"cannot listen at {self._host}, port {self.port}: {error.strerror}. Choose "
-                    "another port=N, or stop the program that uses this one."
+                    "another ",
+                    Argument("port", "N"),
+                    ", or stop the program that uses this one.",
                 ) from error
 
     def _refuses(self) -> bool:

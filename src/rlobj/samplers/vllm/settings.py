@@ -9,10 +9,36 @@ from pydantic import Field, field_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model, require_address
-from rlobj.base.yaml import packaged_table
 
-ARGUMENTS: dict[str, list[str]] = packaged_table("rlobj.samplers.vllm", "arguments.yaml")
-"""Names of arguments and settings of vLLM by what rlobj does with them; see the file."""
+_RESERVED = (
+    "model",
+    "dtype",
+    "seed",
+    "logprobs_mode",
+    "generation_config",
+    "override_generation_config",
+    "worker_extension_cls",
+    "worker_cls",
+    "data_parallel_size",
+    "speculative_config",
+)
+"""Engine arguments that rlobj sets itself: weights, log-probs or seeds depend on them."""
+_IN_PROCESS = (
+    "tokenizer",
+    "skip_tokenizer_init",
+    "trust_remote_code",
+    "max_logprobs",
+    "max_model_len",
+    "enable_sleep_mode",
+    "distributed_executor_backend",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "enforce_eager",
+    "use_tqdm_on_load",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+)
+"""Others of an engine in the training process."""
 
 WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 """Arguments of an engine on a CPU: it computes each prompt in one step. After a part of a prompt,
@@ -25,7 +51,7 @@ def check_extra(arguments: Iterable[str], others: Iterable[str]) -> None:
     Raises:
         ConfigError: an argument is reserved.
     """
-    reserved = {*ARGUMENTS["reserved"], *others}
+    reserved = {*_RESERVED, *others}
     taken = sorted(name for name in arguments if name.replace("-", "_") in reserved)
     if taken:
         raise ConfigError(f"rlobj sets {', '.join(taken)} itself. Remove it from the arguments.")
@@ -62,7 +88,7 @@ class VllmSettings(Model):
     @field_validator("extra")
     @classmethod
     def _not_reserved(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        check_extra(extra, ARGUMENTS["in_process"])
+        check_extra(extra, _IN_PROCESS)
         return extra
 
 

@@ -1,7 +1,6 @@
 """Opening a run: from its settings, and what the caller hands in, to a `Trainer`.
 
-`CallerInputs` is what the caller hands in. `open_trainer` opens everything in its order, and the
-functions below it stand in the same order.
+`open_trainer` opens everything in its order, and the functions below it stand in the same order.
 """
 
 from __future__ import annotations
@@ -10,46 +9,42 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rlobj.base.errors import ConfigError, DataError, RlobjError
+from rlobj.base.errors import Argument, ConfigError, DataError, Setting
 from rlobj.base.files import refuse_links
-from rlobj.base.targets import PYTHON_OBJECT, import_target, object_name, object_text
-from rlobj.base.yaml import packaged_table
-from rlobj.config.layers import Layer, nested, reward_settings
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import check_named, open_conversations
-from rlobj.conversations.settings import named_tools
 from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
-from rlobj.data.sources import Source, source_names
+from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
 from rlobj.data.templates import Templates
-from rlobj.evaluation.engines import require_tokenizer
+from rlobj.models.adapters import without_adapters
 from rlobj.models.embedded import RECIPES
-from rlobj.models.loading import reading
-from rlobj.models.policy import Policy, arithmetic, prompt_limit, vllm_sampler, without_adapters
+from rlobj.models.hollow import reading
+from rlobj.models.loading import arithmetic
+from rlobj.models.policy import Policy, prompt_limit
+from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
 from rlobj.records.rows import TokenTexts
-from rlobj.rewards import Grader, Reward, Several, function_grader
-from rlobj.rewards.kinds import Ungraded
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint
 from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
-from rlobj.training.loop.clock import Callback, Clock
+from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
+from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
@@ -60,171 +55,12 @@ from rlobj.training.trackers import open_trackers, require_trackers
 
 logger = logging.getLogger(__name__)
 
-_INPUTS: dict[str, dict[str, str]] = packaged_table("rlobj.training.loop", "inputs.yaml")
-_SETTINGS = {name: about["setting"] for name, about in _INPUTS.items() if "setting" in about}
-_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
-"""The members of a `Sampler` that training uses without conversations."""
-
-
-@dataclass(frozen=True)
-class CallerInputs:
-    """What a caller hands in: names, Python objects, or None for what the configuration says.
-
-    An object is used instead of what the configuration would open. All ranks must get the same.
-
-    Attributes:
-        model: a transformers model, which is trained in place.
-        tokenizer: of the model.
-        data: the rows to train on.
-        eval_on: the held-out rows.
-        reward: a function, or several of them.
-        sampler: draws responses; the run does not close it.
-        environment: makes the environment of a conversation.
-        tools: names and functions that the policy may call.
-        callbacks: receive the events of the run.
-    """
-
-    model: Any = None
-    tokenizer: Any = None
-    data: Any = None
-    eval_on: Any = None
-    reward: Any = None
-    sampler: Any = None
-    environment: Any = None
-    tools: Any = None
-    callbacks: Sequence[Callback] = ()
-
-    def __post_init__(self) -> None:
-        """Check the arguments without using them.
-
-        Raises:
-            ConfigError: an argument that is neither a name nor a fitting object.
-        """
-        tools = None if self.tools is None else named_tools(self.tools)
-        object.__setattr__(self, "tools", tools)
-        local = self.local()
-        require_tokenizer(self.model, self.tokenizer, passed="model" in local)
-        missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
-        fits = {
-            "model": hasattr(self.model, "config"),
-            "data": isinstance(self.data, Iterable) and not isinstance(self.data, Mapping),
-            "eval_on": isinstance(self.eval_on, Iterable) and not isinstance(self.eval_on, Mapping),
-            "reward": callable(self.reward) or bool(self._functions),
-            "sampler": not missing,
-            "tokenizer": hasattr(self.tokenizer, "decode"),
-            "environment": callable(self.environment),
-        }
-        for name in [*local, *(["tokenizer"] if "model" in local else [])]:
-            if not fits.get(name, True):
-                kind, expected = type(getattr(self, name)).__name__, _INPUTS[name]["expected"]
-                lacks = f": it has no {', '.join(missing)}" if name == "sampler" else ""
-                raise ConfigError(f"{name} is a {kind}; expected {expected}{lacks}")
-
-    def layers(self) -> list[Layer]:
-        """The settings that name the arguments, one layer an argument."""
-        passed = {name: getattr(self, name) for name in _SETTINGS}
-        return [(name, _settings(name, x)) for name, x in passed.items() if x is not None]
-
-    def local(self) -> list[str]:
-        """The arguments that only this process has: no configuration can name them."""
-        return [
-            name
-            for name, settings in self.layers()
-            if not isinstance(getattr(self, name), str | Path)
-            and not (name == "data" and _are_sources(self.data))
-            and (name not in ("reward", "tools") or PYTHON_OBJECT in str(settings))
-        ]
-
-    @property
-    def _functions(self) -> dict[Any, Any]:
-        """The functions among several rewards, by name."""
-        entries = [each for each in _entries(self.reward) or () if isinstance(each, Mapping)]
-        return {e.get("name"): e["target"] for e in entries if callable(e.get("target"))}
-
-    def passed(self, name: str) -> Any:
-        """The object that was passed as this argument; None if it is a name or was not passed."""
-        return getattr(self, name) if name in self.local() else None
-
-    def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
-        """What grades responses to the problems; to be entered."""
-        named = self.reward is not None or config.rewards.targets or config.rewards.models
-        if not named and not any(each.answer for each in problems):
-            return Ungraded()  # a score is all that the objective reads
-        if isinstance(config.rewards, Several):
-            return config.rewards.open(self._functions)
-        if callable(self.reward):
-            return function_grader(self.reward, object_name(self.reward), config.rewards)
-        return config.rewards.open()
-
-
-def _settings(name: str, value: Any) -> dict[str, Any]:
-    """The settings that name an argument, with a text in place of a Python object."""
-    if name == "reward":
-        return {"rewards": _reward(value)}
-    if name == "data" and _are_sources(value):
-        return nested(_SETTINGS[name], list(value))
-    if name == "tools":
-        return nested(_SETTINGS[name], [x if isinstance(x, str) else _text(x) for x in value])
-    text = _text(value) if name == "environment" and callable(value) else str(value)
-    if not isinstance(value, str | Path) and name != "environment":
-        kind = type(value).__name__ if name == "model" else "rows"
-        text = "object" if name == "sampler" else object_text(kind)
-    return nested(_SETTINGS[name], text)
-
-
-def _are_sources(data: Any) -> bool:
-    """Whether data are several sources, and no rows: these have a question."""
-    return isinstance(data, list | tuple) and any(
-        isinstance(each, str | Path)
-        or (isinstance(each, Mapping) and "source" in each and each.keys() <= set(Source.keys()))
-        for each in data
-    )
-
-
-def _reward(reward: Any) -> Any:
-    if isinstance(reward, Reward):
-        return reward.model_dump(mode="json")
-    if (several := _entries(reward)) is not None:
-        of = [
-            {"kind": "custom", **each, "target": _text(each["target"])}
-            if isinstance(each, Mapping) and callable(each.get("target"))
-            else each
-            for each in several
-        ]
-        return {**reward, "of": of} if _is_several(reward) else of
-    if isinstance(reward, Mapping):
-        return dict(reward)
-    return reward_settings(reward if isinstance(reward, str) else _text(reward))
-
-
-def _entries(reward: Any) -> list[Any] | None:
-    """Several rewards as a list of mappings; None = one reward."""
-    if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
-        return [{"name": name, "target": function} for name, function in reward.items()]
-    of = reward["of"] if _is_several(reward) else reward
-    return list(of) if isinstance(of, list | tuple) else None
-
-
-def _is_several(reward: Any) -> bool:
-    return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)
-
-
-def _text(function: Any) -> str:
-    """`package.module:function`, if that names this very function in every process; else a text
-    that says there is no such name."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if callable(function) and module not in (None, "__main__"):
-        with contextlib.suppress(RlobjError):
-            if import_target(target := f"{module}:{name}") is function:
-                return target
-    return object_text(object_name(function))
-
 
 @contextlib.contextmanager
 def open_trainer(
     config: RunConfig,
     out: Path | str,
-    inputs: CallerInputs = CallerInputs(),
+    inputs: CallerInputs = CallerInputs(),  # noqa: B008
     *,
     resume: bool = False,
 ) -> Iterator[Trainer]:
@@ -339,7 +175,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         if held_out is not None or data.test is not None or data.test_fraction:
             raise
         logger.warning("no held-out evaluation: %s", error)
-        note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
+        note = " (no test split; to evaluate, use data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
     test = test[: config.evaluation.problems]
     if known := known_problems(train, test):
@@ -365,8 +201,10 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
             shown = text if len(text) <= 60 else f"{text[:60]}..."
             raise ConfigError(
                 f"the embedded policy reads only the characters {alphabet!r}, and the prompt "
-                f"{shown!r} contains {unknown[:20]!r}. Train another model (model=NAME with a hub "
-                "id or a folder), or use problems of these characters with data.template={prompt}"
+                f"{shown!r} contains {unknown[:20]!r}. Train another model (",
+                Argument("model", "NAME"),
+                " with a hub id or a folder), or use problems of these characters with ",
+                Setting("data.template", "{prompt}"),
             )
 
 
@@ -396,7 +234,8 @@ def _short_enough(
     if not kept:
         raise ConfigError(
             f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
-            "Lower sampling.max_tokens, or set data.max_prompt_tokens"
+            "Lower sampling.max_tokens, or use ",
+            Setting("data.max_prompt_tokens", "N"),
         )
     if len(kept) < len(problems):
         left_out = len(problems) - len(kept)

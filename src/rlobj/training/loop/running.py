@@ -23,17 +23,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import Message, RunError
 from rlobj.base.files import nearby, step_of, write_whole
 from rlobj.base.progress import ENDING
 from rlobj.config import run_folder
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.insight.diagnosis import Finding
-from rlobj.models.policy import load_model, load_tokenizer
+from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.ranks import any_rank
 from rlobj.samplers.types import WaitEnded
-from rlobj.training.loop.opening import CallerInputs, open_trainer
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import explained, run_step
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel.hangs import HangWatch
@@ -233,9 +234,10 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
             "To start again with a lower learning rate:\n"
             f"  rlobj train {start}{trust} --set training.learning_rate={rate:.1g}"
         )
-    return (
-        f"training.stop_on lists {finding.name}.\n{finding}\n"
-        f"Best checkpoint before step {finding.since}: {found}\n{advice}"
+    return Message(
+        f"training.stop_on lists {finding.name}.\n",
+        str(finding),
+        f"\nBest checkpoint before step {finding.since}: {found}\n{advice}",
     )
 
 

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.errors import ConfigError, RunError, Setting, reported
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
 from rlobj.data.templates import Templates
-from rlobj.models.loading import reading
-from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype, with_end
+from rlobj.models.hollow import reading
+from rlobj.models.policy import Policy, prompt_limit
+from rlobj.models.scores import frozen, load_score, score_dtype, with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
@@ -270,8 +271,9 @@ class Scores:
             row = f", the first at {table.row(int(wrong.nonzero()[0]))}" if wrong.any() else ""
             raise RunError(
                 f"scores.{name}: {count} of its values are not finite in step {step + 1}{row}. Its "
-                "weights are damaged, or its dtype overflows: set "
-                f"scores.{name}.dtype=float32, or use another model"
+                "weights are damaged, or its dtype overflows: use ",
+                Setting(f"scores.{name}.dtype", "float32"),
+                ", or another model",
             )
 
 
@@ -323,12 +325,17 @@ def open_scores(
         elif settings.required and config.model.lora is not None:  # the reference
             found[name] = Score(settings, bare=True)
         else:
-            placing = {"dtype": score_dtype(settings), "hollow": parallel.shards}
             if settings.required:
-                model = initial(**placing)
+                model = initial(dtype=score_dtype(settings), hollow=parallel.shards)
             else:
-                of = (name, settings, config.model, policy.tokenizer)
-                model = load_score(*of, device=parallel.device, **placing)
+                model = load_score(
+                    name,
+                    settings,
+                    config.model,
+                    policy.tokenizer,
+                    device=parallel.device,
+                    hollow=parallel.shards,
+                )
             with reported(ConfigError, f"scores.{name}", ConfigError):
                 _require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)
@@ -343,8 +350,8 @@ def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
     own, other = prompt_limit(config, policy), prompt_limit(config, model)
     if other is not None and (own is None or other < own):
         raise ConfigError(
-            f"its context leaves {other} tokens for a prompt, and the policy's more. Set "
-            f"data.max_prompt_tokens={other}"
+            f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",
+            Setting("data.max_prompt_tokens", other),
         )
 
 

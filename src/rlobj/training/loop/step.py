@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import torch
 
-from rlobj.base.errors import BatchError, RlobjError, RunError
+from rlobj.base.errors import BatchError, RlobjError, RunError, Setting
 from rlobj.base.files import nearby
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import settings_of
@@ -79,18 +79,21 @@ def explained(trainer: Trainer) -> Iterator[None]:
     except BatchError as error:
         trust = trust_option(settings_of(trainer.config))
         raise RunError(
-            f"step {step + 1} failed: {error}\nThe same step would fail again. Mend what the error "
+            f"step {step + 1} failed: ",
+            error,
+            "\nThe same step would fail again. Mend what the error "
             "names: a rule in a preset file, which rlobj presets check FILE.yaml tries, or the "
             f"reward. Then start anew:\n"
-            f"  rlobj train --from {nearby(trainer.run.path)}{trust} --preset FILE.yaml"
+            f"  rlobj train --from {nearby(trainer.run.path)}{trust} --preset FILE.yaml",
         ) from error
     except RlobjError as error:
-        raise RunError(f"step {step + 1} failed: {error}") from error
+        raise RunError(f"step {step + 1} failed: ", error) from error
     except OSError as error:
         raise RunError(f"step {step + 1} could not be written: {error}") from error
     except torch.OutOfMemoryError as error:
         raise RunError(
             f"step {step + 1} ran out of GPU memory: {error}\nLower training.micro_batch_tokens or "
-            "sampling.batch_tokens, or set training.gradient_checkpointing=true; none of them "
-            "changes results."
+            "sampling.batch_tokens, or use ",
+            Setting("training.gradient_checkpointing", True),
+            "; none of them changes results.",
         ) from error

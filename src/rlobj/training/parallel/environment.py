@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlobj.base.errors import ConfigError, MissingExtra, reported
+from rlobj.base.errors import Argument, ConfigError, MissingExtra, Setting, reported
 from rlobj.base.files import free_port, parse_json, read_whole
 from rlobj.base.processes import seed_generators
-from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import flattened
 from rlobj.training.parallel.strategies import FullySharded, Parallel, Replicated
 
@@ -32,9 +31,22 @@ DEEPSPEED_MINIMUM = "0.19.2"
 _ZERO = ("zero1", "zero2", "zero3")
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
-_OTHERS: list[str] = packaged_table("rlobj.training.parallel", "accelerate.yaml")
-"""Variables that no setting follows, the first one without ZeRO 2 or 3."""
-_OFFLOAD = _OTHERS[0]
+_OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
+_OTHERS = (
+    _OFFLOAD,  # followed with ZeRO 2 and 3
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "ACCELERATE_GRADIENT_CLIPPING",
+    "ACCELERATE_DYNAMO_BACKEND",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "FSDP_IGNORED_MODULES",
+    "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
+    "FSDP_MIN_NUM_PARAMS",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    "FSDP_OFFLOAD_PARAMS",
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
+)
+"""Variables of `accelerate launch` that no setting follows."""
 _NOTHING = ("", "0", "1", "no", "none", "false", "auto")
 """Values that ask for nothing."""
 
@@ -67,7 +79,10 @@ def open_parallel(
     if offload and chosen not in ("zero2", "zero3"):
         raise ConfigError(
             f"training.offload is cpu, and training.strategy is {chosen}: expected zero2 or zero3. "
-            "Set training.strategy=zero2, or training.offload=null"
+            "Use ",
+            Setting("training.strategy", "zero2"),
+            " or ",
+            Setting("training.offload", None),
         )
     if chosen in _ZERO:
         from accelerate.utils import compare_versions
@@ -199,8 +214,9 @@ def _launch_variables(grouped: bool) -> dict[str, str]:
     if _size(os.environ) > 1 and missing:
         raise ConfigError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {', '.join(missing)} is not set: the "
-            "processes cannot find each other. Start them with processes=K, torchrun or "
-            "accelerate launch."
+            "processes cannot find each other. Start them with ",
+            Argument("processes", "K"),
+            ", torchrun or accelerate launch.",
         )
     if grouped:  # otherwise Accelerate sets the number of threads and warns
         threads = str(torch.get_num_threads())
@@ -251,7 +267,8 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
         if stage not in ("0", "1", "2", "3"):
             raise ConfigError(
                 f"accelerate launch has ZeRO stage {stage}; expected 0 to 3. Change the stage, or "
-                "set training.strategy=zero2"
+                "use ",
+                Setting("training.strategy", "zero2"),
             )
         strategy = "ddp" if stage == "0" else f"zero{stage}"
         found["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import torch
 
+from rlobj.base.errors import Message, Setting
 from rlobj.base.progress import signs
 from rlobj.ranks import ProcessGroup, any_rank
 
@@ -94,10 +95,11 @@ class HangWatch:
         """Say which processes hang, and end this one."""
         told = {rank: known[rank][0].decode().split() or ["it holds the store"] for rank in silent}
         stages = [f"rank {rank} ({words[0]})" for rank, words in told.items()]
-        message = (
+        message = Message(
             f"no progress for {self._limit:g} s on {', '.join(stages)}: the process hangs, or its "
             "machine has stopped. The other ranks wait for it, so the run ends. If a step of yours "
-            "takes that long, set training.hang_timeout=SECONDS"
+            "takes that long, use ",
+            Setting("training.hang_timeout", "SECONDS"),
         )
         logger.critical(message)
         with contextlib.suppress(Exception):

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.files import free_port, last_lines
 from rlobj.base.processes import signal_name
 
@@ -81,11 +81,12 @@ def launch(
         ConfigError: fewer than 1 process, or a launcher has started this process already.
     """
     if processes < 1:
-        raise ConfigError(f"processes={processes}: expected at least 1")
+        raise ConfigError(Argument("processes", processes), ": expected at least 1")
     if (world := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ConfigError(
-            f"processes={processes}, but WORLD_SIZE is {world}: torchrun or accelerate launch "
-            "has started the processes already. Leave out processes, or that launcher."
+            Argument("processes", processes),
+            f", but WORLD_SIZE is {world}: torchrun or accelerate launch "
+            "has started the processes already. Leave out processes, or that launcher.",
         )
     with contextlib.ExitStack() as stack:
         folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import DataError, RunError, counted
+from rlobj.base.errors import DataError, RunError, Setting, counted
 from rlobj.base.progress import beat
 from rlobj.base.targets import import_target, place_of, shown
 from rlobj.config.run_config import DynamicSampling, RunConfig
@@ -185,7 +185,8 @@ class OwnColumns:
                     f"{counted(len(values), 'value')}, {shown(value)}, on problem {problem.id!r}, "
                     f"whose response has {counted(len(sample.tokens), 'token')}. Expected a finite "
                     f"number, or one per token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}},"
-                    f" or from a function that gets the tokens: columns.{name}=FILE.py:FUNCTION"
+                    " or from a function that gets the tokens: ",
+                    Setting(f"columns.{name}", "FILE.py:FUNCTION"),
                 )
             found[name] = values if many else values[0]
         return found
@@ -326,9 +327,10 @@ class Collector:
             enough = 2 * used * wanted // (len(live) or wanted)  # if prompts stay as they were
             raise RunError(
                 f"step {step + 1} needs {wanted:,} groups with a signal, and {used} × {batch:,} "
-                f"prompts gave {len(live):,}. To draw more batches: set sampling.dynamic."
-                f"max_batches={enough}. To draw only the missing prompts, and to train on the "
-                "groups that there are: set sampling.dynamic.whole_batches=false"
+                f"prompts gave {len(live):,}. To draw more batches: ",
+                Setting("sampling.dynamic.max_batches", enough),
+                ". To draw only the missing prompts, and to train on the groups that there are: ",
+                Setting("sampling.dynamic.whole_batches", False),
             )
         chosen = set(live[:wanted])
         kept = [response for response in own if response.group in chosen]

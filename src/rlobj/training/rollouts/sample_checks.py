@@ -35,7 +35,6 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import RunError
-from rlobj.base.yaml import packaged_table
 from rlobj.config.run_config import SamplingConfig
 from rlobj.objectives.statistics import Comm
 from rlobj.records.metrics import sampler_gap
@@ -54,8 +53,6 @@ LIMITS = {
 ten times below. Temperature 0.9 has an excess of about 0.3, and top-p 0.95 one of about 0.8."""
 _NOISE = {"float32": 1e-5, "bfloat16": 0.03}
 """Gaps up to this one are rounding, however small the run's first gap was, nats."""
-_TOLD = packaged_table("rlobj.training.rollouts", "sample_checks.yaml")
-"""What each of the numbers says, in the order in which they are checked."""
 _DRIFT = 10
 """Largest accepted multiple of the run's first gap."""
 _MEMORY = 0.5
@@ -146,36 +143,48 @@ def check_gap(
         SamplerGap: they do not, or the gap is not a number.
     """
     name = "float32" if arithmetic is None else str(arithmetic).removeprefix("torch.")
-    found, limits = {"gap": gap["sampler/logprob_gap"]}, dict(LIMITS[name])
+    difference, limits = gap["sampler/logprob_gap"], LIMITS[name]
+
+    def significant(number: str) -> float:
+        """The number if it is far from 0 for its standard error; else 0."""
+        value, error = (gap.get(f"sampler/{number}{end}", 0.0) for end in ("", "_error"))
+        return value if abs(value) > _ERRORS * error else 0.0
+
     if limit == "auto":
-        for each in ("bias", "slope", "excess"):
-            value, error = (gap.get(f"sampler/{each}{end}", 0.0) for end in ("", "_error"))
-            if abs(value) > _ERRORS * error:
-                found[each] = value
-        limits["bias"] = max(limits["bias"], found["gap"] / 2)
-        limits["gap"] = min(limits["gap"], max(_NOISE[name], _DRIFT * first))
-    else:
-        limits["gap"] = limit
-    for each in [each for each in _TOLD if each in found]:
-        value = found[each]
-        if (abs(value) if each == "slope" else value) <= limits[each]:
-            continue
-        what = _TOLD[each].format(
-            found=value,
-            limit=limits[each],
-            name=name,
-            ratio=1 + value,
-            actual=temperature / (1 + value),
-            temperature=temperature,
-            first=value if math.isinf(first) else first,
-            largest=gap["sampler/ratio_max"],
-            cause=_cause(value, found["gap"]),
+        bias, slope, excess = map(significant, ("bias", "slope", "excess"))
+        if not bias <= (most := max(limits["bias"], difference / 2)):
+            _refuse(
+                f"log-probs of fresh samples are {bias:.3g} nats higher there on average; expected "
+                f"at most {most:.2g} in {name}. {_cause(bias, difference)}"
+            )
+        if not abs(slope) <= limits["slope"]:
+            _refuse(
+                f"log-probs of fresh samples change by {1 + slope:.3f} nats there for each nat of "
+                f"the trainer's; expected 1 ± {limits['slope']:.2g} in {name}. Its temperature is "
+                f"about {temperature / (1 + slope):.2g}; expected {temperature:g}."
+            )
+        if not excess <= limits["excess"]:
+            _refuse(
+                f"it chooses tokens that are too likely, with an excess of {excess:.2g}; expected "
+                f"at most {limits['excess']:.2g}. The log-probs that it reports are not those that "
+                "it draws from. Its temperature is lower, or top_p, top_k or min_p is set."
+            )
+        limit = min(limits["gap"], max(_NOISE[name], _DRIFT * first))
+    if not difference <= limit:
+        _refuse(
+            f"log-probs of fresh samples differ by {difference:.3g} nats a token on average, and "
+            f"by {difference if math.isinf(first) else first:.2g} in the first step; expected at "
+            f"most {limit:.2g} in {name}. The largest ratio is {gap['sampler/ratio_max']:.3g}. The "
+            "weights of the last sync are not all in use there, or its settings are others."
         )
-        raise SamplerGap(
-            f"the sampler does not sample from the policy: {what} Arithmetic that is coarser on "
-            "purpose: sampling.max_logprob_gap=NUMBER.",
-            finding="sampler-drift",
-        )
+
+
+def _refuse(what: str) -> None:
+    raise SamplerGap(
+        f"the sampler does not sample from the policy: {what} Arithmetic that is coarser on "
+        "purpose: sampling.max_logprob_gap=NUMBER.",
+        finding="sampler-drift",
+    )
 
 
 def _cause(bias: float, gap: float) -> str:
@@ -241,7 +250,7 @@ class Probes:
         now, offset_too = sums[6:].view(2, -1)
         self._still = self._still + 1 if moved > still and not followed else 0
         if self._still > 1:
-            _refuse("did not change in two syncs, and the trainer's changed in both", 1.0)
+            _refuse_lag("did not change in two syncs, and the trainer's changed in both", 1.0)
         if size > first:
             self._window.append(offset_too)
             lag, error = _lag(torch.stack([*self._window]).sum(0), about=0.5)
@@ -271,10 +280,10 @@ def _lag(moments: Tensor, about: float | None = None) -> tuple[float, float]:
 
 def _accept(lag: float, most: float) -> None:
     if lag > most:
-        _refuse("do not follow the trainer's", lag)
+        _refuse_lag("do not follow the trainer's", lag)
 
 
-def _refuse(what: str, lag: float) -> None:
+def _refuse_lag(what: str, lag: float) -> None:
     raise SamplerGap(
         f"the engine does not use the weights of the last sync: its log-probs of fixed sequences "
         f"{what}. They lack {lag:.0%} of the change; expected 0%. Old weights may be left in "

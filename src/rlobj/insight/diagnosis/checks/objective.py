@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rlobj.base.errors import Message, Setting
 from rlobj.insight.diagnosis.check import Found, reads
 from rlobj.insight.diagnosis.checks.policy import SOLVED
 from rlobj.insight.diagnosis.history import WINDOW, History
@@ -156,8 +157,11 @@ def teacher_trouble(history: History) -> Found | None:
                 f"the score {name} gives the tokens that end responses {end:.3g} nats less than "
                 f"the policy, and all tokens {gap:.3g}: it ends responses with another token, so "
                 "responses get longer",
-                f"Set scores.{name}.end=ID, the id of its own end token; or use a teacher with the "
-                "policy's.",
+                Message(
+                    "Use ",
+                    Setting(f"scores.{name}.end", "ID"),
+                    ", the id of its own end token; or a teacher with the policy's.",
+                ),
                 numbers,
             )
         if large and side >= ONE_SIDED:

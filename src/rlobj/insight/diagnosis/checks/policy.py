@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rlobj.base.errors import Message, Setting
 from rlobj.insight.diagnosis.check import Found, reads
 from rlobj.insight.diagnosis.history import WINDOW, History
 
@@ -182,7 +183,8 @@ FAST = 10
 def learning_rate_too_high(history: History) -> Found | None:
     """Updates are not finite, move the policy too far, or destroy it within few steps."""
     rate, kl = history.config.training.learning_rate, history.mean("policy/kl_old")
-    cure = f"Lower the learning rate: --set training.learning_rate={rate / 10:.1g}"
+    lower = Setting("training.learning_rate", f"{rate / 10:.1g}")
+    cure = Message("Lower the learning rate: ", lower)
     updates = history.together("reward/groups", "train/skipped_updates", "train/grad_norm")
     broken = sum(groups > 0 and skipped > 0 and norm != norm for groups, skipped, norm in updates)
     if broken >= BROKEN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rlobj.base.errors import Message, Setting
 from rlobj.insight.diagnosis.check import Found, reads
 from rlobj.insight.diagnosis.checks.policy import LARGE_KL
 from rlobj.insight.diagnosis.history import WINDOW, History
@@ -24,7 +25,10 @@ def sampler_drift(history: History) -> Found | None:
         return Found(
             f"KL divergence between sampler and policy: {gap:.3g} nats a token (first step "
             f"{first:.3g})",
-            "Lower sampling.async_depth, or set objective.mismatch={kind: truncate}.",
+            Message(
+                "Lower sampling.async_depth, or use ",
+                Setting("objective.mismatch", "{kind: truncate}"),
+            ),
             {"gap": gap, "first": first},
         )
     gap, first = history.mean("sampler/logprob_gap"), history.first("sampler/logprob_gap")

@@ -1,0 +1,138 @@
+"""Errors on screen: one message, no traceback, and the exit code.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the work failed |
+| 2 | the input was wrong |
+| 130 | interrupted by Ctrl-C |
+| 143 | ended by SIGTERM |
+
+`RLOBJ_TRACEBACK=1` in the environment shows where an error came from.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+from typer.core import TyperGroup
+
+from rlobj.base.errors import Argument, Message, RlobjError, RunError, Setting
+
+_UsageError: Any = typer.BadParameter.__base__
+FAILED = 1
+WRONG_INPUT = 2
+
+
+def typed(message: str, options: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A message with what a person types: the options of a command, and --set for a setting.
+
+    Args:
+        message: a `Message` names arguments of Python and settings.
+        options: option by argument; another argument stays as in Python.
+
+    Example:
+        >>> message = Message("use ", Argument("trust"), " or ", Setting("training.steps", 3))
+        >>> typed(message, {"trust": "--trust"})
+        'use --trust or --set training.steps=3'
+        >>> typed(Message(Setting("objective.mismatch", "{kind: truncate}")))
+        "--set 'objective.mismatch={kind: truncate}'"
+    """
+
+    def write(part: Setting | Argument) -> str:
+        if isinstance(part, Setting):
+            return f"--set {shlex.quote(str(part))}"
+        if part.name not in options:
+            return str(part)
+        value = "" if part.value is True else f" {shlex.quote(str(part.value))}"
+        return options[part.name] + value
+
+    return Message(message).written(write)
+
+
+def options_of(command: Any) -> dict[str, str]:
+    """The options of a command, and of the commands below it, by their parameters."""
+    found = {each.name: each.opts[0] for each in command.params if each.opts[0].startswith("-")}
+    for below in getattr(command, "commands", {}).values():
+        found |= options_of(below)
+    return found
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """128 and the number of the signal, which the error may have; Ctrl-C is SIGINT."""
+    [number] = error.args or [signal.SIGINT]
+    return 128 + number
+
+
+def report(title: str, message: str) -> None:
+    """Print a message on stderr: a panel on a terminal, otherwise plain lines."""
+
+    from rlobj.reporting import visible
+
+    message = "\n".join(visible(line) for line in message.split("\n"))
+    console = Console(stderr=True)
+    if console.is_terminal:
+        panel = Panel(Text(message), title=title, title_align="left", border_style="red")
+        console.print(panel)
+    else:
+        console.print(Text(f"{title}: {message}"), soft_wrap=True)
+
+
+def _lost_a_peer(error: Exception) -> bool:
+    """Whether a process of several failed only because its connection to another one ended."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return False
+    from rlobj.training.parallel.launcher import LOST_A_PEER
+
+    return LOST_A_PEER.search(str(error)) is not None
+
+
+def meant(option: str) -> str:
+    """The setting that an unknown option names, in full or by its initials; "" = none."""
+    from rlobj.config.run_config import setting_meanings
+
+    name = option.lstrip("-").replace("-", "_")
+    for path in setting_meanings():
+        setting = path.partition(".")[2]
+        initials = "".join(word[0] for word in setting.split("_") if word)
+        if name == setting or (name == initials and len(name) > 1):
+            return path
+    return ""
+
+
+class GuardedGroup(TyperGroup):
+    """A group that turns rlobj's own errors and Ctrl-C into a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            option = getattr(error, "option_name", "")
+            in_train = error.ctx is not None and error.ctx.info_name == "train"
+            if option and in_train and (setting := meant(option)):
+                error.possibilities = None
+                error.message += f". Did you mean '--set {setting}=VALUE'?"
+            raise
+        except KeyboardInterrupt as error:
+            report("Interrupted", "stopped; no file is incomplete")
+            raise typer.Exit(exit_code(error)) from None
+        except (RlobjError, RuntimeError) as error:
+            lost = not isinstance(error, RlobjError)
+            if os.environ.get("RLOBJ_TRACEBACK") == "1" or (lost and not _lost_a_peer(error)):
+                raise
+            note = "another process has ended, and this one with it: " if lost else ""
+            failed = lost or isinstance(error, RunError)
+            command = self.commands[ctx.invoked_subcommand]
+            text = typed(Message(note, error), options_of(command))
+            report("Failed" if failed else "Wrong input", text)
+            raise typer.Exit(FAILED if failed else WRONG_INPUT) from None

@@ -1,0 +1,133 @@
+"""What is shown before a run: its settings, where they come from, and a dry run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
+from rlobj.config.presets import difference, load_preset, read_yaml
+from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import dump_config
+from rlobj.config.starting import doubts
+from rlobj.data.sources import source_names
+from rlobj.training.choosing import choose_settings, held_out_share, settled
+from rlobj.training.memory import require_memory
+from rlobj.training.sizes import Cards, Size, card_bytes
+from rlobj_cli.screen.console import facts_grid, plain_value, say, show_explanation, show_yaml
+from rlobj_cli.screen.errors import typed
+from rlobj_cli.screen.estimating import here, show_choices, show_tables
+
+
+def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
+    """Print the preset, its paper, what the embedded profile replaces, and the user's settings."""
+    facts, known = {}, origins(layers)
+    if config.preset is not None:
+        preset = load_preset(config.preset)
+        facts = {"about": preset.summary, "paper": preset.paper}
+    names = [name for name, _ in layers]
+    if EMBEDDED_LAYER in names:
+        position = names.index(EMBEDDED_LAYER)
+        changes = difference(merged(layers[:position]), merged(layers[: position + 1]))
+        lines = [
+            f"{path}: {plain_value(a)} → {plain_value(b)}"
+            for path, a, b in changes
+            if a is not None and known.get(path, EMBEDDED_LAYER) == EMBEDDED_LAYER
+        ]
+        about = "settings for the embedded policy"
+        facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
+    facts["from"] = config.origin or ""
+    facts["yours"] = yours(config, layers)
+    console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
+    console.print(facts_grid({name: text for name, text in facts.items() if text}))
+
+
+def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
+    """The settings that the user gave, each with where: options, files, a preset file."""
+    preset, file = f"preset {config.preset}", Path(config.preset or "")
+    settings = flattened(merged(layers))
+    of_file = flattened(read_yaml(file)) if file.is_file() else {}
+    below = (EMBEDDED_LAYER, preset, f"data {', '.join(source_names(config.data.source))}")
+    return "\n".join(
+        f"{path}: {plain_value(settings[path])} ({file.name if name == preset else name})"
+        for path, name in origins(layers).items()
+        if not (name in below or name.startswith("run ")) or (name == preset and path in of_file)
+    )
+
+
+def show_dry_run(
+    console: Console, config: RunConfig, layers: Sequence[Layer], processes: int | None = None
+) -> None:
+    """Print every setting with its origin, the memory that the run needs, and its objective.
+
+    Raises:
+        ConfigError: the run cannot fit the GPU.
+    """
+    show_header(console, config, layers)
+    known = {path: name for path, name in origins(layers).items() if path != "preset"}
+    ranks = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    card = card_bytes()  # what a GPU run chooses depends on the hub's config.json
+    size = Size.named(config.model, local=card is None)
+    cards = None if card is None else Cards(ranks, card)
+    choices = choose_settings(config, size, cards, os.environ)
+    local = all(Path(name).exists() for name in source_names(config.data.source))
+    if config.model.name is None or local:  # not from the hub
+        choices += held_out_share(config)
+    config = settled(config, choices)
+    known |= {each.setting: "auto" for each in choices if each.reason}
+    order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
+    say(console, Text(f"\n# layers: {order}", style="dim"))
+    show_yaml(console, annotated_yaml(dump_config(config), known))
+    console.print()
+    show_explanation(console, config.resolved_objective().explain(config.training.updates))
+    show_choices(console, choices)
+    _show_memory(console, config, size, ranks)
+    for doubt in doubts(config):
+        say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
+    console.print(Text("\ndry run: nothing was written", style="dim"))
+
+
+def _show_memory(console: Console, config: RunConfig, size: Size | None, ranks: int) -> None:
+    """Print the memory that a process needs on its GPU."""
+    if size is None:
+        name = config.model.name
+        text = (
+            f"\nmemory: unknown, because the config.json of {name} is not on this machine, or "
+            f"transformers cannot read it. Get it with: hf download {name} config.json"
+        )
+        say(console, Text(text))
+        return
+    estimate = here(config, ranks, size)
+    show_tables(console, estimate)
+    require_memory(config, size, estimate.strategy, ranks, estimate.memory.card)
+
+
+def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
+    """Add a comment to each setting that a layer gave.
+
+    Args:
+        text: a YAML mapping in block style.
+        origins: layer by dotted path; a `kind` may be known by its parent's path.
+    """
+    lines = text.splitlines()
+
+    def walk(node: yaml.MappingNode, prefix: str) -> None:
+        for key, value in node.value:
+            path = f"{prefix}{key.value}"
+            known = origins.get(path) or origins.get(path.removesuffix(".kind"))
+            if isinstance(value, yaml.MappingNode) and value.value:
+                walk(value, f"{path}.")
+            elif known:
+                scalar = isinstance(value, yaml.ScalarNode)
+                line = (value.end_mark if scalar else key.end_mark).line
+                lines[line] = f"{lines[line]:<36}  # {known}"
+
+    root = yaml.compose(text)
+    if isinstance(root, yaml.MappingNode):
+        walk(root, "")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,108 @@
+"""What is shown after a run: numbers, conversations, and the next commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyarrow import parquet
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.base.errors import counted
+from rlobj.base.files import step_of
+from rlobj.config.layers import PROFILES
+from rlobj.config.resuming import trust_option
+from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.config.run_folder import MEASURES, held_out
+from rlobj.conversations.environment import ENDS
+from rlobj.insight import diagnose
+from rlobj.insight.numbers import Line
+from rlobj.insight.outcomes import Outcome
+from rlobj.training import TrainingResult
+from rlobj_cli.screen.console import facts_grid, number, say
+from rlobj_cli.screen.context import beginning
+from rlobj_cli.screen.progress import clock
+from rlobj_cli.screen.touched import show_touched
+
+
+def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
+    """Print the numbers before and after, the touched tokens, and the next commands."""
+    run = result.path
+    show_history(console, config, run, result.history)
+    done = f"{counted(result.steps, 'step')} done, this session took {clock(result.seconds)}. Run:"
+    say(console, Text.assemble(done, " ", (str(run), "bold")))
+    if best := result.best_checkpoint:
+        measure, known = held_out(run)
+        text = f"Best {measure.name} of a checkpoint: {number(known[best])}\n  {best}"
+        console.print(Text(text), soft_wrap=True)
+    findings = diagnose(run, trust=True).findings if result.steps else ()
+    trust = trust_option(settings_of(config))
+    if findings:
+        names = ", ".join(f"{finding.name}, {finding.when}" for finding in findings)
+        text = f"Found: {names}. See: rlobj diagnose {run}{trust}"
+        say(console, Text(text, style="yellow"))
+    ill = any(finding.holds for finding in findings)
+    task = str(config.data.source) in PROFILES  # which has many problems, held-out ones among them
+    evaluated = any(each.key in line for line in result.history for each in MEASURES)
+    on = "" if task or evaluated else " --on FILE"
+    checkpoint = " --checkpoint best" if ill and best else ""
+    commands = [f"rlobj report {run}"]
+    if (run / "records").is_dir():
+        commands += [f"rlobj inspect {run}", f"rlobj inspect {run} --html"]
+    if any(run.glob("tables/*.parquet")):
+        commands.append(f"rlobj replay {run} --preset grpo,stare{trust}")
+    commands.append(f"rlobj eval {run}{on} -n {4 if task else 32}{checkpoint}{trust}")
+    commands.append(f"rlobj diagnose {run}{trust}" if ill else train_on(run, config))
+    console.print("Next:")
+    for command in commands:
+        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+
+
+def show_history(console: Console, config: RunConfig, run: Path, history: Sequence[Line]) -> None:
+    """Print the numbers before and after, and the touched tokens."""
+    outcome = Outcome(history)
+    if outcome.steps:
+        console.print("", facts_grid(outcome.measures()), "", sep="\n")
+        show_conversations(console, run)
+        show_touched(console, config.objective, run)
+
+
+def show_conversations(console: Console, run: Path) -> None:
+    """Print two conversations of the newest samples, a right and a wrong one if there are."""
+    files = sorted((run / "samples").glob("step-*.parquet"))
+    if not files or "conversation" not in parquet.read_schema(files[-1]).names:
+        return
+    rows = parquet.read_table(files[-1])
+    verdicts = _firsts(rows["correct"].to_pylist())
+    problems = _firsts(rows["problem"].to_pylist())
+    order = sorted(range(rows.num_rows), key=lambda i: (i not in verdicts, i not in problems))
+    console.print(Text(f"conversations of step {step_of(files[-1])}", style="dim"))
+    most = 3 * console.width
+    for row in rows.take(order[:2]).to_pylist():
+        verdict = {True: "right", False: "wrong", None: "not judged"}[row["correct"]]
+        grid = facts_grid({})
+        grid.add_row("  prompt", Text(beginning(row["prompt"], most), style="bold"))
+        for turn in json.loads(row["conversation"]):
+            grid.add_row("  policy", Text(beginning(turn["text"], most)))
+            if turn["observation"]:
+                style = "red" if turn["errors"] else "cyan"
+                grid.add_row("  answered", Text(beginning(turn["observation"], most), style=style))
+            if turn["end"] in ENDS:
+                grid.add_row("  end", ENDS[turn["end"]])
+        grid.add_row("  reward", f"{number(row['reward'])}, {verdict}")
+        console.print(grid, "")
+
+
+def _firsts(values: Sequence[Any]) -> set[int]:
+    """The positions at which a value that is not None is there for the first time."""
+    return {values.index(value) for value in {*values} - {None}}
+
+
+def train_on(run: Path, config: RunConfig) -> str:
+    """The command that doubles the steps of a finished run."""
+    steps = max(2 * config.training.steps, 1)
+    trust = trust_option(settings_of(config))
+    return f"rlobj train --resume {run} --set training.steps={steps}{trust}"

@@ -1,0 +1,164 @@
+"""Sample responses to problems and grade them. Stored responses are not sampled again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import fmean
+
+from rlobj.conversations.driving import Conversations
+from rlobj.conversations.grading import described, limited, with_turns
+from rlobj.data import Problem
+from rlobj.evaluation.result import EvaluationCallback
+from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
+from rlobj.rewards import Grader
+from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
+
+
+def sample_and_grade(
+    sampler: Sampler,
+    encode: Callable[[Problem], list[int]],
+    problems: Sequence[Problem],
+    grader: Grader,
+    settings: SamplingSettings,
+    *,
+    count: int,
+    seed: int,
+    benchmark: str = "evaluation",
+    samples: Samples | None = None,
+    block: int = 1024,
+    callback: EvaluationCallback | None = None,
+    blocks: Iterable[Sequence[Key]] | None = None,
+    conversations: Conversations | None = None,
+) -> GradedBenchmark:
+    """`count` graded responses for each problem.
+
+    Args:
+        sampler: samples responses.
+        encode: problem -> prompt token ids.
+        problems: the problems; their ids are unique.
+        grader: an open grader.
+        settings: sampling parameters.
+        count: responses for each problem.
+        seed: of all of them. The seed of a response depends on it, the benchmark, the problem and
+            the number of the sample, and not on what was sampled before.
+        benchmark: name of these problems in `samples`.
+        samples: what is stored already, and takes what is new; None = nothing.
+        block: responses sampled and graded at a time; they are stored as they come.
+        callback: receives `sampled` and `graded`.
+        blocks: of these responses, those that this process samples and grades; None = all.
+        conversations: draws responses of several turns; None = a response is one turn.
+    """
+    samples, callback = samples or Samples(), callback or EvaluationCallback()
+    by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
+    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, callback)
+    grade(())
+    if blocks is None:
+        blocks = blocks_of(open_keys(samples, benchmark, problems, count), block)
+    for part in blocks:
+        if missing := [key for key in part if key not in samples.responses]:
+            seeds = [derive_seed(seed, *key) for key in missing]
+            asked = [by_id[problem] for _, problem, _ in missing]
+            store = partial(_store, samples, callback, missing, seeds)
+            if conversations is None:
+                groups = sampler.sample(
+                    [encode(problem) for problem in asked],
+                    count=1,
+                    settings=settings,
+                    seeds=seeds,
+                    done=store,
+                )
+            else:
+                groups = conversations.sample(
+                    asked, count=1, settings=settings, seeds=seeds, done=store
+                )
+            for index, group in enumerate(groups):  # a sampler may not call `done`
+                store(index, group)
+        grade(part)
+    return samples.graded(benchmark, problems)
+
+
+def open_keys(
+    samples: Samples, benchmark: str, problems: Sequence[Problem], count: int
+) -> list[Key]:
+    """The responses of a benchmark without a grade: first the stored ones, then the others."""
+    names = {problem.id for problem in problems}
+    stored = [key for key in samples.responses if key[0] == benchmark and key[1] in names]
+    wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
+    return [key for key in dict.fromkeys([*stored, *wanted]) if key not in samples.grades]
+
+
+def blocks_of(keys: Sequence[Key], block: int, processes: int = 1) -> Iterator[Sequence[Key]]:
+    """Blocks of at most `block` keys; each `processes` of them take equally long."""
+    for start in range(0, len(keys), block * processes):
+        window = keys[start : start + block * processes]
+        yield from (window[place::processes] for place in range(processes))
+
+
+def _store(
+    samples: Samples,
+    callback: EvaluationCallback,
+    keys: Sequence[Key],
+    seeds: Sequence[int],
+    index: int,
+    group: Sequence[Sample],
+) -> None:
+    """Store the response to a prompt; a second time changes nothing."""
+    key, [sample] = keys[index], group
+    if key not in samples.responses:
+        response = ResponseRecord(
+            sample=key[2],
+            seed=seeds[index],
+            text=sample.text,
+            tokens=len(sample.tokens),
+            finish=sample.finish,
+            turns=tuple(map(described, sample.turns)),
+        )
+        samples.add({key: response})
+        callback.sampled(key[0], 1 + samples.gather()[key[0]])
+
+
+def grade_stored(
+    grader: Grader,
+    problems: Mapping[str, Problem],
+    benchmark: str,
+    samples: Samples,
+    total: int,
+    callback: EvaluationCallback,
+    keys: Sequence[Key],
+) -> None:
+    """Grade those of the stored responses that have no grade yet.
+
+    Args:
+        grader: an open grader.
+        problems: the problems of the benchmark, by id.
+        benchmark: its name.
+        samples: what is stored; takes the grades.
+        total: number of responses that there will be, for the callback.
+        callback: receives `graded`, before any is graded and afterwards.
+        keys: of the responses.
+    """
+    report(samples, benchmark, total, callback)
+    if waiting := [key for key in keys if key not in samples.grades]:
+        responses = [samples.responses[key] for key in waiting]
+        asked = [
+            with_turns(problems[key[1]], response.turns)
+            for key, response in zip(waiting, responses, strict=True)
+        ]
+        graded = [
+            limited(grade, response.turns[-1]["end"] if response.turns else "done", "graded")
+            for grade, response in zip(
+                grader.score([each.text for each in responses], asked), responses, strict=True
+            )
+        ]
+        samples.grade(dict(zip(waiting, graded, strict=True)))
+        report(samples, benchmark, total, callback)
+
+
+def report(samples: Samples, benchmark: str, total: int, callback: EvaluationCallback) -> None:
+    """Say how many responses of a benchmark are graded and right."""
+    graded = [each.correct for key, each in samples.grades.items() if key[0] == benchmark]
+    known = any(each is not None for each in graded)
+    accuracy = fmean(each is True for each in graded) if known else math.nan
+    callback.graded(benchmark, len(graded), total, accuracy)

@@ -1,0 +1,110 @@
+"""The options of an ObjectiveTrainer, as arguments of the trainer and in its configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trl.trainer.grpo_config import GRPOConfig
+
+from rlobj.base.errors import ConfigError
+from rlobj.config.presets import Preset, load_preset, merge
+from rlobj.config.run_config import RunConfig
+from rlobj.config.scores import ScoreConfig, require_scores
+from rlobj.records.reading import refuse_recorded
+
+
+def _option(default: Any, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclasses.dataclass
+class ObjectiveConfig(GRPOConfig):
+    """GRPOConfig with the options of an ObjectiveTrainer, for TrlParser, a command line and YAML.
+
+    An argument of the trainer replaces the option of the same name.
+    """
+
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output", "columns", "scores"]  # noqa: RUF012
+
+    objective: str | None = _option(None, "a preset, or a preset file")
+    advantages: str = _option("auto", "whose advantages: auto, trl or objective")
+    selection: str | None = _option(None, "policy that rules read: current or old")
+    record: str = _option("true", "true, false, or the folder of the record")
+    output: dict[str, Any] | str | None = _option(None, "settings of the record, as JSON")  # noqa: RUF009
+    columns: dict[str, str] | str | None = _option(None, "data or reward, by column, as JSON")  # noqa: RUF009
+    scores: dict[str, Any] | str | None = _option(None, "frozen models by name, as JSON")  # noqa: RUF009
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of a trainer.
+
+    Attributes:
+        objective: a Preset if a name or path was given.
+        preset: that name or path; None = the objective is of no preset.
+        advantages: auto, trl or objective.
+        selection: current or old.
+        record: true, false, or the folder of the record.
+        output: settings of the record.
+        columns: `data` or `reward`, by column.
+        scores: frozen models, by name.
+    """
+
+    objective: Any
+    preset: str | None
+    advantages: str
+    selection: str
+    record: bool | str | Path
+    output: dict[str, Any]
+    columns: dict[str, str]
+    scores: dict[str, ScoreConfig]
+
+
+def read_options(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Options:
+    """The arguments of a trainer, or else the options of an ObjectiveConfig.
+
+    Args:
+        config: GRPOConfig or ObjectiveConfig.
+        arguments: by name; None = that of the config.
+
+    Raises:
+        ConfigError: an option has a value that is not allowed.
+    """
+    fields = ObjectiveConfig.__dataclass_fields__
+    chosen = {
+        name: config.get(name, fields[name].default) if value is None else value
+        for name, value in arguments.items()
+    }
+    objective, name, training = chosen["objective"], None, {}
+    columns, scores = chosen["columns"] or {}, chosen["scores"] or {}
+    if isinstance(objective, str | Path):
+        name, objective = str(objective), load_preset(objective)
+    if isinstance(objective, Preset):
+        name = name or str(objective.path)
+        training = objective.config.get("training") or {}
+        columns = {**(objective.config.get("columns") or {}), **columns}
+        scores = merge(objective.config.get("scores") or {}, scores)
+    if (advantages := chosen["advantages"]) not in ("auto", "trl", "objective"):
+        raise ConfigError(f"advantages={advantages!r}; expected 'auto', 'trl' or 'objective'")
+    selection = chosen["selection"] or training.get("selection", "current")
+    if selection not in ("current", "old"):
+        raise ConfigError(f"selection={selection!r}; expected 'current' or 'old'")
+    record = {"true": True, "false": False}.get(str(chosen["record"]).lower(), chosen["record"])
+    path = isinstance(record, str | Path)
+    if not isinstance(record, bool) and (not path or Path(record).is_file()):
+        raise ConfigError(f"record={record!r}; expected True, False, or the path of a folder")
+    output: Any = chosen["output"] or {}
+    run = RunConfig(output=output, columns=columns, scores=scores)
+    if isinstance(objective, Preset):
+        require_scores(run.scores, objective.objective.read_scores)
+    refuse_recorded(run.columns)
+    for column, source in run.columns.items():
+        if ":" in source:
+            raise ConfigError(
+                f"columns.{column}={source}: TRL has no functions of tokens, which `rlobj train` "
+                "calls. Expected data or reward"
+            )
+    return Options(objective, name, advantages, selection, record, output, run.columns, run.scores)

@@ -1,0 +1,135 @@
+"""What an ObjectiveTrainer remembers between the calls of TRL."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.files import write_whole
+from rlobj.config.presets import difference
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.metrics import MicroBatchResult
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "rlobj.json"
+"""The file in TRL's checkpoints with the objective's state."""
+
+Inputs = dict[str, Any]
+"""TRL's inputs of one micro-batch."""
+
+Row = tuple[list[int], list[int]]
+"""Token ids of a prompt, padded on the left, and of its completion, padded on the right."""
+
+
+@dataclass
+class Window:
+    """One update: the micro-batches of a window of gradient accumulation.
+
+    Attributes:
+        inputs: TRL's inputs of each micro-batch.
+        rollouts: the micro-batches of each rollout that was sampled for this window.
+        phase: of the objective.
+        first: the number of the first micro-batch in TRL's count.
+        scored: log-probs and entropies under the present weights, [B, T], by the id of the inputs.
+        plan: of the update; None = not made yet.
+        tables: the micro-batches as they were planned.
+        metrics: of the update, when it has ended.
+        measured: what the losses of the micro-batches so far measured.
+        error: the first loss that was not finite.
+    """
+
+    inputs: list[Inputs]
+    rollouts: list[list[Inputs]]
+    phase: Objective
+    first: int = 0
+    scored: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
+    plan: Plan | None = None
+    tables: list[TokenBatch] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    measured: list[MicroBatchResult] = field(default_factory=list)
+    error: BatchError | None = None
+
+    @property
+    def position(self) -> int:
+        """The place of the micro-batch whose loss is due."""
+        return len(self.measured)
+
+    @property
+    def due(self) -> Inputs | None:
+        """The micro-batch whose loss is due; None after the last one."""
+        return self.inputs[self.position] if self.position < len(self.inputs) else None
+
+    def samples(self, inputs: Inputs | None) -> bool:
+        """Whether these inputs were sampled for this window, from the policy as it is now."""
+        return any(inputs is each for rollout in self.rollouts for each in rollout)
+
+
+@dataclass
+class Progress:
+    """What an ObjectiveTrainer remembers between the calls of TRL.
+
+    Attributes:
+        state: the objective's controllers, and "update", the number of updates done.
+        turns: a rollout had a mask of tool output, on any process: responses have turns.
+        rows: number of responses that were sampled, over all processes.
+        batches: the prompts of the micro-batches of the window in progress.
+        window: the window in progress; None = the next call opens one.
+        rewards: of the last rollouts, over all processes, [B, K].
+        sampled: this process's new responses by `rlobj_ids`: token ids of prompt and completion.
+    """
+
+    state: dict[str, Any]
+    turns: bool = False
+    rows: int = 0
+    batches: list[Any] = field(default_factory=list)
+    window: Window | None = None
+    rewards: Tensor | None = None
+    sampled: dict[int, Row] = field(default_factory=dict)
+
+    def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
+        """Write what a resumed run needs, beside the state of its record."""
+        saved = {"state": self.state, "rows": self.rows, "objective": _settings(objective)}
+        write_whole(checkpoint / STATE_FILE, json.dumps({**saved, "record": record}).encode())
+
+    def read(self, checkpoint: Path, objective: Objective) -> Any:
+        """Continue from what `write` has written; returns the state of the record.
+
+        Raises:
+            ConfigError: the file is missing or damaged, or the objective has other controllers.
+        """
+        path = checkpoint / STATE_FILE
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            state, rows = dict(saved["state"]), int(saved["rows"])
+            own, record = dict(saved["objective"]), saved["record"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
+            ) from None
+        if others := {*objective.init()} ^ (state.keys() - {"update"}):
+            raise ConfigError(
+                f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
+            )
+        changed = difference(own, _settings(objective))
+        for name, old, new in changed:
+            logger.warning(f"{path}: objective.{name} was {old}; the run goes on with {new}")
+        if changed and record is not None:
+            logger.warning(
+                "the record names the new objective for all its steps. To keep the runs apart, "
+                "resume with another GRPOConfig(output_dir=...), and another record= if you set one"
+            )
+        self.state, self.rows = state, rows
+        return record
+
+
+def _settings(objective: Objective) -> dict[str, Any]:
+    return objective.model_dump(mode="json", by_alias=True)

@@ -1,0 +1,76 @@
+"""The reward of a problem of reasoning-gym: the score of its dataset, in [0, 1]."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field
+
+from rlobj.answers.worker_process import WorkerProcess
+from rlobj.base.errors import Argument, ConfigError, RunError
+from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
+
+if TYPE_CHECKING:
+    from rlobj.data import Problem
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGym(Reward):
+    """The score of the dataset's own scorer; a response is correct if its score is 1.
+
+    The answer is the content of the last `<answer>...</answer>`.
+    """
+
+    deadline: float = Field(default=10.0, gt=0)
+    """time limit for one answer, in seconds of processor time; then its score is 0"""
+
+    def open(self) -> _GymGrader:
+        """Return a grader with one process, which starts when it is entered."""
+        return _GymGrader(self.deadline)
+
+
+class _GymGrader(FunctionGrader):
+    def __init__(self, deadline: float) -> None:
+        super().__init__(self._score)
+        self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
+
+    def check(self, problems: Sequence[Problem]) -> None:
+        try:
+            for problem in problems:
+                self._asked(problem)
+        except RunError as error:
+            raise ConfigError(error) from error
+
+    def __enter__(self) -> Self:
+        self._worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
+
+    def _asked(self, problem: Problem) -> Any:
+        asked = problem.extra.get("reasoning_gym")
+        if asked is None:
+            raise RunError(
+                f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
+                "grades no other; use ",
+                Argument("data", "reasoning-gym:NAME"),
+                ", or another reward.",
+            )
+        return asked
+
+    def _score(self, response: str, problem: Problem) -> Graded:
+        asked = self._asked(problem)
+        found = _ANSWER.findall(response)
+        answer = found[-1].strip() if found else None
+        gold = problem.answer or None
+        entry = {"question": problem.prompt, "answer": gold, "metadata": asked["metadata"]}
+        about = asked["name"], asked["settings"], entry
+        score, reason = self._worker.judge((*about, answer), (*about, gold))
+        if score is None:
+            return Graded(math.nan, None, reason, answer)
+        return Graded(float(score), score >= 1, reason, answer)

@@ -1,0 +1,204 @@
+"""What a caller hands in: names, and Python objects in place of what settings would open."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.targets import PYTHON_OBJECT, import_target, object_name, object_text
+from rlobj.config.layers import Layer, nested, reward_settings
+from rlobj.config.run_config import RunConfig
+from rlobj.conversations.settings import named_tools
+from rlobj.data import Problem
+from rlobj.data.sources import Source
+from rlobj.evaluation.engines import require_tokenizer
+from rlobj.rewards import Grader, Reward, Several, function_grader
+from rlobj.rewards.kinds import Ungraded
+from rlobj.training.loop.clock import Callback
+
+_SETTINGS = {
+    "model": "model.name",
+    "data": "data.source",
+    "eval_on": "data.test",
+    "reward": "rewards.target",
+    "sampler": "sampling.engine",
+    "environment": "environment.target",
+    "tools": "environment.tools",
+}
+"""The setting that names an argument, or records that it was an object."""
+_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
+"""The members of a `Sampler` that training uses without conversations."""
+
+
+@dataclass(frozen=True)
+class CallerInputs:
+    """What a caller hands in: names, Python objects, or None for what the configuration says.
+
+    An object is used instead of what the configuration would open. All ranks must get the same.
+
+    Attributes:
+        model: a transformers model, which is trained in place.
+        tokenizer: of the model.
+        data: the rows to train on.
+        eval_on: the held-out rows.
+        reward: a function, or several of them.
+        sampler: draws responses; the run does not close it.
+        environment: makes the environment of a conversation.
+        tools: names and functions that the policy may call.
+        callbacks: receive the events of the run.
+    """
+
+    model: Any = None
+    tokenizer: Any = None
+    data: Any = None
+    eval_on: Any = None
+    reward: Any = None
+    sampler: Any = None
+    environment: Any = None
+    tools: Any = None
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        """Check the arguments without using them.
+
+        Raises:
+            ConfigError: an argument that is neither a name nor a fitting object.
+        """
+        tools = None if self.tools is None else named_tools(self.tools)
+        object.__setattr__(self, "tools", tools)
+        local = self.local()
+        require_tokenizer(self.model, self.tokenizer, passed="model" in local)
+        missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
+        lacks = f": it has no {', '.join(missing)}" if missing else ""
+        rows = "a name, a path, or an iterable of dicts"
+        expected = {
+            "model": (hasattr(self.model, "config"), "a hub id, a folder, or a transformers model"),
+            "tokenizer": (hasattr(self.tokenizer, "decode"), "a transformers tokenizer"),
+            "data": (_are_rows(self.data), rows),
+            "eval_on": (_are_rows(self.eval_on), rows),
+            "reward": (
+                callable(self.reward) or bool(self._functions),
+                "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of "
+                "functions, or a list of mappings with 'name'",
+            ),
+            "sampler": (
+                not missing,
+                f"transformers, vllm, vllm-server, or an rlobj.Sampler{lacks}",
+            ),
+            "environment": (
+                callable(self.environment),
+                "a name, 'file.py:Class', or a class or function that makes an environment",
+            ),
+        }
+        for name in [*local, *(["tokenizer"] if "model" in local else [])]:
+            fits, text = expected.get(name, (True, ""))
+            if not fits:
+                kind = type(getattr(self, name)).__name__
+                raise ConfigError(f"{name} is a {kind}; expected {text}")
+
+    def layers(self) -> list[Layer]:
+        """The settings that name the arguments, one layer an argument."""
+        passed = {name: getattr(self, name) for name in _SETTINGS}
+        return [(name, _settings(name, x)) for name, x in passed.items() if x is not None]
+
+    def local(self) -> list[str]:
+        """The arguments that only this process has: no configuration can name them."""
+        return [
+            name
+            for name, settings in self.layers()
+            if not isinstance(getattr(self, name), str | Path)
+            and not (name == "data" and _are_sources(self.data))
+            and (name not in ("reward", "tools") or PYTHON_OBJECT in str(settings))
+        ]
+
+    @property
+    def _functions(self) -> dict[Any, Any]:
+        """The functions among several rewards, by name."""
+        entries = [each for each in _entries(self.reward) or () if isinstance(each, Mapping)]
+        return {e.get("name"): e["target"] for e in entries if callable(e.get("target"))}
+
+    def passed(self, name: str) -> Any:
+        """The object that was passed as this argument; None if it is a name or was not passed."""
+        return getattr(self, name) if name in self.local() else None
+
+    def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
+        """What grades responses to the problems; to be entered."""
+        named = self.reward is not None or config.rewards.targets or config.rewards.models
+        if not named and not any(each.answer for each in problems):
+            return Ungraded()  # a score is all that the objective reads
+        if isinstance(config.rewards, Several):
+            return config.rewards.open(self._functions)
+        if callable(self.reward):
+            return function_grader(self.reward, object_name(self.reward), config.rewards)
+        return config.rewards.open()
+
+
+def _settings(name: str, value: Any) -> dict[str, Any]:
+    """The settings that name an argument, with a text in place of a Python object."""
+    if name == "reward":
+        return {"rewards": _reward(value)}
+    if name == "data" and _are_sources(value):
+        return nested(_SETTINGS[name], list(value))
+    if name == "tools":
+        return nested(_SETTINGS[name], [x if isinstance(x, str) else _text(x) for x in value])
+    text = _text(value) if name == "environment" and callable(value) else str(value)
+    if not isinstance(value, str | Path) and name != "environment":
+        kind = type(value).__name__ if name == "model" else "rows"
+        text = "object" if name == "sampler" else object_text(kind)
+    return nested(_SETTINGS[name], text)
+
+
+def _are_rows(data: Any) -> bool:
+    return isinstance(data, Iterable) and not isinstance(data, Mapping)
+
+
+def _are_sources(data: Any) -> bool:
+    """Whether data are several sources, and no rows: these have a question."""
+    return isinstance(data, list | tuple) and any(
+        isinstance(each, str | Path)
+        or (isinstance(each, Mapping) and "source" in each and each.keys() <= set(Source.keys()))
+        for each in data
+    )
+
+
+def _reward(reward: Any) -> Any:
+    if isinstance(reward, Reward):
+        return reward.model_dump(mode="json")
+    if (several := _entries(reward)) is not None:
+        of = [
+            {"kind": "custom", **each, "target": _text(each["target"])}
+            if isinstance(each, Mapping) and callable(each.get("target"))
+            else each
+            for each in several
+        ]
+        return {**reward, "of": of} if _is_several(reward) else of
+    if isinstance(reward, Mapping):
+        return dict(reward)
+    return reward_settings(reward if isinstance(reward, str) else _text(reward))
+
+
+def _entries(reward: Any) -> list[Any] | None:
+    """Several rewards as a list of mappings; None = one reward."""
+    if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
+        return [{"name": name, "target": function} for name, function in reward.items()]
+    of = reward["of"] if _is_several(reward) else reward
+    return list(of) if isinstance(of, list | tuple) else None
+
+
+def _is_several(reward: Any) -> bool:
+    return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)
+
+
+def _text(function: Any) -> str:
+    """`package.module:function`, if that names this very function in every process; else a text
+    that says there is no such name."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if callable(function) and module not in (None, "__main__"):
+        with contextlib.suppress(RlobjError):
+            if import_target(target := f"{module}:{name}") is function:
+                return target
+    return object_text(object_name(function))

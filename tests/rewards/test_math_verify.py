@@ -1,0 +1,201 @@
+"""The reward `math_verify`: the real math-verify, in processes that end at a deadline."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+from forked import wait_until
+from runs import ranks
+
+import rlobj
+from rlobj.answers.worker_process import WorkerProcess
+from rlobj.base.errors import ConfigError, DataError, MissingExtra
+from rlobj.data import Problem
+from rlobj.rewards import Graded, MathVerify, Reward, math_verify
+
+BOMB = r"\boxed{9^{9^{9^{9}}}}"
+
+
+def problem(gold: str, name: str = "p", **extra: Any) -> Problem:
+    return Problem(name, "?", gold, extra)
+
+
+def graded(grader: Any, *pairs: tuple[str, str]) -> list[Graded]:
+    return grader.score([response for response, _ in pairs], [problem(gold) for _, gold in pairs])
+
+
+@pytest.fixture(scope="module")
+def grader() -> Any:
+    with MathVerify(workers=1).open() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "correct", "answer"),
+    [
+        (r"So \boxed{0.5}", r"\frac{1}{2}", True, r"\frac{1}{2}"),
+        (r"\boxed{1/3}", "1/2", False, r"\frac{1}{3}"),
+        ("So 3 + 9 = 12, and hence", "12", True, "12"),  # any number of the text
+        (r"\boxed{4.5 \times 10^{33}}", "4.5e33", False, r"4.5 \times 10^{33}"),  # Euler's e
+        (r"\boxed{(1,2)}", "1<x<2", True, "(1,2)"),  # the gold is the first argument
+        (r"\boxed{1<x<2}", "(1,2)", False, "1<x<2"),
+        (r"\boxed{5}", "$5$", True, "5"),
+        ("no idea", "5", False, None),
+        ("", "5", False, None),
+    ],
+)
+def test_verdicts_and_answers_are_those_of_math_verify(
+    grader: Any, response: str, gold: str, correct: bool, answer: str | None
+) -> None:
+    [found] = graded(grader, (response, gold))
+    assert (found.correct, found.reward, found.answer) == (correct, float(correct), answer)
+    assert found.reason == ("no answer" if answer is None else "math-verify")
+    assert found.no_answer is (answer is None)
+
+
+def test_any_gold_of_several_is_right_and_one_that_cannot_be_read_leaves_no_verdict(
+    grader: Any,
+) -> None:
+    either = problem("5", alternatives=["5", "6"])
+    found = grader.score([r"\boxed{6}", r"\boxed{7}"], [either] * 2)
+    assert [each.correct for each in found] == [True, False]
+    [found] = graded(grader, (r"\boxed{5}", "}"))
+    assert (found.correct, found.reason) == (None, "gold not readable")
+    assert math.isnan(found.reward)
+
+
+def test_golds_that_cannot_be_read_are_an_error_that_names_their_problems(grader: Any) -> None:
+    rows = [problem(gold, f"row {i}") for i, gold in enumerate(["5", "", "x^2", "}", r"\text{a}"])]
+    with pytest.raises(DataError) as caught:
+        grader.check(rows)
+    assert "cannot read 2 of 5 gold answers: '' of 'row 1', '}' of 'row 3'." in str(caught.value)
+    grader.check([rows[0], rows[2], rows[4]])
+
+
+def test_an_evaluation_and_a_run_begin_with_that_check(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr("rlobj.evaluation.evaluating.open_engine", load)
+    monkeypatch.setattr("rlobj.training.loop.opening.InitialPolicy.trained", load)
+    rows = [{"id": "x7", "problem": "1+1=", "answer": "}"}, {"problem": "2+2=", "answer": "4"}]
+    with pytest.raises(DataError, match=r"'}' of 'x7'"):
+        rlobj.evaluate("embedded", on=rows, reward="math_verify")
+    with pytest.raises(DataError, match=r"'}' of 'x7'"):
+        rlobj.train("grpo", data=rows, reward="math_verify", out=tmp_path / "run")
+
+
+def test_without_the_package_the_error_has_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(math_verify, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"needs the package.*: pip install math-verify$"):
+        Reward.build("math_verify").open()
+    monkeypatch.undo()
+    assert importlib.util.find_spec("math_verify")
+
+
+def test_a_setting_that_it_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'deadline'"):
+        Reward.build({"kind": "math_verify", "dedline": 3})
+
+
+# Deadlines, and processes that end.
+
+
+def test_a_response_that_takes_too_long_is_wrong_and_the_next_one_is_graded() -> None:
+    """Also on another thread, where the limits of math-verify itself do not work."""
+    found: list[Graded] = []
+    with MathVerify(deadline=0.5, workers=1).open() as grader:
+        graded(grader, (r"\boxed{5}", "5"))  # started
+        [worker] = grader._workers
+        before = worker.pid
+        pairs = (BOMB, "5"), (r"\boxed{5}", "5")
+        thread = threading.Thread(target=lambda: found.extend(graded(grader, *pairs)))
+        thread.start()
+        thread.join()
+        assert worker.pid != before
+    assert [(each.correct, each.reason) for each in found] == [
+        (False, "timeout"),
+        (True, "math-verify"),
+    ]
+    assert found[0].cause == "timeout"
+    assert worker.pid is None
+
+
+def test_a_gold_that_takes_too_long_leaves_the_response_undecided() -> None:
+    gold = r"\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx"
+    with MathVerify(deadline=0.5, workers=1).open() as grader:
+        [found] = graded(grader, (rf"\boxed{{1+{gold}}}", gold))
+    assert (found.correct, found.reason) == (None, "gold timeout")
+
+
+@pytest.mark.parametrize("fault", ["timeout", "crash", "memory"])
+def test_a_fault_of_the_machine_is_tried_again(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    own = ([True, "5"], "math-verify")
+    replies = [(None, fault), own, own]
+    monkeypatch.setattr(WorkerProcess, "ask", lambda *_: replies.pop(0))
+    with MathVerify(workers=1).open() as grader:
+        assert graded(grader, (r"\boxed{5}", "5"))[0].correct is True
+    assert replies == []
+
+
+@pytest.mark.slow
+def test_a_killed_worker_gets_the_response_again() -> None:
+    with MathVerify(deadline=3, workers=1).open() as grader:
+        graded(grader, (r"\boxed{5}", "5"))
+        [worker] = grader._workers
+        before = worker.pid
+        found: list[Graded] = []
+        thread = threading.Thread(target=lambda: found.extend(graded(grader, (BOMB, "5"))))
+        thread.start()
+        begin = used(before)
+        wait_until(lambda: used(before) > begin + 0.5, 60)  # seconds of its processor time
+        os.kill(before, signal.SIGKILL)
+        thread.join()
+        assert (found[0].correct, found[0].reason) == (False, "timeout")  # of the second try
+        assert graded(grader, (r"\boxed{5}", "5"))[0].correct is True
+
+
+def used(process_id: int) -> float:
+    """Processor time of a process, in seconds."""
+    with open(f"/proc/{process_id}/stat", encoding="utf-8") as stat:
+        user, system = stat.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.slow
+def test_a_response_that_needs_too_much_memory_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_verify, "_MEMORY", 250 * 2**20)
+    with MathVerify(deadline=60, workers=1).open() as grader:
+        pairs = (r"\boxed{\lim_{x \to 0} (x+y+z+w+1)^{200}}", "5"), (r"\boxed{5}", "5")
+        large, small = graded(grader, *pairs)
+    assert (large.correct, large.reason) == (False, "memory")
+    assert small.correct is True
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_each_grades_its_share(policy: Any, tmp_path: Any) -> None:
+    settings = {
+        "training.steps": 1,
+        "sampling.prompts_per_step": 4,
+        "sampling.group_size": 4,
+        "sampling.max_tokens": 6,
+        "model.chat_template": "false",
+    }
+    words = ["train", "--preset", "grpo", "--model", str(policy), "--data", "max-digits"]
+    words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    ranks([*words, "--reward", "math_verify", "--out", str(tmp_path / "run")], 2)
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    [step] = [line for line in lines if "reward/mean" in line]
+    assert step["reward/undecided_share"] == 0
+    assert 0 < step["reward/mean"] + step["reward/no_answer_share"] <= 1

@@ -1,0 +1,43 @@
+"""Evaluations of responses that tests write themselves, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rlobj.data import Problem
+from rlobj.evaluation import EvaluationResult, ResponseRecord, Samples, summarise_folder
+from rlobj.evaluation.responses import grade_stored
+from rlobj.evaluation.result import EvaluationCallback
+from rlobj.rewards import Reward
+
+
+def stored(
+    folder: Path, rows: Mapping[str, Sequence[str]], reward: str = "exact", *, grade: bool = True
+) -> EvaluationResult | None:
+    """Store the responses to problems `gold` -> responses, and grade them.
+
+    The benchmark is named r, and its problems are named by their golds.
+    """
+    problems = {gold: Problem(gold, f"{gold}?", gold) for gold in rows}
+    responses = {
+        ("r", gold, i): ResponseRecord(i, i, text, len(text), "stop")
+        for gold, texts in rows.items()
+        for i, text in enumerate(texts)
+    }
+    samples, built = Samples(folder), Reward.build(reward)
+    most = max(map(len, rows.values()))
+    own = {"problems": len(rows), "samples": most, "reward": built.recorded()}
+    model, engine = {"name": "m"}, {"name": "transformers"}
+    with samples.locked():
+        samples.write_problems({"r": list(problems.values())})
+        samples.add(responses)
+        samples.write_settings(
+            {"format": 1, "model": model, "engine": engine, "benchmarks": {"r": own}}
+        )
+        if not grade:
+            return None
+        with built.open() as grader:
+            total, keys = len(responses), list(responses)
+            grade_stored(grader, problems, "r", samples, total, EvaluationCallback(), keys)
+    return summarise_folder(folder)
