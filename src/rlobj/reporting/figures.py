@@ -134,8 +134,12 @@ def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
             lines.append({"name": line.name, **look, "x": x, **numbers})
         drawn.append(
             {
-                **{key: getattr(figure, key) for key in ("name", "title", "unit", "x")},
-                **{"logX": figure.log_x, "lines": lines},
+                "name": figure.name,
+                "title": figure.title,
+                "unit": figure.unit,
+                "x": figure.x,
+                "logX": figure.log_x,
+                "lines": lines,
                 "marks": [vars(mark) for mark in figure.marks],
                 "targets": [vars(target) for target in figure.targets],
             }
