@@ -18,7 +18,7 @@ from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
 from rlobj.evaluation.report import kept_texts, results_json, results_markdown, write_page
 from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.summary import BenchmarkResult, summarise
-from rlobj.reporting.figures import script_safe
+from rlobj.reporting.pages import script_safe
 
 ABOUT = {
     "model": "some/model",

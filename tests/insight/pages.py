@@ -27,9 +27,9 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.reading import SCHEMA
-from rlobj.records.rows import TokenTexts
 from rlobj.records.tables import UpdateTable
-from rlobj.reporting.figures import render_page
+from rlobj.records.texts import TokenTexts
+from rlobj.reporting.pages import render_page
 
 NUMBERS = (0.0, 1.0, 0.002, 0.5, 0.8, 1e-4, 2.0, -0.5, 0.1, 0.3, 100.0)
 """Values of columns; many rows have equal ones, and some are the thresholds of the rules."""

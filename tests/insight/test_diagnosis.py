@@ -19,7 +19,7 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import lock_folder
 from rlobj.config.run_config import FindingName, compose
-from rlobj.config.run_folder import STOP_FILE, dump_config
+from rlobj.config.run_folder import STOP_FILE, MetricsFile, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
@@ -85,6 +85,11 @@ def watched(change: Change = HEALTHY, steps: int = 40, **settings: Any) -> Watch
 
 def names(watch: Watch) -> set[str]:
     return set(watch.findings)
+
+
+def spikes(*steps: int) -> Watch:
+    """A run whose gradient norm is far larger at some steps."""
+    return watched(lambda step: {"train/grad_norm": 30.0} if step in steps else {})
 
 
 def test_a_healthy_run_has_no_findings() -> None:
@@ -245,8 +250,7 @@ def test_what_is_sick_in_one_run_is_sound_in_another(change, settings):
 
 
 def test_a_finding_knows_its_first_and_last_step() -> None:
-    spike = watched(lambda step: {"train/grad_norm": 30.0} if step in (25, 33) else {})
-    finding = spike.findings["gradient-spike"]
+    finding = spikes(25, 33).findings["gradient-spike"]
     assert (finding.since, finding.until, finding.holds) == (25, 33, False)
     assert finding.when == "between steps 25 and 33"
     late = watched(lambda step: {"response/truncated": 0.5 if step > 20 else 0.0})
@@ -255,10 +259,8 @@ def test_a_finding_knows_its_first_and_last_step() -> None:
 
 def test_metrics_count_what_holds_and_keep_what_has_held() -> None:
     assert watched().metrics() == {"diagnosis/findings": 0}
-    spike = watched(lambda step: {"train/grad_norm": 30.0} if step == 30 else {})
-    assert spike.metrics() == {"diagnosis/findings": 0, "diagnosis/gradient-spike": 0}
-    now = watched(lambda step: {"train/grad_norm": 30.0} if step == 40 else {})
-    assert now.metrics() == {"diagnosis/findings": 1, "diagnosis/gradient-spike": 1}
+    assert spikes(30).metrics() == {"diagnosis/findings": 0, "diagnosis/gradient-spike": 0}
+    assert spikes(40).metrics() == {"diagnosis/findings": 1, "diagnosis/gradient-spike": 1}
 
 
 def test_only_findings_that_begin_are_reported() -> None:
@@ -317,7 +319,7 @@ def test_the_cure_of_missing_verdicts_names_what_the_run_has(every: int, advice:
 
 
 def write_run(folder: Path, change: Change = HEALTHY, steps: int = 40) -> Path:
-    folder.mkdir()
+    (folder / "samples").mkdir(parents=True)
     (folder / "config.resolved.yaml").write_text(dump_config(compose("stapo")))
     lines = [json.dumps(changed(change, step)) for step in range(1, steps + 1)]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -387,6 +389,26 @@ def test_a_diagnosis_imports_no_code_that_a_run_names(tmp_path, setting):
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("read", [rlobj.inspect, rlobj.report, rlobj.diagnose])
+def test_the_footers_of_a_record_and_the_metrics_are_read_once(tmp_path, monkeypatch, read):
+    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": 1 / step, **STUCK})
+    for part in "ab":
+        write_records(run, [{"step": 39, "entropy_sensitivity": 0.3}] * 30, part)
+    seen: list[str] = []
+    schema, more = pyarrow.parquet.read_schema, MetricsFile.more
+    monkeypatch.setattr(pyarrow.parquet, "read_schema", lambda f: seen.append(f.name) or schema(f))
+    monkeypatch.setattr(MetricsFile, "more", lambda self, **x: seen.append("m") or more(self, **x))
+    read(run)
+    assert sorted(seen) == ["a.parquet", "b.parquet", "m"]
+
+
+def test_what_to_type_names_the_run_and_the_step(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", lambda step: {"train/grad_norm": 30.0} if step == 30 else {})
+    [finding] = rlobj.diagnose(run).findings
+    assert finding.cure.startswith(f"rlobj inspect {run} --step 30 shows")
+    assert spikes(30).findings["gradient-spike"].cure.startswith("rlobj inspect RUN --step 30")
+
+
 def test_values_of_other_types_count_as_absent(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"policy/entropy": "high", "response/count": []})
     assert rlobj.diagnose(run).findings == ()
@@ -422,7 +444,6 @@ def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Pa
 
 def test_the_responses_that_all_problems_get_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"response/most_common": 0.75})
-    (run / "samples").mkdir()
     samples = pyarrow.table({"response": ["7\x1b[2J"] * 3 + ["8"]})
     pyarrow.parquet.write_table(samples, run / "samples" / "step-000040.parquet")
     [finding] = rlobj.diagnose(run).findings
@@ -431,17 +452,12 @@ def test_the_responses_that_all_problems_get_are_named(tmp_path: Path) -> None:
 
 def test_a_problem_is_disputed_if_all_responses_agree_against_its_gold_answer(tmp_path):
     run = write_run(tmp_path / "run", {"groups/agreed_wrong": 1.0})
-    (run / "samples").mkdir()
+    given = [("1+1=", "3", "222"), ("2+2=", "5", ("4", "4", "")), ("3+3=", "6", "666")]
     rows = [
-        *({"group": 1, "prompt": "1+1=", "answer": "3", "graded_answer": "2"} for _ in range(3)),
-        *(
-            {"group": 2, "prompt": "2+2=", "answer": "5", "graded_answer": a}
-            for a in ("4", "4", "")
-        ),
-        *({"group": 3, "prompt": "3+3=", "answer": "6", "graded_answer": "6"} for _ in range(3)),
+        {"group": i, "prompt": p, "answer": gold, "graded_answer": said, "correct": said == gold}
+        for i, (p, gold, answers) in enumerate(given)
+        for said in answers
     ]
-    for row in rows:
-        row["correct"] = row["answer"] == row["graded_answer"]
     samples = pyarrow.Table.from_pylist(rows)
     pyarrow.parquet.write_table(samples, run / "samples" / "step-000040.parquet")
     [finding] = rlobj.diagnose(run).findings

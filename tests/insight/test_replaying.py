@@ -23,8 +23,13 @@ from rlobj.records.observed import ObservedUpdate
 from rlobj.records.tables import write_tables
 from rlobj.training import run_training
 
+FEW = ("ar-lopti", "clip-cov", "grpo", "stapo", "stare")
 
-@pytest.mark.parametrize("preset", WITHOUT_SCORES)
+
+@pytest.mark.parametrize(
+    "preset",
+    [*FEW, *(pytest.param(x, marks=pytest.mark.slow) for x in WITHOUT_SCORES if x not in FEW)],
+)
 def test_every_recorded_preset_gives_its_weights_again_from_one_or_two_ranks(tmp_path, preset):
     objective = load_preset(preset).objective
     table = fitting(objective, awkward_batch(3, 16, torch.float32))
@@ -174,9 +179,8 @@ def test_controllers_have_the_recorded_state_or_see_the_recorded_rollouts() -> N
     stare = load_preset("stare").objective.replace(controllers=gate)
     recorded = update_of(stare, batch(), W={"value": 1.25})
     found = rlobj.replay([recorded], {"same": stare, "grpo": "grpo"}, tokens=True)
-    assert {**rows(found.objectives)["same"], "name": "recorded"} == rows(found.objectives)[
-        "recorded"
-    ]
+    named = rows(found.objectives)
+    assert {**named["same"], "name": "recorded"} == named["recorded"]
     assert found.notes == []
     other = rlobj.replay([update_of(GRPO, batch())], {"stare": stare})
     assert rows(other.objectives)["stare"]["reweighted"] > 0  # the gate saw the rollout

@@ -10,7 +10,7 @@ from replays import GRPO, STAPO, batch, rows, update_of
 import rlobj
 from rlobj import load_preset
 from rlobj.base.errors import ConfigError
-from rlobj.insight.replaying.plans import read_sweep
+from rlobj.insight.replaying.candidates import read_sweep
 
 
 def test_each_value_of_a_sweep_is_the_rule_with_this_number() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from rlobj.reporting.figures import definition_list, fill, render_page, script_safe
+from rlobj.reporting.pages import definition_list, fill, render_page, script_safe
 
 HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
 

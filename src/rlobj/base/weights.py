@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.text import visible
 
 logger = logging.getLogger(__name__)
 _warn_once = functools.cache(logger.warning)
@@ -45,7 +46,7 @@ def load_complete(kind: Any, source: str, **settings: Any) -> Any:
             if reports and "above report" in str(error):
                 raise ConfigError(
                     f"the tensors of '{source}' cannot be converted to those of its model: "
-                    f"{_plain(reports[-1])}"
+                    f"{_readable(reports[-1])}"
                 ) from error
             raise
     missing = found["missing_keys"]
@@ -87,13 +88,13 @@ def warn_unused(source: str, names: Iterable[str]) -> None:
 def _named(names: list[str]) -> str:
     """The first names, and how many there are more."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(_plain(name) for name in names[:_SHOWN]) + more
+    return ", ".join(map(visible, names[:_SHOWN])) + more
 
 
-def _plain(text: str) -> str:
-    """A stranger's text without what a terminal would obey."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+def _readable(report: str) -> str:
+    """The lines of a report without its colours."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", report).split("\n")
+    return "\n".join(map(visible, lines))
 
 
 @contextlib.contextmanager

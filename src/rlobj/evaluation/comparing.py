@@ -21,7 +21,7 @@ from rlobj.evaluation.problem_sets import differences
 from rlobj.evaluation.report import number, number_range, percent_signed
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
-from rlobj.reporting.figures import escaped, markdown_table
+from rlobj.reporting.markdown import escaped, markdown_table
 
 VERIFIER = ".verifier"
 """End of the name under which versions of the verifier are compared."""

@@ -13,7 +13,8 @@ from typing import Any
 from rlobj.evaluation.report import UNKNOWN, number, percent
 from rlobj.evaluation.samples import GradedBenchmark, Key, grade_line
 from rlobj.evaluation.summary import summarise
-from rlobj.reporting.figures import markdown_table, visible
+from rlobj.reporting import visible
+from rlobj.reporting.markdown import markdown_table
 from rlobj.rewards import Graded
 from rlobj.rewards.kinds import WORDS
 

@@ -24,9 +24,11 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
-from rlobj.records.metrics import average, sampler_gap, token_metrics
+from rlobj.records.metrics import average
 from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.recorder import Recorder
+from rlobj.records.sampler_metrics import sampler_gap
+from rlobj.records.token_metrics import token_metrics
 
 logger = logging.getLogger(__name__)
 

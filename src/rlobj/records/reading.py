@@ -76,7 +76,7 @@ class Design(NamedTuple):
 
     @classmethod
     def read(cls, schema: Any) -> Design | None:
-        """That of a file with this schema; None for files of other programs and older versions."""
+        """That of a file with this schema; None for files of other programs."""
         try:
             design = cls(**parse_json((schema.metadata or {})[DESIGN_KEY.encode()]))
             numbers = (design.halvings, design.ranks, *(design.steps or ()))
@@ -135,7 +135,7 @@ class Record:
 
     @cached_property
     def sampling(self) -> Sampling | None:
-        """None = unknown, for files of other programs and older versions."""
+        """None = unknown, for files of other programs."""
         files: dict[int, list[Design]] = {}
         halvings = 0
         for schema in self._schemas.values():
@@ -342,7 +342,7 @@ def _checked_schema(file: Path) -> Any:
     if versions - {str(SCHEMA_VERSION)}:
         raise ConfigError(
             f"{file} has schema version {', '.join(sorted(versions)) or 'unknown'}; this rlobj "
-            f"reads version {SCHEMA_VERSION}. Read it with the rlobj that wrote it"
+            f"reads version {SCHEMA_VERSION}: use the version of rlobj that wrote it"
         )
     return schema
 

@@ -30,8 +30,9 @@ from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.reading import DESIGN_KEY, SCHEMA, Design
-from rlobj.records.rows import TokenTexts, rows_of
+from rlobj.records.rows import rows_of
 from rlobj.records.tables import write_tables
+from rlobj.records.texts import TokenTexts
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,7 @@
-"""The rows of the record, as columns of pyarrow.
-
-Texts of tokens, and of their context in a response, without decoding every token anew.
-"""
+"""The rows of the record, as columns of pyarrow."""
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,108 +9,10 @@ import pyarrow
 import torch
 from numpy.typing import NDArray
 
-from rlobj.base.interleaved import own, whole
 from rlobj.objectives import functional
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.reading import CONTEXT, SCHEMA, SCHEMA_VERSION
-
-Ids = Sequence[int]
-Ints = NDArray[np.int64]
-
-
-class _Pieces(dict[int, bytes]):
-    """The bytes of the tokens that were asked for; `partial` are those that are no whole text."""
-
-    def __init__(self, find: Callable[[int], bytes]) -> None:
-        self._find, self.partial = find, set[int]()
-
-    def __missing__(self, token: int) -> bytes:
-        piece = self[token] = self._find(token)
-        if piece.decode("utf-8", "replace").encode() != piece:
-            self.partial.add(token)
-        return piece
-
-
-class TokenTexts:
-    """The text of each token of a tokenizer, as UTF-8.
-
-    A token may be a part of a character. The character then belongs to the token that completes it.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-        self._bytes: dict[str, int] = {}  # byte-level BPE: of each character
-        if decoder is not None and b"ByteLevel" in decoder.__getstate__():
-            from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-            self._bytes = {character: byte for byte, character in bytes_to_unicode().items()}
-        self._known = _Pieces(self._find)
-
-    def text(self, token: int) -> str:
-        """The text of one token; a part of a character is shown as U+FFFD."""
-        return self._known[token].decode("utf-8", "replace")
-
-    def joined(self, tokens: Ids) -> str:
-        """The text of consecutive tokens."""
-        return b"".join(self._pieces(tokens)).decode()
-
-    def _find(self, token: int) -> bytes:
-        text = self._tokenizer.convert_ids_to_tokens(int(token))
-        if isinstance(text, bytes):
-            return text
-        if text is None:  # an embedding without a token
-            return b""
-        if self._bytes:
-            known = all(character in self._bytes for character in text)
-            return bytes(map(self._bytes.__getitem__, text)) if known else text.encode()
-        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-            return bytes([int(text[3:5], 16)])
-        return text.replace("▁", " ").encode()
-
-    def _pieces(self, tokens: Ids) -> list[bytes]:
-        """The texts of consecutive tokens; each is valid UTF-8."""
-        pieces = list(map(self._known.__getitem__, tokens))
-        if not self._known.partial or self._known.partial.isdisjoint(tokens):
-            return pieces
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        last = len(pieces) - 1
-        return [decoder.decode(piece, i == last).encode() for i, piece in enumerate(pieces)]
-
-    def contexts(
-        self, sequences: Sequence[tuple[Ids, Ids]], rows: Ints, positions: Ints, size: int
-    ) -> tuple[Any, Any]:
-        """The texts before and after some tokens, as two string arrays of pyarrow.
-
-        Args:
-            sequences: prompt ids and response ids of each response.
-            rows: the response of each token, [M].
-            positions: the position of each token in its response, [M].
-            size: the largest number of tokens on each side; the prompt counts.
-        """
-        used, place = np.unique(rows, return_inverse=True)
-        prompts = [sequences[i][0][-size - 3 :] for i in used]  # 3 may be parts of a character
-        wholes = [[*p, *whole(sequences[i][1])] for i, p in zip(used, prompts, strict=True)]
-        pieces = [piece for whole in wholes for piece in self._pieces(whole)]
-        ends = np.cumsum([len(whole) for whole in wholes], dtype=np.int64)
-        starts = ends - [len(whole) for whole in wholes]
-        at = starts[place] + np.array([len(p) for p in prompts], np.int64)[place] + positions
-        for row, mark in enumerate(own(sequences[i][1]) for i in used):
-            if mark is not None:  # the policy's tokens are not all that was said
-                mine = place == row
-                at[mine] += np.flatnonzero(mark)[positions[mine]] - positions[mine]
-        offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
-        text = b"".join(pieces)
-        first, last = np.maximum(at - size, starts[place]), np.minimum(at + 1 + size, ends[place])
-
-        def texts(start: Ints, end: Ints) -> Any:
-            parts = zip(offsets[start].tolist(), offsets[end].tolist(), strict=True)
-            return pyarrow.array([text[i:j] for i, j in parts], pyarrow.string())
-
-        return texts(first, at), texts(at + 1, last)
+from rlobj.records.texts import TokenTexts
 
 
 def rows_of(

@@ -1,9 +1,11 @@
 """Reporting: what every page, table and screen of rlobj shares.
 
-figures   curves as SVG or PNG, and the same for a page; HTML files that need no network; pipe
-          tables of Markdown; text without control characters
+figures   curves as SVG or PNG, and the same for a page
+pages     HTML files that need no network
+markdown  tables of Markdown
 """
 
-from rlobj.reporting.figures import Figure, Line, Mark, Target, figure_data, save_figure, visible
+from rlobj.base.text import visible
+from rlobj.reporting.figures import Figure, Line, Mark, Target, figure_data, save_figure
 
 __all__ = ["Figure", "Line", "Mark", "Target", "figure_data", "save_figure", "visible"]

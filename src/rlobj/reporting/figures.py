@@ -1,72 +1,17 @@
-"""Figures of curves: one description for a page (assets/figures.js) and for papers (matplotlib).
-
-Text of tokens, prompts and names for a terminal: data that nothing interprets.
-
-HTML pages: one file that needs no network, with its styles, scripts and libraries inside.
-
-A page may hold texts that a model wrote, and these count as hostile. They go into JSON that no text
-can break out of, and the page's Content-Security-Policy names its own scripts by hash and nothing
-else, so that no text can run or load anything, even if a browser took it for markup.
-"""
+"""Figures of curves: one description for a page (assets/figures.js) and for papers (matplotlib)."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
-import re
 import textwrap
-import unicodedata
 import warnings
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.files import packaged
-
-_PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"}
-_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories that move the cursor, turn the direction of text, or have no glyph."""
-
-
-def visible(text: str, most: int | None = None) -> str:
-    r"""Text on one line in which every control character is a symbol.
-
-    Args:
-        text: any text.
-        most: the largest number of characters; longer text ends with "…". None = all.
-
-    Example:
-        >>> visible("a\n\x1b[31mb\u202ec"), visible("abcdef", 4)
-        ('a␊␛[31mb‹202e›c', 'abc…')
-    """
-    if most is not None and len(text) > most:
-        text = text[: max(most - 1, 0)] + "…"
-    shown = text.translate(_PICTURES)
-    return "".join(
-        f"‹{ord(each):x}›" if unicodedata.category(each) in _UNSAFE else each for each in shown
-    )
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A pipe table; the first column is aligned left, the others right."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    first, *rest = [[escaped(cell) for cell in row] for row in (header, *rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
-
-
-def escaped(text: str) -> str:
-    """Text on one line without a meaning in Markdown or in a table."""
-    for mark in ("\\", "|", "<", "`", "*", "_", "$"):
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
-
+from rlobj.base.text import visible
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito 2008: colours that people with any kind of colour blindness can tell apart."""
@@ -189,8 +134,12 @@ def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
             lines.append({"name": line.name, **look, "x": x, **numbers})
         drawn.append(
             {
-                **{key: getattr(figure, key) for key in ("name", "title", "unit", "x")},
-                **{"logX": figure.log_x, "lines": lines},
+                "name": figure.name,
+                "title": figure.title,
+                "unit": figure.unit,
+                "x": figure.x,
+                "logX": figure.log_x,
+                "lines": lines,
                 "marks": [vars(mark) for mark in figure.marks],
                 "targets": [vars(target) for target in figure.targets],
             }
@@ -273,129 +222,3 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
         None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
         for value in values
     ]
-
-
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
-
-
-_LIBRARIES = {
-    "katex": ("dom.js", "katex/katex.min.js", "math.js"),
-    "echarts": ("dom.js", "echarts/echarts.min.js", "figures.js"),
-}
-
-
-def render_page(
-    title: str,
-    body: str | bytes,
-    *,
-    styles: str = "",
-    scripts: Sequence[str] = (),
-    data: Mapping[str, Any],
-    packed: Mapping[str, bytes] | None = None,
-    libraries: Sequence[str] = (),
-) -> bytes:
-    """A page.
-
-    Args:
-        title: plain text.
-        body: HTML.
-        styles: CSS of this page, after the shared styles.
-        scripts: JavaScript of this page, after that of the libraries.
-        data: id -> JSON value; a script reads it from the element with this id.
-        packed: id -> base64 of content that `pack` compressed; `unpack(id)` in the page resolves to
-            its bytes.
-        libraries: "katex" for formulas (`typeset`), "echarts" for charts (`echarts`,
-            `drawFigures`); both with `byId`, `make` and `css` of dom.js.
-    """
-    shared = list(dict.fromkeys(asset for name in libraries for asset in _LIBRARIES[name]))
-    running = [*map(_asset, ["unpack.js", *shared] if packed else shared), *scripts]
-    elements = [
-        b'<script type="application/json" id="%s">%s</script>\n'
-        % (name.encode(), script_safe(each))
-        for name, each in data.items()
-    ]
-    elements += [
-        b'<script type="application/octet-stream" id="%s">%s</script>\n' % (name.encode(), each)
-        for name, each in (packed or {}).items()
-    ]
-    looks = {"katex": _katex_styles, "echarts": lambda: _asset("figures.css")}
-    library_styles = [looks[name]() for name in libraries]
-    return fill(
-        _asset("shell.html"),
-        {
-            "policy": _policy(running),
-            "title": escape(title),
-            "styles": "\n".join([*library_styles, _asset("shell.css"), styles]),
-            "body": body,
-            "data": b"".join(elements),
-            "scripts": "".join(f"<script>{each}</script>\n" for each in running),
-        },
-    )
-
-
-def pack(content: bytes) -> bytes:
-    """Base64 of the content, compressed with zlib (a browser's "deflate")."""
-    return base64.b64encode(zlib.compress(content, 6))
-
-
-def fill(template: str, parts: Mapping[str, str | bytes]) -> bytes:
-    """The template with each `<!--name-->` replaced by the part of that name."""
-    encoded = {k: v if isinstance(v, bytes) else v.encode() for k, v in parts.items()}
-    return re.sub(rb"<!--(\w+)-->", lambda mark: encoded[mark[1].decode()], template.encode())
-
-
-def definition_list(lines: Mapping[str, str]) -> str:
-    """Names and values as HTML; "" for none."""
-    terms = (
-        f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd></div>"
-        for name, text in lines.items()
-    )
-    return f"<dl>{''.join(terms)}</dl>" if lines else ""
-
-
-def html_table(head: Iterable[str], rows: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """A table of text below a head of HTML; each row is its name and its cells."""
-    titles = "".join(f"<th scope=col>{each}</th>" for each in head)
-    lines = (
-        f"<tr><th scope=row>{escape(name)}</th>"
-        f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        for name, cells in rows
-    )
-    return (
-        f"<table><thead><tr><th></th>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    )
-
-
-def script_safe(value: Any) -> bytes:
-    """JSON for a <script> element: without `<`, `>` and `&`, whatever the text.
-
-    Lone surrogates, which UTF-8 does not have, become JSON's own escapes.
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for mark, replacement in _ESCAPES.items():
-        text = text.replace(mark, replacement)
-    return text.encode("utf-8", "backslashreplace")
-
-
-def _asset(name: str) -> str:
-    return packaged("rlobj.reporting", f"assets/{name}")
-
-
-def _katex_styles() -> str:
-    """KaTeX's style sheet with its woff2 fonts inside, and no other format."""
-    fonts = files("rlobj.reporting") / "assets" / "katex" / "fonts"
-
-    def inlined(source: re.Match[str]) -> str:
-        content = base64.b64encode((fonts / source[1]).read_bytes()).decode()
-        return f'src:url(data:font/woff2;base64,{content}) format("woff2")'
-
-    return re.sub(r"src:url\(fonts/([\w-]+\.woff2)\)[^;}]*", inlined, _asset("katex/katex.min.css"))
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
-    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; font-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )

@@ -25,16 +25,9 @@ from rlobj.conversations.environment import ENDS
 from rlobj.evaluation.estimators import Estimate
 from rlobj.evaluation.samples import GradedProblem, ResponseRecord
 from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
-from rlobj.reporting.figures import (
-    definition_list,
-    escaped,
-    fill,
-    html_table,
-    markdown_table,
-    render_page,
-    script_safe,
-    visible,
-)
+from rlobj.reporting import visible
+from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.reporting.pages import definition_list, fill, html_table, render_page, script_safe
 from rlobj.rewards import Graded
 from rlobj.rewards.function_worker import MAPPING
 

@@ -5,7 +5,7 @@ a metric that it reads is absent. `docs/diagnosis.md` explains each check and it
 
 To add one: write the function, with its thresholds above it, into the module of its subject in
 `checks/`, its name into `checks.CHECKS` and `config.run_config.FindingName`, a section of the page,
-and a run that has it into `benchmarks/sick_runs.py`.
+and a run that has it into `tests/training/test_sick_runs.py`.
 """
 
 from __future__ import annotations

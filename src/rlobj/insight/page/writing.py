@@ -60,10 +60,11 @@ from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
 from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.reading import COLUMNS, Record, read_records, sound, why_no_rows
-from rlobj.records.rows import TokenTexts, numbers, numpy, rows_of
+from rlobj.records.rows import numbers, numpy, rows_of
 from rlobj.records.tables import UpdateTable, read_tables
+from rlobj.records.texts import TokenTexts
 from rlobj.reporting import visible
-from rlobj.reporting.figures import definition_list, fill, pack, render_page
+from rlobj.reporting.pages import definition_list, fill, pack, render_page
 
 __all__ = ["write_inspection_page"]
 

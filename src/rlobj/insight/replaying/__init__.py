@@ -1,10 +1,13 @@
 """Replay: other objectives and rules on recorded tokens, without a model.
 
-plans        what is replayed, objectives planned again on full tables, sums over tokens, and Replay
-replaying    replay
+candidates  what is replayed
+planning    objectives planned again on full tables
+tallies     sums over tokens
+result      Replay
+replaying   replay
 """
 
-from rlobj.insight.replaying.plans import Replay
 from rlobj.insight.replaying.replaying import replay
+from rlobj.insight.replaying.result import Replay
 
 __all__ = ["Replay", "replay"]

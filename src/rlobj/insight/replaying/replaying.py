@@ -14,15 +14,21 @@ from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Settin
 from rlobj.config.presets import Preset, read_yaml
 from rlobj.config.run_folder import CONFIG_FILE, Progress, is_run
 from rlobj.insight.numbers import without_nan
-from rlobj.insight.replaying import plans
-from rlobj.insight.replaying.plans import (
-    RECORDED,
-    Candidates,
-    Replay,
-    Sweep,
-    Tallies,
-    read_candidates,
+from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
+from rlobj.insight.replaying.planning import (
+    EFFECTS,
+    UNKNOWN,
+    UNSCORED,
+    MiniBatch,
+    Planned,
+    Replayed,
+    plan_again,
+    reason,
+    rollouts,
+    unscored,
 )
+from rlobj.insight.replaying.result import Replay
+from rlobj.insight.replaying.tallies import Tallies
 from rlobj.objectives.evaluator import Values
 from rlobj.objectives.explanation import rule_columns
 from rlobj.objectives.frame import Frame
@@ -69,11 +75,11 @@ def replay(
     """
     path = Path(tables) if isinstance(tables, str | Path) else None
     settings = read_yaml(path / CONFIG_FILE) if path and is_run(path) else {}
-    own = settings.get("objective")
-    own = own if isinstance(own, dict) else {}
-    names = (*own.get("columns", ()), *score_columns(own.get("scores", ())))
+    recorded = settings.get("objective")
+    recorded = recorded if isinstance(recorded, dict) else {}
+    names = (*recorded.get("columns", ()), *score_columns(recorded.get("scores", ())))
     with declared(names):  # which rules may read
-        found = _Replay(read_candidates(objectives, sweep), tokens)
+        running = _Replay(read_candidates(objectives, sweep), tokens)
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
@@ -92,10 +98,10 @@ def replay(
     count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
     progress(0, count)
     with sound(path or "the updates"):
-        for done, batches in enumerate(plans.rollouts(updates), 1):
-            found.rollout(batches)
+        for done, batches in enumerate(rollouts(updates), 1):
+            running.rollout(batches)
             progress(done, max(done, count))
-    return found.result(str(path or "the updates"))
+    return running.result(str(path or "the updates"))
 
 
 class _Replay:
@@ -104,7 +110,7 @@ class _Replay:
     def __init__(self, candidates: Candidates, keep: bool) -> None:
         self.candidates, self.keep = candidates, keep
         self.tallies = Tallies()
-        self.replayed: dict[str, plans.Replayed] | None = None
+        self.replayed: dict[str, Replayed] | None = None
         self.steps: dict[int, None] = {}
         self.refused: dict[str, Message] = {}
         self.notes: dict[Message, None] = {}
@@ -115,53 +121,53 @@ class _Replay:
         self.refused[name] = why
         self.tallies.forget(name)
 
-    def rollout(self, batches: list[plans.MiniBatch]) -> None:
+    def rollout(self, batches: list[MiniBatch]) -> None:
         """Replay the mini-batches of a pass."""
         first = batches[0][0]
         self.steps[first.step] = None
         if self.replayed is None:
             self.replayed = self._begin(first)
-        own = [[(each.objective, each.table, each.state) for each in batch] for batch in batches]
-        planned = {RECORDED: list(map(plans.plan_again, own, batches))}
-        for name, each in self.replayed.items():
+        recorded = [[(u.objective, u.table, u.state) for u in batch] for batch in batches]
+        planned = {RECORDED: list(map(plan_again, recorded, batches))}
+        for name, replayed in self.replayed.items():
             if name in self.refused:
                 continue
             try:
-                planned[name] = list(map(plans.plan_again, each.phases(batches), batches))
+                planned[name] = list(map(plan_again, replayed.phases(batches), batches))
             except BatchError as error:
-                table = max((batch[0].table for batch in batches), key=plans.unscored)
-                self.refuse(name, plans.reason(error, table, each.objective.needs.ever))
-        for n, batch in enumerate(batches):
-            self._mini_batch(batch[0], {name: each[n] for name, each in planned.items()})
+                table = max((batch[0].table for batch in batches), key=unscored)
+                self.refuse(name, reason(error, table, replayed.objective.needs.ever))
+        for number, batch in enumerate(batches):
+            self._mini_batch(batch[0], {name: plans[number] for name, plans in planned.items()})
 
-    def _begin(self, first: UpdateTable) -> dict[str, plans.Replayed]:
+    def _begin(self, first: UpdateTable) -> dict[str, Replayed]:
         """The objectives at the beginning, and notes about them."""
-        longest, own = first.facts.get("max_tokens"), first.objective
+        longest, recorded = first.facts.get("max_tokens"), first.objective
         objectives = {
-            name: each.resolved(longest) if isinstance(each, Preset) else each
-            for name, each in self.candidates.objectives.items()
+            name: given.resolved(longest) if isinstance(given, Preset) else given
+            for name, given in self.candidates.objectives.items()
         }
-        for name, each in {RECORDED: own, **objectives}.items():
-            if any(isinstance(penalty, EntropyBonus) for penalty in each.penalties):
+        for name, objective in {RECORDED: recorded, **objectives}.items():
+            if any(isinstance(penalty, EntropyBonus) for penalty in objective.penalties):
                 text = f"{name}: its gradient leaves out its entropy bonus"
                 self.notes[Message(text)] = None
-            if each.controllers and each.controllers != own.controllers:
+            if objective.controllers and objective.controllers != recorded.controllers:
                 text = "its controllers begin at their start values and see the recorded steps only"
                 self.notes[Message(f"{name}: {text}")] = None
-        return {name: plans.Replayed(each) for name, each in objectives.items()}
+        return {name: Replayed(objective) for name, objective in objectives.items()}
 
-    def _mini_batch(self, first: UpdateTable, planned: Mapping[str, plans.Planned]) -> None:
+    def _mini_batch(self, first: UpdateTable, planned: Mapping[str, Planned]) -> None:
         tallies = self.tallies
         rows, spurious = first.table.decided, first.table.columns.get("spurious")
         if spurious is None:
             spurious = torch.full_like(first.table.logprobs, torch.nan)
-        for name, each in planned.items():
-            tallies.add_planned(name, each, spurious[rows])
-            if bool(each.gradient.isnan().any()):
-                why = plans.UNSCORED if plans.unscored(first.table) else plans.UNKNOWN
+        for name, plan in planned.items():
+            tallies.add_planned(name, plan, spurious[rows])
+            if bool(plan.gradient.isnan().any()):
+                why = UNSCORED if unscored(first.table) else UNKNOWN
                 unknown = Message(f"{name}: its gradient is unknown, because ", why)
                 self.notes[unknown] = None
-        touched = {name: each.effect >= 0 for name, each in planned.items()}
+        touched = {name: plan.effect >= 0 for name, plan in planned.items()}
         for name, value, chosen in self._selected(first):
             tallies.add_touched((name, value), chosen, spurious[rows], planned[RECORDED].free)
             touched |= {name: chosen} if value is None else {}
@@ -182,7 +188,7 @@ class _Replay:
                 for value, rule in rules.items():
                     yield name, value, _select(rule, frame, first)[first.table.decided]
             except BatchError as error:
-                self.refuse(name, plans.reason(error, first.table, reads))
+                self.refuse(name, reason(error, first.table, reads))
 
     def result(self, source: str) -> Replay:
         """The tables of the results.
@@ -197,18 +203,16 @@ class _Replay:
             reasons = [Message(f"{name}: ", why) for name, why in self.refused.items()]
             whole = Message.joined("\n", reasons)
             raise ConfigError(f"nothing of this can be replayed on {source}\n", whole)
-        own = self.tallies[RECORDED, None]
+        recorded, rows = self.tallies[RECORDED, None], self.rows
         return Replay(
             source=source,
             steps=sorted(self.steps),
-            population=own["tokens"],
-            reproduced=int(own["equal"]),
+            population=recorded["tokens"],
+            reproduced=int(recorded["equal"]),
             objectives=_table(self.tallies.chosen(swept=False)),
             pairs=_table(self.tallies.pairs()),
             sweeps=_table(self.tallies.chosen(swept=True)),
-            tokens=pyarrow.concat_tables(self.rows, promote_options="default")
-            if self.rows
-            else None,
+            tokens=pyarrow.concat_tables(rows, promote_options="default") if rows else None,
             refused=self.refused,
             notes=list(self.notes),
             swept=self.candidates.swept,
@@ -255,7 +259,7 @@ def _rows(
     table, rows = first.table, first.table.decided
     ids = table.responses if table.ids is None else table.spread(table.ids)
     place = {"response": numpy(ids[rows]), "position": numpy(table.positions[rows])}
-    size, effects = len(place["response"]), list(plans.EFFECTS)
+    size, effects = len(place["response"]), list(EFFECTS)
     columns: dict[str, Any] = {"step": [first.step] * size, "update": [first.update] * size}
     columns |= place
     if table.turn is not None:

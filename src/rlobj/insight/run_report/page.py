@@ -15,7 +15,8 @@ from rlobj.insight.run_report.figures import Plot, figures, finding_id
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, save_figure, visible
-from rlobj.reporting.figures import COLORS, DASHES, dash_of, fill, html_table, pack, render_page
+from rlobj.reporting.figures import COLORS, DASHES, dash_of
+from rlobj.reporting.pages import fill, html_table, pack, render_page
 
 _asset = partial(packaged, "rlobj.insight.run_report")
 _FILE = "report.html"

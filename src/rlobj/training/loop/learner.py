@@ -24,15 +24,9 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
-from rlobj.records.metrics import (
-    MEASURED,
-    PREDICTED,
-    MicroBatchResult,
-    average,
-    combine,
-    token_metrics,
-)
+from rlobj.records.metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
 from rlobj.records.observed import POLICY, ObservedUpdate
+from rlobj.records.token_metrics import token_metrics
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock

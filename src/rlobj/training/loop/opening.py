@@ -37,7 +37,7 @@ from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
-from rlobj.records.rows import TokenTexts
+from rlobj.records.texts import TokenTexts
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint

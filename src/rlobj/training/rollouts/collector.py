@@ -31,7 +31,7 @@ from rlobj.models.policy import Policy
 from rlobj.objectives.joining import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
-from rlobj.records.rows import TokenTexts
+from rlobj.records.texts import TokenTexts
 from rlobj.rewards import Graded, Grader, Reward, Several
 from rlobj.rewards.function_worker import ColumnValue, column_value
 from rlobj.samplers import Sample, Sampler, derive_seed

@@ -37,7 +37,7 @@ from torch import Tensor
 from rlobj.base.errors import RunError
 from rlobj.config.run_config import SamplingConfig
 from rlobj.objectives.statistics import Comm
-from rlobj.records.metrics import sampler_gap
+from rlobj.records.sampler_metrics import sampler_gap
 from rlobj.training.rollouts.sharding import Sequences
 
 

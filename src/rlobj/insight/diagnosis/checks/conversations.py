@@ -45,9 +45,13 @@ error of the difference is at most 0.07."""
 
 
 @reads(
-    *("tools/errors", "tools/accuracy_with"),
+    "tools/errors",
+    "tools/accuracy_with",
     also=[
-        *("tools/calls", "tools/timeouts", "tools/accuracy_without", "tools/used_share"),
+        "tools/calls",
+        "tools/timeouts",
+        "tools/accuracy_without",
+        "tools/used_share",
         "response/count",
     ],
 )

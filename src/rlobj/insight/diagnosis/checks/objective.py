@@ -142,9 +142,7 @@ ENDLESS, SMALL_GAP, ONE_SIDED, FEW_TOKENS = -5.0, 0.01, 0.98, 0.5
 mean gap that is no rounding; share of gaps with one sign; share of all gaps in 1% of the tokens."""
 
 
-@reads(
-    *("score/NAME/end_gap", "score/NAME/one_sided", "score/NAME/top_1pct"), also=["score/NAME/gap"]
-)
+@reads("score/NAME/end_gap", "score/NAME/one_sided", "score/NAME/top_1pct", also=["score/NAME/gap"])
 def teacher_trouble(history: History) -> Found | None:
     """A teacher has another end token, pushes all tokens one way, or is about few tokens."""
     for name in history.config.scores:

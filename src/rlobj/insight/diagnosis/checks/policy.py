@@ -21,8 +21,11 @@ _START_ANEW = (
 
 
 @reads(
-    *("reward/mean", "reward/std", "reward/groups", "reward/accuracy"),
-    also=("response/most_common", "response/most_common_gold"),
+    "reward/mean",
+    "reward/std",
+    "reward/groups",
+    "reward/accuracy",
+    also=["response/most_common", "response/most_common_gold"],
 )
 def collapse(history: History) -> Found | None:
     """The accuracy or the reward is lost, or all problems get the same response."""

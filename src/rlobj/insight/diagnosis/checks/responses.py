@@ -87,10 +87,12 @@ def length_growth(history: History) -> Found | None:
 @reads(
     "reward/undecided",
     also=[
-        *("response/count", "reward/no_answer_share", "reward/unreadable_share"),
-        *("reward/too_large_share", "reward/not_settled_share", "reward/timeout_share"),
-        *("reward/crash_share", "response/truncated"),
-        *("groups/agreed_wrong", "groups/agreed_right"),
+        "response/count",
+        "reward/no_answer_share",
+        *(f"reward/{cause}_share" for cause in NOT_COMPARED),
+        "response/truncated",
+        "groups/agreed_wrong",
+        "groups/agreed_right",
     ],
 )
 def verifier_trouble(history: History) -> Found | None:

@@ -1,0 +1,141 @@
+"""What is replayed: objectives of presets, objectives, rules, and rules with a number to sweep."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlobj.base.errors import Argument, ConfigError
+from rlobj.config.presets import Preset, load_preset
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.rules import Expr, Rule, read_rule
+from rlobj.objectives.rules.columns import COLUMNS
+from rlobj.reporting import visible
+
+RECORDED = "recorded"
+"""The name of the objective that the run trained."""
+POINTS, MOST_POINTS = 20, 1000
+"""Values of a sweep, and the largest number of them."""
+_SWEEP = re.compile(r"([A-Z]\w*)=([^.].*?)\.\.(.+?)(?::(\d{1,9}))?", re.ASCII)
+_USAGE = (
+    "Expected NAME=FROM..TO or NAME=FROM..TO:COUNT, a name in capitals and two numbers, such as "
+    "TAU=1e-4..1e-2"
+)
+
+Sweep = str | Mapping[str, Sequence[float]]
+
+
+class Candidates(NamedTuple):
+    """What is replayed besides the recorded objective.
+
+    Attributes:
+        objectives: by name; a preset waits for the run's `sampling.max_tokens`.
+        rules: by name, and by the swept value; None = nothing is swept in it.
+        swept: the name of the number that is swept, or "".
+    """
+
+    objectives: dict[str, Objective | Preset]
+    rules: dict[str, dict[float | None, Rule]]
+    swept: str
+
+
+def read_candidates(given: Any, sweep: Sweep | None) -> Candidates:
+    """Read objectives and rules.
+
+    Args:
+        given: a mapping from names, or a list of names of presets, preset files, objectives and
+            rules; one of them may stand alone.
+        sweep: "NAME=FROM..TO:COUNT", or {NAME: values}; NAME occurs in a rule.
+
+    Raises:
+        ConfigError: an unknown preset, a text that is no rule, or a sweep that no rule reads.
+    """
+    if isinstance(given, str) and re.fullmatch(r"[\w.+-]+(,\s*[\w.+-]+)+", given):
+        given = re.split(r",\s*", given)  # names of presets, as on the command line
+    given = [given] if isinstance(given, str | Objective | Expr) else given
+    if not isinstance(given, Iterable):
+        raise ConfigError(
+            f"objectives is {given!r}; expected names of presets, objectives and rules, such as "
+            "['grpo', 'prob < 0.01']"
+        )
+    named = given.items() if isinstance(given, Mapping) else ((None, each) for each in given)
+    swept, values = read_sweep(sweep)
+    found = Candidates({}, {}, swept)
+    for name, each in named:
+        text = each if isinstance(each, Objective) else " ".join(str(each).split())
+        if isinstance(text, Objective):
+            found.objectives[name or f"objective {len(found.objectives) + 1}"] = text
+        elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text) and text not in COLUMNS:
+            preset = load_preset(text)
+            preset.resolved()  # finds errors before anything is read
+            found.objectives[name or preset.name] = preset
+        elif swept and re.search(_named(swept), text):
+            number = {value: f"({value!r})" if value < 0 else repr(value) for value in values}
+            found.rules[name or text] = {
+                value: _rule(re.sub(_named(swept), number[value], text)) for value in values
+            }
+        else:
+            found.rules[name or text] = {None: each if isinstance(each, Rule) else _rule(text)}
+    if RECORDED in {**found.objectives, **found.rules}:
+        raise ConfigError(f"'{RECORDED}' is the run's own objective; choose another name")
+    if swept and not any(None not in rules for rules in found.rules.values()):
+        raise ConfigError(
+            f"no rule reads '{swept}', which is to be swept. Give a rule such as "
+            f"'prob < {swept}' with ",
+            Argument("sweep", f"{swept}=1e-4..1e-2"),
+        )
+    return found
+
+
+def _named(name: str) -> str:
+    """A pattern that finds a name in a rule."""
+    return rf"(?<![\w.'\"]){name}\b(?!['\"])"
+
+
+def _rule(text: str) -> Rule:
+    try:
+        return read_rule(text)
+    except ConfigError as error:
+        names = re.findall(_named(r"[A-Z]\w*"), text, re.ASCII)
+        if not names:
+            raise
+        sweep = Argument("sweep", f"{names[0]}=0.1..0.9")
+        raise ConfigError(error, f"\nTo sweep {names[0]}: ", sweep) from None
+
+
+def read_sweep(sweep: Sweep | None) -> tuple[str, Sequence[float]]:
+    """The name and the values of a sweep; ("", ()) without.
+
+    Values have the same ratio if both ends are positive and differ by a factor of 10 or more, else
+    the same distance. They are rounded to four digits, except for the ends.
+
+    Raises:
+        ConfigError: a text that cannot be read, or a range without an extent.
+    """
+    if not sweep:
+        return "", ()
+    if isinstance(sweep, Mapping):
+        [(name, values), *more] = sweep.items()
+        if more:
+            raise ConfigError(f"one number is swept at a time, got {', '.join(sweep)}")
+        if not isinstance(values, Iterable) or not (values := [float(each) for each in values]):
+            raise ConfigError(f"sweep needs values, such as {{'{name}': [0.01, 0.1]}}")
+        return name, values
+    match = _SWEEP.fullmatch(sweep.replace(" ", ""))
+    name, low, high, count = match.groups() if match else ("", "", "", "")
+    try:
+        low, high, points = float(low), float(high), int(count or POINTS)
+    except ValueError:
+        raise ConfigError(f"cannot read the sweep '{visible(sweep, 80)}'. {_USAGE}") from None
+    if not (math.isfinite(high - low) and low < high and 2 <= points <= MOST_POINTS):
+        raise ConfigError(
+            f"the sweep '{visible(sweep, 80)}' must have 2 to {MOST_POINTS} values and rise from "
+            f"one number to a larger one. {_USAGE}"
+        )
+    space = np.geomspace if low > 0 and high >= 10 * low else np.linspace
+    between = [float(f"{value:.4g}") for value in space(low, high, points)[1:-1]]
+    return name, [low, *between, high]

@@ -1,0 +1,179 @@
+"""Objectives planned again on full tables: weights and gradients of every token, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, get_args
+
+import torch
+
+from rlobj.base.errors import BatchError, Message, Setting
+from rlobj.objectives import functional
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.records.reading import Effect
+from rlobj.records.tables import UpdateTable
+
+EFFECTS: tuple[str, ...] = get_args(Effect)
+MiniBatch = Sequence[UpdateTable]
+"""The recorded updates on the same responses: one for each phase of the objective."""
+Phase = tuple[Objective, TokenBatch, Mapping[str, Any]]
+"""A phase of an objective, the table that it reads, and its state."""
+
+
+def rollouts(updates: Iterable[UpdateTable]) -> Iterator[list[MiniBatch]]:
+    """The recorded mini-batches of each pass over a step's rollout."""
+    for _, found in groupby(updates, lambda update: update.step):
+        passes: list[dict[Any, list[UpdateTable]]] = []
+        for update in found:
+            ids = update.table.ids
+            key = update.update if ids is None else tuple(ids.tolist())
+            had = [
+                any(each.objective == update.objective for each in batches.get(key, ()))
+                for batches in passes
+            ]
+            if all(had):  # a phase that the mini-batch has had begins the next pass
+                passes.append({})
+            passes[(*had, False).index(False)].setdefault(key, []).append(update)
+        for batches in passes:
+            yield list(batches.values())
+
+
+@dataclass
+class Planned:
+    """What an objective does to the tokens of decided responses of a mini-batch, in all phases.
+
+    Attributes:
+        weights: m·ω/Z_t, [N].
+        gradient: −∂loss/∂l · sqrt(1 − 2π + Σ π²), [N]: its size is the norm of the gradient by the
+            logits; it is positive if the update makes the token more likely.
+        free: the norm for the objective without its `drop` and `keep`, [N].
+        effect: the place in EFFECTS of what was done, int8 [N]; −1 = the token was not touched.
+        equal: the planned weight is the recorded one, to the bit, bool [N].
+    """
+
+    weights: torch.Tensor
+    gradient: torch.Tensor
+    free: torch.Tensor
+    effect: torch.Tensor
+    equal: torch.Tensor
+
+
+def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
+    """Plan each phase of an objective on its table, with its state.
+
+    Raises:
+        BatchError: a table lacks a column, or a number is not finite.
+    """
+    rows = batch[0].table.decided
+    zeros = torch.zeros_like(batch[0].table.logprobs)
+    found = Planned(zeros, zeros, zeros, torch.full_like(rows, -1, dtype=torch.int8), rows)
+    for i, (objective, table, state) in enumerate(phases):
+        plan = objective.plan([table], state, clauses=True)
+        assert plan.clauses is not None
+        every = objective.replace(drop=None, keep=None)
+        own = whole = token_gradient(objective, table, plan)
+        if every != objective:
+            whole = token_gradient(every, table, every.plan([table], state))
+        found.weights = found.weights + plan.weights[0]
+        found.gradient, found.free = found.gradient + own, found.free + whole.abs()
+        found.equal = found.equal & (plan.weights[0] == recorded(batch, i).weights)
+        for code, name in enumerate(EFFECTS):
+            found.effect = found.effect.masked_fill(plan.clauses.touched(name), code)
+    return Planned(*(column[rows] for column in vars(found).values()))
+
+
+def recorded(batch: MiniBatch, phase: int) -> UpdateTable:
+    """The recorded update of a phase, from 0; further phases have the last one."""
+    return batch[min(phase, len(batch) - 1)]
+
+
+def token_gradient(objective: Objective, table: TokenBatch, plan: Plan) -> torch.Tensor:
+    """−∂loss/∂l · sqrt(1 − 2π + Σ π²) of each token, [N]; NaN if it was not scored.
+
+    What reaches the policy through its entropy, as an entropy bonus does, is not in it.
+    """
+    logprobs = table.logprobs.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        loss = objective.loss(table.replace(logprobs=logprobs), plan, 0, check=False).loss
+        [slope] = torch.autograd.grad(loss, [logprobs], materialize_grads=True)
+    trained = table.spread(objective.responses_with_gradient(table, plan, 0)) & table.decided
+    collision = torch.full_like(slope, torch.nan) if table.collision is None else table.collision
+    norm = functional.gradient_norm(table.logprobs.detach(), collision, slope)
+    return torch.where(trained & (slope != 0), -slope.sign() * norm, 0.0)
+
+
+class Replayed:
+    """An objective besides the recorded one, from one recorded rollout to the next.
+
+    Its controllers begin at their start values, and see the recorded rollouts only; those of the
+    recorded objective, if it has the same ones, keep the recorded values.
+
+    Args:
+        objective: resolved.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective, self.state, self._step = objective, objective.init(), 0
+
+    def phases(self, batches: Sequence[MiniBatch]) -> list[list[Phase]]:
+        """The phases of each mini-batch of a pass, on tables with the objective's advantages.
+
+        If no rewards were recorded, these are the recorded advantages.
+
+        Raises:
+            BatchError: the tables lack rewards, or columns that the controllers read.
+        """
+        found: list[list[Phase]] = [[] for _ in batches]
+        first = batches[0][0]
+        for i, part in enumerate(self.objective.phases):
+            updates = [recorded(batch, i) for batch in batches]
+            tables = [update.table for update in updates]
+            if all(table.rewards is not None for table in tables):
+                tables = [table.replace(advantages=None) for table in tables]
+            tables = self.objective.with_advantages(tables)
+            if i == 0 and self.objective.controllers == first.objective.controllers:
+                self.state = dict(first.state)
+            elif i == 0 and self._step != first.step:  # a further pass is no further rollout
+                self.state = self.objective.observe(tables, self.state)
+            self._step = first.step
+            for phases, table, update in zip(found, tables, updates, strict=True):
+                number = update.state.get("update", 0)
+                phases.append((part, table, {**self.state, "update": number}))
+        return found
+
+
+UNSCORED = Message(
+    "the run did not score all tokens; use ",
+    Setting("training.skip_inactive", False),
+    " to score those without a gradient, too",
+)
+UNKNOWN = "its trainer does not compute Σ π², the column collision; `rlobj train` does"
+"""Why the gradients of a run in another trainer are unknown."""
+
+
+def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> Message:
+    """Why something cannot be replayed on a table, and what to type so that a run records it.
+
+    Args:
+        error: of the plan.
+        table: of the first mini-batch.
+        reads: the columns that it reads.
+    """
+    for name, penalty in (("ref", "kl"), ("proxy", "proxy_kl")):
+        column = f"{name}_logprobs"
+        if column in reads and getattr(table, column) is None:
+            penalties = Setting("objective.penalties", f"[{{kind: {penalty}, coefficient: 0}}]")
+            return Message(f"the run did not record {column}; use ", penalties, " to record them")
+    gaps = unscored(table)
+    if gaps and gaps == len(table):
+        return Message("no log-probs were recorded: ", error)
+    return UNSCORED if gaps else error.message
+
+
+def unscored(table: TokenBatch) -> int:
+    """The number of tokens of decided responses without a log-prob."""
+    return int((table.logprobs.isnan() & table.decided).sum())

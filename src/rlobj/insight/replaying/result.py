@@ -1,0 +1,118 @@
+"""Replay: what objectives and rules do to recorded tokens, as tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlobj.base.errors import Argument, ConfigError, Message, counted
+from rlobj.reporting import Figure, Line, visible
+
+SHARES = {
+    "share": ("share of the tokens", "touched", "tokens"),
+    "precision": ("precision", "caught", "judged"),
+    "recall": ("recall", "caught", "spurious"),
+    "carried": ("share of the gradient", "carried", "free"),
+}
+"""The title of each share, and the two sums that it divides."""
+
+
+@dataclass(frozen=True, repr=False)
+class Replay:
+    """What objectives and rules do to recorded tokens. All tables are pyarrow's; null = unknown.
+
+    Attributes:
+        source: what was read.
+        steps: the steps that were read.
+        population: the number of tokens of these steps.
+        reproduced: tokens to which the recorded objective gives the recorded weight again, to the
+            bit.
+        objectives: one row for the recorded objective, each other and each rule: `touched` tokens
+            (of a rule: those that it selects) with their `share`; `precision`, the share of the
+            judged ones that is spurious; `recall`, their share of the spurious tokens; `carried`,
+            their share of the gradient if no token is dropped; the number of tokens by effect; and
+            of objectives the sum of the tokens' `gradient` norms over that of the recorded one, and
+            the parts of it that make tokens more likely, that 1% of the tokens have, and that
+            spurious tokens have.
+        pairs: of each two: `overlap`, the tokens that both touch over those that either touches;
+            the correlation of the `weights`; and the cosine of the `gradients` by the logits. The
+            last two are means over updates.
+        sweeps: one row for each rule and swept value.
+        tokens: if asked for, one row per token, with what each objective does to it.
+        refused: why something cannot be replayed, by its name.
+        notes: what should be known about the numbers.
+        swept: the name of the swept number, or "".
+    """
+
+    source: str
+    steps: Sequence[int]
+    population: float
+    reproduced: int
+    objectives: Any
+    pairs: Any
+    sweeps: Any
+    tokens: Any
+    refused: Mapping[str, Message]
+    notes: Sequence[Message]
+    swept: str = ""
+
+    @property
+    def title(self) -> str:
+        """What was read, and whether the recorded weights were found again."""
+        steps = counted(len(self.steps), "step")
+        steps += f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) > 1 else ""
+        source = visible(self.source, 200)
+        title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens"
+        if self.reproduced == self.population:
+            return f"{title}\nthe recorded objective gives all recorded weights again, to the bit"
+        others = f"{self.population - self.reproduced:,.0f} tokens"
+        return f"{title}\nthe recorded objective gives other weights than recorded to {others}"
+
+    @property
+    def remarks(self) -> list[Message]:
+        """What cannot be replayed, and what should be known about the numbers."""
+        names: dict[Message, list[str]] = {}
+        for name, why in self.refused.items():
+            names.setdefault(why, []).append(name[:60])
+        refused = [
+            Message(f"not replayed: {', '.join(each)}: ", why) for why, each in names.items()
+        ]
+        return [*refused, *self.notes]
+
+    def to_json(self) -> str:
+        """All of it but `tokens` as JSON, with control characters escaped and null for NaN."""
+        tables = {
+            name: getattr(self, name).to_pylist() for name in ("objectives", "pairs", "sweeps")
+        }
+        return json.dumps({**vars(self), **tables, "tokens": None}, indent=1)
+
+    def __repr__(self) -> str:
+        text = "\n".join([self.title, *self.remarks])
+        return "\n".join(map(visible, text.split("\n")))
+
+    def figure(self) -> Figure:
+        """The curves of a sweep.
+
+        Raises:
+            ConfigError: nothing was swept.
+        """
+        rows = self.sweeps.to_pylist()
+        if not rows:
+            sweep = Argument("sweep", "TAU=1e-4..1e-2")
+            raise ConfigError("a figure shows a sweep: 'prob < TAU' with ", sweep)
+        rules = list(dict.fromkeys(row["name"] for row in rows))
+        lines = []
+        for number, rule in enumerate(rules):
+            chosen = [row for row in rows if row["name"] == rule]
+            for column, (title, *_) in SHARES.items():
+                y = np.array([row[column] for row in chosen], float)  # None is NaN
+                text, run = (f"{title}: {rule}", number) if len(rules) > 1 else (title, None)
+                lines.append(Line(text, [row["value"] for row in chosen], [*y], run=run))
+        values = [row["value"] for row in rows]
+        wide = min(values) > 0 and max(values) >= 10 * min(values)
+        title = visible(", ".join(rules), 48)
+        return Figure("sweep", title, "share", lines, x=self.swept, log_x=wide)
