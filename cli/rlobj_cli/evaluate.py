@@ -80,7 +80,12 @@ def regrade(
 
 @evaluation.command()
 def show(directory: Evaluation) -> None:
-    """Show the results of an evaluation, finished or not, and write its results and page again."""
+    """Show the results of an evaluation, finished or not, and write its results and page again.
+
+    [bold]Example[/bold]
+
+    \b  rlobj eval show evals/base
+    """
     console, evaluations, screen = _loaded()
     with screen(console) as callback:
         evaluations.summarise_folder(directory, callback=callback)
