@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from typing import Any
 
+import typer.main
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -39,3 +42,18 @@ def printed(*words: object, code: int = 0, columns: int = 80) -> str:
     result = runner.invoke(app, [*map(str, words)])
     assert result.exit_code == code, result.output
     return result.output
+
+
+def commands_below(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of all commands that are not groups of others."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands_below(below, (*words, name))
+    if not hasattr(command, "commands"):
+        yield words
+
+
+COMMANDS = [
+    tuple(word for word in words if word != "<model>")  # which is typed as `eval MODEL`
+    for words in commands_below(typer.main.get_command(app))
+]
+"""The words of all commands of the program."""

@@ -57,11 +57,19 @@ def regrade(
     directory: Evaluation,
     reward: Annotated[
         str | None,
-        typer.Option("--reward", metavar="math|exact", help="Grader. Default: the same as before."),
+        typer.Option(
+            "--reward",
+            metavar="KIND",
+            help="Grader: math, math_verify or exact. Default: the same as before.",
+        ),
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option("--deadline", metavar="SECONDS", help="Time limit for one answer."),
+        typer.Option(
+            "--deadline",
+            metavar="SECONDS",
+            help="Limit of processor time for one answer (math, math_verify).",
+        ),
     ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Import the code that the folder's reward is.")
@@ -70,11 +78,12 @@ def regrade(
     """Grade the stored responses again, and list the grades that changed.
 
     Responses do not change; grades.jsonl, results and page are replaced.
+    With another reward, this compares the two graders.
 
     [bold]Examples[/bold]
 
     \b  rlobj eval regrade evals/base
-      rlobj eval regrade evals/base --reward math
+      rlobj eval regrade evals/base --reward math_verify
     """
     console, evaluations, screen = _loaded()
     with screen(console, doing="grading ") as callback:
@@ -85,7 +94,12 @@ def regrade(
 
 @evaluation.command()
 def show(directory: Evaluation) -> None:
-    """Show the results of an evaluation, finished or not, and write its results and page again."""
+    """Show the results of an evaluation, finished or not, and write its results and page again.
+
+    [bold]Example[/bold]
+
+    \b  rlobj eval show evals/base
+    """
     console, evaluations, screen = _loaded()
     with screen(console) as callback:
         evaluations.summarise_folder(directory, callback=callback)
@@ -189,8 +203,8 @@ def evaluate(
             "--reward",
             metavar="KIND|FILE.py:NAME",
             rich_help_panel="Problems",
-            help="Grader: math, exact, or your function. Default: the run's; math for benchmarks "
-            "and files; exact for built-in tasks.",
+            help="Grader: math, math_verify, exact, or your function. Default: the run's; math for "
+            "benchmarks and files; exact for built-in tasks.",
         ),
     ] = None,
     environment: Annotated[

@@ -70,7 +70,7 @@ def train(
             "--reward",
             metavar="KIND|FILE.py:NAME",
             rich_help_panel="What to train",
-            help="What grades a response: math, exact, or your function "
+            help="What grades a response: math, math_verify, exact, or your function "
             "f(response, answer, **columns), such as my_rewards.py:score.",
         ),
     ] = None,

@@ -28,8 +28,6 @@ def test_error_names_the_flag_of_a_wrong_setting() -> None:
 
 
 def test_commands_with_a_name_in_a_group_with_a_default_command(tmp_path: Path) -> None:
-    for command in ("compare", "regrade", "show"):
-        assert f"rlobj eval {command}" in printed(command, "--help", code=0)
     for words in (["eval", "--help"], ["eval"]):
         assert "--protocol" in runner.invoke(app, words).output
     assert "is not an evaluation" in printed("show", str(tmp_path))

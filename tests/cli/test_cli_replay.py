@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -93,10 +92,3 @@ def test_json_has_everything(run: Path) -> None:
 )
 def test_mistakes_are_answered_with_what_to_type(run: Path, words: list[str], message: str) -> None:
     assert message in output(run, *words, code=2)
-
-
-def test_names_of_a_run_are_no_markup(run: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(run, tmp_path / "[red]\x1b[2J"))
-    text = output(folder, "--rule", "prob < 0.5")
-    assert "[red]␛[2J" in text
-    assert "\x1b" not in text

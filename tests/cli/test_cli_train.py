@@ -110,7 +110,9 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
 
 
 def test_a_resumed_run_refuses_the_options_of_a_new_one() -> None:
-    assert "Leave out: --preset" in output("--resume", "nowhere", "--preset", "stapo", code=2)
+    words = ("--preset", "stapo", "--seed", "0", "--dry-run", "--set", "training.betas=[0,0]")
+    text = output("--resume", "nowhere", *words, "--sampler", "vllm", code=2).strip()
+    assert text.endswith("Leave out: --preset, --dry-run, --seed, --set training.betas")
 
 
 # Real runs.

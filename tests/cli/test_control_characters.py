@@ -37,7 +37,7 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(policy, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run in a folder with a hostile name."""
-    folder = tmp_path_factory.mktemp("runs") / "r\x1b[2J\u202eun"
+    folder = tmp_path_factory.mktemp("runs") / "[red]r\x1b[2J\u202eun"
     output = {"tables_every": 1}
     config = tiny_config(policy, training={"steps": 2}, output=output)
     run_training(config.model_copy(update={"preset": str(preset)}), folder)
@@ -90,7 +90,7 @@ def test_a_dry_run_shows_the_texts_of_its_preset(preset: Path) -> None:
 def test_screens_and_pages_of_a_run_show_its_name(run: Path, words: list[str]) -> None:
     text = printed(words[0], *words[1:], run, columns=300)
     assert not unsafe(text)
-    assert "r␛[2J‹202e›un" in text
+    assert "[red]r␛[2J‹202e›un" in text
     for page in run.glob("*.html"):
         assert not unsafe(page.read_text(encoding="utf-8")) - {"\t"}
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from screens import COMMANDS
 
 PROGRAM = """
 import json, sys
@@ -21,11 +22,7 @@ for line in sys.stdin:
     print(json.dumps([result.exit_code, result.output, sorted(heavy & set(sys.modules))]))
 """
 
-HELP = (
-    *("--help", "--version", "train --help", "eval --help", "estimate --help"),
-    *("eval compare --help", "presets --help", "explain --help", "doctor --help", "serve --help"),
-    *("report --help", "presets list"),
-)
+HELP = ("--help", "--version", "presets list", *(f"{' '.join(each)} --help" for each in COMMANDS))
 """Command lines that import nothing heavy."""
 SETTINGS = ("presets diff dapo stapo", "explain stapo", "presets schema")
 """Command lines that read settings or objectives, which need torch."""
