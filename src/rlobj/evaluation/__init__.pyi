@@ -3,7 +3,7 @@ from rlobj.evaluation.evaluating import evaluate as evaluate
 from rlobj.evaluation.grade_changes import GradeChange as GradeChange
 from rlobj.evaluation.grade_changes import RegradedBenchmark as RegradedBenchmark
 from rlobj.evaluation.grade_changes import Regrading as Regrading
-from rlobj.evaluation.problem_sets import PROTOCOLS as PROTOCOLS
+from rlobj.evaluation.protocols import PROTOCOLS as PROTOCOLS
 from rlobj.evaluation.regrading import regrade as regrade
 from rlobj.evaluation.responses import sample_and_grade as sample_and_grade
 from rlobj.evaluation.result import EvaluationCallback as EvaluationCallback

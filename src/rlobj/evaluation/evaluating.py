@@ -25,19 +25,15 @@ from rlobj.conversations.settings import named_tools
 from rlobj.data import Chat, Problem, format_prompt
 from rlobj.data.problems import digest
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
+from rlobj.evaluation.identity import fingerprint, model_identity, module_identity, require_same
 from rlobj.evaluation.problem_sets import (
     Overrides,
     Problems,
     ProblemSet,
-    Protocol,
-    find_protocol,
-    fingerprint,
-    model_identity,
-    module_identity,
     named_problems,
     problem_sets,
-    require_same,
 )
+from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
 from rlobj.evaluation.samples import Samples
