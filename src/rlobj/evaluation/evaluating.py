@@ -24,6 +24,7 @@ from rlobj.conversations.opening import open_conversations
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Chat, Problem, format_prompt
 from rlobj.data.problems import digest
+from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
 from rlobj.evaluation.identity import fingerprint, model_identity, module_identity, require_same
 from rlobj.evaluation.problem_sets import (
@@ -34,8 +35,9 @@ from rlobj.evaluation.problem_sets import (
     problem_sets,
 )
 from rlobj.evaluation.protocols import Protocol, find_protocol
+from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
-from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
+from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
