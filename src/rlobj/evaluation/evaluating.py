@@ -99,10 +99,10 @@ def evaluate(
         max_tokens: longest response. Default: the protocol's, else the run's; 20480 on benchmarks,
             or what the model's context leaves; else 1024.
         template: text around a problem, with {prompt} in it.
-        reward: "math", "exact", "file.py:function", or a function `f(response, answer, **columns)`
-            that returns a number, None for undecided, or `{"reward": 0.2, "correct": False}`. With
-            numbers, mean rewards take the place of accuracies. Default: math for benchmarks and
-            files, exact for tasks.
+        reward: "math", "math_verify", "exact", "file.py:function", or a function
+            `f(response, answer, **columns)` that returns a number, None for undecided, or
+            `{"reward": 0.2, "correct": False}`. With numbers, mean rewards take the place of
+            accuracies. Default: math for benchmarks and files, exact for tasks.
         environment: who answers the policy in conversations of several turns: "calculator",
             "file.py:Class", or a class or function that makes an environment. Its verdict grades
             if no reward is given. Default: the run's.
