@@ -23,7 +23,7 @@ from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.config.layers import flattened
 from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml
 from rlobj.config.run_config import RunConfig
-from rlobj.evaluation.problem_sets import PROTOCOLS, Protocol
+from rlobj.evaluation.protocols import PROTOCOLS, Protocol
 from rlobj.objectives.advantages import Advantage
 from rlobj.objectives.controllers import Controller
 from rlobj.objectives.divisors import Divisor

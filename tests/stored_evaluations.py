@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rlobj.data import Problem
 from rlobj.evaluation import EvaluationResult, ResponseRecord, Samples, summarise_folder
+from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.responses import grade_stored
-from rlobj.evaluation.result import EvaluationCallback
 from rlobj.rewards import Reward
 
 

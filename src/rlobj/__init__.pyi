@@ -11,8 +11,8 @@ from rlobj.config.presets import load_preset as load_preset
 from rlobj.config.run_config import RunConfig as RunConfig
 from rlobj.conversations.environment import Environment as Environment
 from rlobj.conversations.environment import Turn as Turn
+from rlobj.evaluation.callbacks import EvaluationCallback as EvaluationCallback
 from rlobj.evaluation.evaluating import evaluate as evaluate
-from rlobj.evaluation.result import EvaluationCallback as EvaluationCallback
 from rlobj.evaluation.result import EvaluationResult as EvaluationResult
 from rlobj.insight.diagnosis import Diagnosis as Diagnosis
 from rlobj.insight.diagnosis import diagnose as diagnose

@@ -169,7 +169,7 @@ def test_a_verdict_does_not_depend_on_slow_questions_in_flight():
     assert [correct for correct, _ in alone] == [True, True, False, True, True]
     with MathVerifier(deadline=DEADLINE, workers=2) as verifier, ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS[:3]]
-        time.sleep(0.5)
+        wait_until(lambda: verifier._slow)
         assert list(map(decided, verifier.verify_many(pairs))) == alone
         assert [future.result().reason for future in asked] == ["timeout"] * 3
         assert not verifier.undecided
@@ -205,14 +205,13 @@ def test_an_interrupt_ends_the_wait_for_a_worker_and_leaves_the_verifier_usable(
     with MathVerifier(deadline=2.0) as verifier, ThreadPoolExecutor(1) as threads:
         verifier.verify(*hard(1))
         slow = threads.submit(verifier.verify, SLOW, "5")
-        time.sleep(0.5)
+        wait_until(lambda: verifier._slow)
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        started = time.perf_counter()
         with pytest.raises(KeyboardInterrupt):
             verifier.verify(*hard(2))
         signal.signal(signal.SIGINT, handler)
-        assert time.perf_counter() - started < 0.5 + 1
+        assert not slow.done()
         assert slow.result().reason == "timeout"
         assert verifier.verify(r"\boxed{\int_0^1 2x\,dx}", "1").correct is True
 
@@ -223,20 +222,22 @@ def test_close_ends_the_wait_of_questions_for_a_worker():
         with MathVerifier(deadline=DEADLINE) as verifier:
             verifier.verify(*hard(1))
             asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS]
-            time.sleep(0.5)
+            wait_until(lambda: verifier._slow)
         found = [future.exception() for future in asked]
     assert sum(isinstance(error, RunError) for error in found) >= len(BOMBS) - 2
 
 
 @pytest.mark.slow
-def test_equal_slow_answers_take_one_deadline_in_a_batch_in_threads_and_later() -> None:
+def test_equal_slow_answers_are_asked_once_in_a_batch_in_threads_and_later(monkeypatch) -> None:
+    ask, asked = WorkerProcess.ask, []
+    monkeypatch.setattr(WorkerProcess, "ask", lambda *given: asked.append(given) or ask(*given))
     with MathVerifier(deadline=DEADLINE) as verifier, ThreadPoolExecutor(8) as threads:
         verifier.verify(*hard(1))  # started
-        started = time.perf_counter()
-        asked = threads.map(lambda _: verifier.verify_many([(SLOW, "5")] * 2), range(8))
-        verdicts = [verdict for batch in asked for verdict in batch]
+        asked.clear()
+        batches = threads.map(lambda _: verifier.verify_many([(SLOW, "5")] * 2), range(8))
+        verdicts = [verdict for batch in batches for verdict in batch]
         verdicts.append(verifier.verify(SLOW, "5"))
-        assert time.perf_counter() - started < 8  # 17 deadlines one after another
+        assert len(asked) == 2  # and its gold answer
         assert [verdict.reason for verdict in verdicts] == ["timeout"] * 17
         assert not any(verdict.correct for verdict in verdicts)
 
@@ -299,17 +300,13 @@ def test_many_slow_answers_at_once_return_and_quick_ones_do_not_wait_behind_them
     ):
         verifier.verify_many([hard(n) for n in range(workers)])  # started
         asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
-        time.sleep(0.5)  # all are waiting
+        wait_until(lambda: verifier._slow)
         quick = [threads.submit(verifier.verify, *hard(n)) for n in range(10, 16)]
         verdicts = [future.result() for future in quick]
         assert all(verdict.correct for verdict in verdicts)
-        # One slow answer may be at the only worker; its process is then started again.
-        assert max(verdict.seconds for verdict in verdicts) < 1 + 8
         assert not any(future.done() for future in asked[2 * workers :])
         verdicts = [future.result() for future in asked]
         assert set(map(decided, verdicts)) == {(False, "timeout")}
-        # One after the other; starting processes comes on top.
-        assert max(verdict.seconds for verdict in verdicts) < (len(bombs) + len(quick)) * (1 + 4)
         assert not verifier.undecided
 
 
@@ -351,11 +348,7 @@ def test_worker_ends_when_its_parent_is_killed():
         process_id = int(parent.stdout.readline())
         assert alive(process_id)
         parent.kill()
-    for _ in range(100):
-        if not alive(process_id):
-            return
-        time.sleep(0.1)
-    pytest.fail("the worker outlived its parent by 10 seconds")
+    wait_until(lambda: not alive(process_id))
 
 
 @pytest.mark.slow
@@ -391,7 +384,7 @@ def test_verify_needs_neither_setup_nor_torch():
         print(sorted(found), "torch" in sys.modules)
     """
     run = [sys.executable, "-c", program]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600)
     assert (done.stdout.strip(), done.stderr) == ("[False, True] False", "")
 
 
@@ -405,7 +398,7 @@ def test_verify_answers_while_the_program_ends_and_leaves_no_process():
         print(*shared_verifier().process_ids)
     """
     run = [sys.executable, "-c", program]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600)
     processes, late = done.stdout.splitlines()
     assert (late, done.stderr) == ("True", "")
     wait_until(lambda: not any(alive(int(each)) for each in processes.split()))

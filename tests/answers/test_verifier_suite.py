@@ -7,9 +7,10 @@ policy is one where two fair judges may differ; it must be decided, either way.
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
-import time
+import resource
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
@@ -75,16 +76,28 @@ def test_no_wrong_answer_passes_and_right_ones_do(family, verifier):
     assert not undecided, f"{len(undecided)} answers stay undecided\n{by_kind(undecided)}"
 
 
+def spent(verifier):
+    """Processor time of the workers so far, also of those that have ended, in seconds."""
+    ended, ticks = resource.getrusage(resource.RUSAGE_CHILDREN), 0
+    for process_id in verifier.process_ids:
+        stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8")
+        ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+    return ended.ru_utime + ended.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.slow
-def test_each_bomb_returns_within_the_deadline():
-    deadline, slack = 2.0, 2.0
-    late, passed = [], []
+def test_each_bomb_returns_within_the_deadline_of_processor_time():
+    """A fault that the machine may cause is tried twice, and the gold answer is compared."""
+    deadline, late, passed = 2.0, [], []
     with MathVerifier(deadline=deadline) as verifier:
+        start = spent(verifier)
+        verifier.verify(r"\boxed{\int_0^1 2x\,dx}", "1")
+        start = spent(verifier) - start  # a worker loads its packages
         for bomb in bombs():
-            started = time.monotonic()
+            before = spent(verifier)
             verdict = verifier.verify(bomb.response, bomb.gold)
-            seconds = time.monotonic() - started
-            if seconds > 2 * deadline + slack:  # a fault that the machine may cause is tried twice
+            seconds = spent(verifier) - before
+            if seconds > 3 * (deadline + 3 * start):
                 late.append((round(seconds, 1), bomb.kind, bomb.response[:60], verdict.reason))
             if verdict.correct is True:
                 passed.append((bomb.kind, bomb.response[:60], bomb.gold[:60], verdict.reason))

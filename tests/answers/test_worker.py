@@ -23,7 +23,8 @@ def imported_modules(path: Path) -> set[str]:
 
 
 OTHERS = {
-    "numeric.py": {"mpmath", "math_verify", "sympy"},
+    "numeric.py": {"mpmath"},
+    "symbolic.py": {"math_verify", "sympy"},
     "gym_worker.py": {"reasoning_gym"},
 }
 """What a file needs besides the standard library."""

@@ -17,9 +17,7 @@ from rlobj.evaluation import estimators
 from rlobj.evaluation.estimators import (
     FLIPS,
     Estimate,
-    Votes,
     bootstrap_interval,
-    count_votes,
     pass_at_k,
     share_interval,
     sign_flip_test,
@@ -27,6 +25,7 @@ from rlobj.evaluation.estimators import (
     wilson_interval,
 )
 from rlobj.evaluation.samples import GradedProblem
+from rlobj.evaluation.votes import Votes, count_votes
 
 # pass@k
 

@@ -16,20 +16,16 @@ from rlobj.config.run_folder import RunFolder
 from rlobj.data.problems import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.engines import find_model
+from rlobj.evaluation.identity import differences, fingerprint, model_identity, require_same
 from rlobj.evaluation.problem_sets import (
     LONGEST,
     Overrides,
     Problems,
     ProblemSet,
-    Protocol,
-    differences,
-    find_protocol,
-    fingerprint,
-    model_identity,
     named_problems,
     problem_sets,
-    require_same,
 )
+from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.models.manifest import write_manifest
 from rlobj.rewards.kinds import Exact
 

@@ -82,7 +82,7 @@ def test_a_reward_that_does_not_say_what_is_right_is_compared_by_its_mean(
 ):
     (tmp_path / "mine.py").write_text("def score(response, answer, **row): return len(response)\n")
     target = {"kind": "custom", "target": f"{tmp_path / 'mine.py'}:score"}
-    monkeypatch.setattr("rlobj.rewards.custom.trusted_target", lambda target: None)
+    monkeypatch.setattr("rlobj.rewards.calls.trusted_target", lambda target: None)
     stored(tmp_path / "out", {"5": ["5", "555"]}, target)
     regrading = regrade(tmp_path / "out", reward="exact").regrading
     own = regrading.benchmarks["r"]

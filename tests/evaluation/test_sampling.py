@@ -9,8 +9,8 @@ import pytest
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
+from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.responses import blocks_of
-from rlobj.evaluation.result import EvaluationCallback
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings, derive_seed
 

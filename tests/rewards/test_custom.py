@@ -68,10 +68,8 @@ def test_an_object_that_hangs_when_it_is_read_is_undecided_at_the_deadline(what,
         return plain(response, answer)
 
     function = {"plain": plain, "async": asynchronous}[kind]
-    start = time.monotonic()
     settings = {"deadline": 0.2, "batched": what in ("items", "size")}
     assert reasons(graded(function, ["a"], **settings)) == ["timeout"]
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("batched", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from runs import program
 from screens import shows
 
 from rlobj.base.errors import RunError
-from rlobj.rewards.custom import Calls, InThread
+from rlobj.rewards.calls import Calls, InThread
 
 CALL = ["p"], ["quick"], ["x"], {}, None
 
@@ -38,34 +37,31 @@ def test_a_call_that_hangs_is_undecided_at_the_deadline_and_the_others_are_grade
             HANG[kind]()
         return len(response)
 
-    start = time.monotonic()
-    grades = graded(score, ["a", "hang", "bc"], deadline=0.3)
-    assert time.monotonic() - start < 5
+    grades = graded(score, ["a", "hang", "bc"], deadline=0.5)
     assert [each.undecided for each in grades] == [False, True, False]
     assert [grades[0].reward, grades[2].reward] == [1, 2]
     assert math.isnan(grades[1].reward)
     assert reasons(grades)[1] == "timeout"
-    assert "did not return within 0.3 seconds on problem 'p1'" in caplog.text
+    assert "did not return within 0.5 seconds on problem 'p1'" in caplog.text
     assert "test_custom_deadlines.py, line" in caplog.text  # where it hangs
     assert "'hang'" in caplog.text
 
 
 def test_a_late_result_reaches_no_response():
-    finished = []
+    later, late = threading.Event(), threading.Event()
 
     def score(response, answer):
         if response == "slow":
-            with contextlib.suppress(BaseException):
-                time.sleep(0.5)
-            finished.append(response)
+            later.wait(60)
+            late.set()
             return 100
-        time.sleep(0.15)
+        later.set()
+        assert late.wait(0.5)  # it returns while a later call runs
         return 1
 
-    grades = graded(score, ["slow", "b", "c", "d", "e", "f"], deadline=0.3)
-    assert finished == ["slow"]
-    assert [each.reward for each in grades[1:]] == [1] * 5
-    assert reasons(grades)[0] == "timeout"
+    grades = graded(score, ["slow", "b", "c"], deadline=1)
+    assert reasons(grades) == ["timeout", "custom", "custom"]
+    assert [each.reward for each in grades[1:]] == [1, 1]
 
 
 async def waits(response, answer):
@@ -81,7 +77,7 @@ def test_calls_that_hang_are_failures_and_end_the_run_at_the_limit(function, dea
     start = time.monotonic()
     with pytest.raises(RunError) as caught:
         graded(function, ["a"] * 99, deadline=0.15, concurrency=11)
-    assert 0.15 * deadlines <= time.monotonic() - start < 0.3 * deadlines + 5
+    assert 0.15 * deadlines <= time.monotonic() - start
     assert "11 of the last 11 calls failed; rewards.max_failures is 10." in str(caught.value)
     assert "did not return within 0.15 seconds on problem 'p10'\n  at " in str(caught.value)
 
@@ -322,6 +318,7 @@ for function in (blocking, spinning, plain, stubborn):
     assert (done.stdout.split(), done.returncode) == (["timeout"] * 4, 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_whose_call_keeps_the_lock_of_python_shows_the_line(tmp_path):
     """A regular expression with catastrophic backtracking; no thread sees time or signals."""
     body = "return re.match('(a+)+$', 'a' * 60 + 'b')"
@@ -329,8 +326,8 @@ def test_a_process_whose_call_keeps_the_lock_of_python_shows_the_line(tmp_path):
     code = """
 import mine
 from rlobj.data import Problem
-from rlobj.rewards import Custom, custom, function_grader
-custom._STANDSTILL = 0.5
+from rlobj.rewards import Custom, calls, function_grader
+calls._STANDSTILL = 0.5
 with function_grader(mine.score, "f", Custom(target="f", deadline=4.5)) as grader:
     grader.score(["a"], [Problem("p", "?", "x")])
 """

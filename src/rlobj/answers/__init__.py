@@ -5,7 +5,7 @@
     True
 
 This package stands alone: it needs neither torch nor the rest of rlobj (except its errors and signs
-of life). Only `numeric` needs more than the standard library.
+of life). Only `numeric` and `symbolic` need more than the standard library.
 
     verifier               MathVerifier: responses -> verdicts; any thread, with deadlines
     worker, worker_process the processes that compare what exact arithmetic cannot decide
@@ -17,11 +17,13 @@ of life). Only `numeric` needs more than the standard library.
     relations              its parts: equations and inequalities
     structures             compare values and sets of real numbers exactly
     comparison             compare two structures part by part, and two texts
-    numeric                compare values by evaluation at many points (mpmath, in a worker), and
-                           integrals, limits and infinite sums (math-verify, in a worker)
+    numeric, points        compare values by evaluation at many points (mpmath, in a worker)
+    symbolic               compare integrals, limits and infinite sums (math-verify, in a worker)
+    version                what a verdict depends on, besides the answers
 """
 
 from rlobj.answers.extraction import extract_answer
-from rlobj.answers.verifier import MathVerifier, Verdict, verifier_version, verify
+from rlobj.answers.verifier import MathVerifier, Verdict, verify
+from rlobj.answers.version import verifier_version
 
 __all__ = ["MathVerifier", "Verdict", "extract_answer", "verifier_version", "verify"]

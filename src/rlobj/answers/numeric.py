@@ -8,136 +8,19 @@ usually count are integers, and so are the bounds of sums in the answer.
 
 Digits can get lost: 1 + 10^-99 is 1 to 60 digits. If that happens, the point is evaluated again
 with more digits, and left out if no number of digits up to 2500 is enough.
-
-Points at which two expressions are compared.
-
-They cannot be known in advance: they depend on both expressions and on a secret of this process. So
-no text can be written that equals another one at these points only. Two expressions that are equal
-are equal at all points, so the verdict is the same in every process.
-
-Compare integrals, limits and infinite sums with math-verify.
-
-math-verify drops letters that look like units and ignores case, so every letter is first replaced
-by one that it keeps. A match counts only if both sides also evaluate to the same number.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import random
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
 import mpmath
 
 from rlobj.answers.expressions import Tree, names, parts_of
+from rlobj.answers.points import generator, points
 from rlobj.answers.structures import NEAR, TOLERANCE, ExactComparer, Scalar, is_infinite, last_digit
-
-_SECRET = os.urandom(16).hex()
-_POINTS = 6
-_DISCRETE = frozenset(("floor", "ceil", "mod", "!", "binom", "sum", "prod"))
-_REAL = "xyztuvwrs"
-"""Letters that usually stand for real numbers."""
-_STEPS = frozenset(("floor", "ceil", "mod", "max", "min", "abs"))
-
-
-def generator(*trees: Tree) -> random.Random:
-    """Return the random generator for the comparison of these trees in this process."""
-    return random.Random(f"{_SECRET} {trees}")
-
-
-def points(
-    variables: Sequence[str], answer: Tree, gold: Tree
-) -> Iterator[tuple[dict[str, Fraction], bool]]:
-    """Yield values of the variables, and whether some may be negative.
-
-    If the gold has floors, factorials or (-1)^n, letters that usually count are integers, and so
-    are the bounds of sums in the answer. Capitals, Greek letters and letters with subscripts
-    are physical quantities and positive.
-    """
-    if not variables:
-        yield {}, False
-        return
-    draw = generator(answer, gold)
-    signs = all(len(name) == 1 and name.islower() for name in variables)
-    whole = frozenset(variables) if _is_discrete(gold) else _in_bounds(answer)
-    if _has_steps(answer) or _has_steps(gold):  # they may differ at 0 and at integers only
-        counted = {name for name in whole if name not in _REAL}
-        for size in (0, 1, 2, 9):
-            low = -size if signs else min(size, 1)
-            ranges = {n: (1, size + 1) if n in counted else (low, size) for n in variables}
-            yield {name: Fraction(draw.randint(*ends)) for name, ends in ranges.items()}, True
-    if whole:
-        for low, high in _COUNTS:
-            count = draw.randint(low, high)
-            yield (
-                {
-                    name: _count(name, count, draw) if name in whole else _real(draw, 0)
-                    for name in variables
-                },
-                False,
-            )
-        return
-    for signed in (False, True) if signs else (False,):
-        for index in range(_POINTS):
-            size = {2: 1, 5: -1}.get(index, 0)
-            point = {name: _real(draw, size) for name in variables}
-            if signed:
-                point = {
-                    n: -v if index in (1, 2, 5) or draw.random() < 0.7 else v
-                    for n, v in point.items()
-                }
-            yield point, signed
-
-
-_COUNTS = (
-    *[(1, 6)] * 3,
-    *[(7, 40)] * 4,
-    *[(n, n) for n in (3, 4, 7, 8, 15, 16, 24, 25, 31, 32)],
-    (41, 130),
-    (300, 400),
-    (1000, 5000),
-    (10**7, 10**8),
-)
-"""Ranges of integers; also squares, powers of two and the numbers before them, where floors of
-roots and logarithms change."""
-
-
-def _count(name: str, count: int, draw: random.Random) -> Fraction:
-    """An integer near `count`; letters that usually stand for real numbers get a fraction."""
-    offset = draw.randrange(0, 5) if name not in "nN" else 0
-    value = Fraction(count + offset)
-    return value + Fraction(draw.randrange(1, 9), 10) if name in _REAL else value
-
-
-def _real(draw: random.Random, size: int) -> Fraction:
-    """A number between 1/3 and 10/3; with size 1 times 10^5, with size -1 divided by it."""
-    value = Fraction(draw.randrange(10**6, 10**7), 10**6)
-    return value * Fraction(10) ** (size * 5) if size else value / 3
-
-
-def _in_bounds(tree: Tree) -> frozenset[str]:
-    """Return the names in the bounds of sums and products."""
-    series = (part for part in parts_of(tree) if part[0] in ("sum", "prod"))
-    return frozenset(name for part in series for bound in part[2:4] for name in names(bound))
-
-
-def _is_discrete(tree: Tree) -> bool:
-    """Return whether a tree has a floor, factorial, binomial, sum or power (-1)^n."""
-    return any(
-        part[0] in _DISCRETE
-        or (part[0] == "^" and part[1] == ("neg", Fraction(1)) and names(part[2]))
-        for part in parts_of(tree)
-    )
-
-
-def _has_steps(tree: Tree) -> bool:
-    """Return whether a tree has a floor, a maximum, an absolute value or a name as exponent."""
-    return any(p[0] in _STEPS or (p[0] == "^" and names(p[2])) for p in parts_of(tree))
-
 
 _DIGITS = 110
 _MAX_DIGITS = 2500
@@ -441,98 +324,3 @@ def _digit_count(tree: Tree) -> int:
     if isinstance(tree, Fraction):
         return (tree.numerator.bit_length() + tree.denominator.bit_length()) // 3
     return sum(map(_digit_count, tree[1:])) if isinstance(tree, tuple) else 0
-
-
-_LETTERS = "xyzwuvpqrt"
-_KEPT = frozenset("ei")
-_COMMAND = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
-_SYMBOLIC_DIGITS = 15
-
-
-class ExhaustionHandler(logging.Handler):
-    """Records whether math-verify ran out of memory or stack.
-
-    math-verify then returns "not equal" and only logs the exception.
-    """
-
-    exhausted = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[0] if record.exc_info else None
-        if error is not None and issubclass(error, (MemoryError, RecursionError)):
-            self.exhausted = True
-
-
-class MathVerifyComparer:
-    """Compares the LaTeX of two values with math-verify."""
-
-    def __init__(self) -> None:
-        from math_verify import LatexExtractionConfig, parse, verify
-
-        self._parse, self._verify = parse, verify
-        self._config = [LatexExtractionConfig(boxed_match_priority=0)]
-        self.exhaustion = ExhaustionHandler()
-        logger = logging.getLogger("math_verify")
-        logger.handlers, logger.propagate = [self.exhaustion], False
-        logger.setLevel(logging.DEBUG)
-
-    def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
-        """Return whether both have the same value.
-
-        "Not equal" of math-verify is no proof: without different numbers, the result is None.
-        """
-        self.exhaustion.exhausted = False
-        safe = _renamed(gold.latex, answer.latex)
-        if safe is None:
-            return None
-        golds, answers = map(self._read, safe)
-        if not golds:
-            return None
-        # The comparison is not symmetric: the gold comes first.
-        equal = self._verify(golds, answers, timeout_seconds=0)
-        truths = _truths(golds, answers)
-        if True in truths:
-            return True if equal else None
-        return None if None in truths or not truths else False
-
-    def _read(self, text: str) -> list[Any]:
-        return self._parse(f"\\boxed{{{text}}}", self._config, parsing_timeout=0)
-
-
-def _renamed(*texts: str) -> list[str] | None:
-    """Map every letter to a safe one, the same in all texts; None if there are too many."""
-    found = {letter for text in texts for letter in _COMMAND.findall(text)}
-    letters = sorted(letter for letter in found if len(letter) == 1 and letter not in _KEPT)
-    bound = [letter for letter in letters if letter != "d"]
-    if len(bound) > len(_LETTERS):
-        return None
-    safe = dict(zip(bound, _LETTERS, strict=False))
-    return [_COMMAND.sub(lambda letter: safe.get(letter[0], letter[0]), text) for text in texts]
-
-
-def _truths(golds: list[Any], answers: list[Any]) -> set[bool | None]:
-    """For each pair of parsed values: whether they are the same number at a few points."""
-    from sympy import Expr
-
-    return {
-        _agree(gold, answer)
-        for gold in golds
-        for answer in answers
-        if isinstance(gold, Expr) and isinstance(answer, Expr)
-    }
-
-
-def _agree(gold: Any, answer: Any) -> bool | None:
-    from sympy import Rational
-
-    if answer.free_symbols - gold.free_symbols:
-        return False
-    symbols = sorted(gold.free_symbols, key=str)
-    for shift in (3, 5, 8):
-        point = {symbol: Rational(shift + 2 * n, 7) for n, symbol in enumerate(symbols)}
-        g, a = (each.subs(point).doit().evalf(_SYMBOLIC_DIGITS) for each in (gold, answer))
-        if not (a.is_number and g.is_number):
-            return None
-        if abs(a - g) > abs(g) * 10 ** (3 - _SYMBOLIC_DIGITS):
-            return False
-    return True

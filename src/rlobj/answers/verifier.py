@@ -7,14 +7,11 @@ Everything beyond exact arithmetic runs in separate worker processes, which end 
 any thread can call the verifier and every call returns. An answer that cannot be read or compared
 is wrong: if it were undecided, a policy would learn to write such answers. `correct=None`,
 undecided, is left for a bad gold answer and for a machine that fails.
-
-The version of the verifier: what a verdict depends on, besides the answers.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import os
 import threading
@@ -23,8 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 from typing import Any, Self
 
 from rlobj.answers.comparison import NOT_SETTLED, check_equivalence
@@ -32,31 +27,6 @@ from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.guards import decide, may_take_long
 from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
-
-PACKAGES = ("mpmath", "sympy", "latex2sympy2_extended", "math-verify")
-"""Packages that compare what this one cannot decide itself."""
-
-
-@functools.cache
-def verifier_version(folder: Path = Path(__file__).parent) -> str:
-    """Return ten hexadecimal digits of a hash of the verifier's source files.
-
-    The installed versions of `PACKAGES` are part of it. Verifiers of the same version give the same
-    verdicts, except for timeouts. Another version may give others, even if only a comment changed.
-
-    Args:
-        folder: with the source files.
-    """
-    found = hashlib.sha256()
-    for file in sorted([*folder.glob("*.py"), *folder.glob("*.toml")]):
-        found.update(f"{file.name}\n{file.read_text(encoding='utf-8')}".encode())
-    for package in PACKAGES:
-        try:
-            found.update(f"{package}=={metadata.version(package)}\n".encode())
-        except metadata.PackageNotFoundError:
-            continue
-    return found.hexdigest()[:10]
-
 
 _CACHE_SIZE = 100_000
 _UNDECIDED_SECONDS = 60.0

@@ -85,7 +85,7 @@ class Comparer:
         """Import math-verify if it is not loaded yet."""
         with self._loading:
             if self._math_verify is None:
-                from rlobj.answers.numeric import MathVerifyComparer
+                from rlobj.answers.symbolic import MathVerifyComparer
 
                 self._math_verify = MathVerifyComparer()
 

@@ -1,14 +1,14 @@
+from rlobj.evaluation.callbacks import EvaluationCallback as EvaluationCallback
 from rlobj.evaluation.comparing import compare as compare
 from rlobj.evaluation.evaluating import evaluate as evaluate
 from rlobj.evaluation.grade_changes import GradeChange as GradeChange
 from rlobj.evaluation.grade_changes import RegradedBenchmark as RegradedBenchmark
 from rlobj.evaluation.grade_changes import Regrading as Regrading
-from rlobj.evaluation.problem_sets import PROTOCOLS as PROTOCOLS
+from rlobj.evaluation.protocols import PROTOCOLS as PROTOCOLS
+from rlobj.evaluation.publishing import summarise_folder as summarise_folder
 from rlobj.evaluation.regrading import regrade as regrade
 from rlobj.evaluation.responses import sample_and_grade as sample_and_grade
-from rlobj.evaluation.result import EvaluationCallback as EvaluationCallback
 from rlobj.evaluation.result import EvaluationResult as EvaluationResult
-from rlobj.evaluation.result import summarise_folder as summarise_folder
 from rlobj.evaluation.samples import GradedBenchmark as GradedBenchmark
 from rlobj.evaluation.samples import GradedProblem as GradedProblem
 from rlobj.evaluation.samples import ResponseRecord as ResponseRecord

@@ -24,22 +24,20 @@ from rlobj.conversations.opening import open_conversations
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Chat, Problem, format_prompt
 from rlobj.data.problems import digest
+from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
+from rlobj.evaluation.identity import fingerprint, model_identity, module_identity, require_same
 from rlobj.evaluation.problem_sets import (
     Overrides,
     Problems,
     ProblemSet,
-    Protocol,
-    find_protocol,
-    fingerprint,
-    model_identity,
-    module_identity,
     named_problems,
     problem_sets,
-    require_same,
 )
+from rlobj.evaluation.protocols import Protocol, find_protocol
+from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
-from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
+from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
@@ -101,10 +99,10 @@ def evaluate(
         max_tokens: longest response. Default: the protocol's, else the run's; 20480 on benchmarks,
             or what the model's context leaves; else 1024.
         template: text around a problem, with {prompt} in it.
-        reward: "math", "exact", "file.py:function", or a function `f(response, answer, **columns)`
-            that returns a number, None for undecided, or `{"reward": 0.2, "correct": False}`. With
-            numbers, mean rewards take the place of accuracies. Default: math for benchmarks and
-            files, exact for tasks.
+        reward: "math", "math_verify", "exact", "file.py:function", or a function
+            `f(response, answer, **columns)` that returns a number, None for undecided, or
+            `{"reward": 0.2, "correct": False}`. With numbers, mean rewards take the place of
+            accuracies. Default: math for benchmarks and files, exact for tasks.
         environment: who answers the policy in conversations of several turns: "calculator",
             "file.py:Class", or a class or function that makes an environment. Its verdict grades
             if no reward is given. Default: the run's.

@@ -2,32 +2,13 @@
 
 Settings, later over earlier: those of the model (a run, the embedded policy), those that come with
 the problems, the protocol, and single settings.
-
-Protocols: the settings under which papers evaluate, by name.
-
-| name | samples | temperature | top-p | tokens |
-|---|---|---|---|---|
-| stapo | 32, or 4 on the large sets | 0.7 | 0.9 | 20,480 |
-| stapo-sampled | 32, or 4 on the large sets | 1.0 | 1.0 | 20,480 |
-| justrl | 32, or 4 on the large sets | 0.7 | 0.9 | 31,744 |
-| stare | 32, or 4 on the large sets | 1.0 | 0.7 | 3,072 |
-| dapo | 32 | 1.0 | 0.7 | 20,480 |
-| lp-reg | 32 on AIME and AMC, else 1 | 0.6 on AIME and AMC, else greedy | 1.0 | 8,192 |
-
-The large sets are MATH-500, Minerva and OlympiadBench. rlobj's own verifier grades under every
-protocol; `notes` say how that differs from the paper.
-
-What an evaluation was measured with, and whether two evaluations were measured alike.
-
-Settings are {"model": {...}, "engine": {...}, "benchmarks": {name: {...}}}, as in settings.json.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,103 +16,17 @@ from typing import Any
 from rlobj.base.errors import Argument, ConfigError, DataError, nearest
 from rlobj.base.files import files_digest, path_of
 from rlobj.base.targets import require_file
-from rlobj.base.yaml import packaged_table
 from rlobj.config.layers import PROFILES, Layer, flattened
-from rlobj.config.presets import difference
 from rlobj.config.run_config import RunConfig, build_config
 from rlobj.config.trust import named_code
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem, load_problems
-from rlobj.data.problems import DAPO_TEMPLATE, MATH_TEMPLATE, digest
+from rlobj.data.problems import digest
 from rlobj.data.sources import BENCHMARKS, GROUPS, NAMED_SOURCES, load_benchmark, source_names
 from rlobj.data.tasks import REWARD, TASKS, is_gym
+from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Sampling settings for one benchmark.
-
-    Attributes:
-        samples: responses to each problem.
-        temperature: 0 is greedy.
-        top_p: nucleus sampling.
-        max_tokens: longest response.
-        template: text around the question.
-    """
-
-    samples: int
-    temperature: float
-    top_p: float
-    max_tokens: int
-    template: str
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How one paper evaluates.
-
-    Attributes:
-        name: what `--protocol` calls it.
-        source: where the numbers are from.
-        settings: for all benchmarks that are not in `exceptions`.
-        exceptions: benchmark -> its own settings.
-        notes: what is assumed, and what differs from the paper.
-    """
-
-    name: str
-    source: str
-    settings: Settings
-    exceptions: Mapping[str, Settings] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def for_benchmark(self, name: str) -> Settings:
-        """The settings for a benchmark, also for one that is not in the paper.
-
-        Example:
-            >>> PROTOCOLS["stapo"].for_benchmark("aime24").samples
-            32
-            >>> PROTOCOLS["stapo"].for_benchmark("my-problems.jsonl").samples
-            4
-        """
-        return self.exceptions.get(name, self.settings)
-
-
-_TEMPLATES = {
-    "math": MATH_TEMPLATE,
-    "math-line": MATH_TEMPLATE.replace("{prompt} ", "{prompt}\n"),
-    "dapo": DAPO_TEMPLATE,
-}
-
-
-def _protocol(name: str, source: str, settings: Any, exceptions: Any, notes: Any) -> Protocol:
-    usual = Settings(**{**settings, "template": _TEMPLATES[settings["template"]]})
-    others = {
-        benchmark: replace(usual, **changes)
-        for names, changes in exceptions.items()
-        for benchmark in names.split()
-    }
-    return Protocol(name, source, usual, others, tuple(notes))
-
-
-PROTOCOLS = {
-    name: _protocol(name, **keys)
-    for name, keys in packaged_table("rlobj.evaluation", "protocols.yaml").items()
-}
-"""The protocols by name."""
-
-
-def find_protocol(name: str) -> Protocol:
-    """The protocol of that name.
-
-    Raises:
-        ConfigError: there is none; with the nearest name.
-    """
-    if name not in PROTOCOLS:
-        raise ConfigError(f"There is no protocol '{name}'.{nearest(name, PROTOCOLS)}")
-    return PROTOCOLS[name]
-
 
 LONGEST = 20_480
 """Default of `max_tokens` on published benchmarks, if the model's context has room for it."""
@@ -418,99 +313,3 @@ def _short(name: str) -> str:
     """A file's name without its folders; a hub id whole."""
     path = path_of(name)
     return path.name if path.exists() else name
-
-
-MODEL_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
-"""Files of a model folder that say how weights and tokens are used."""
-NOT_COMPARED = {"source", "notes", "protocol", "reward.deadline"}
-"""Recorded settings of a benchmark that change no number; the problems have a hash."""
-
-
-def model_identity(source: str) -> dict[str, str | None]:
-    """Identify the weights of a folder or hub id.
-
-    Returns:
-        `weights`: a digest of a folder's weight files: every byte of a file up to 1 GiB, 1 MiB at
-        1024 positions of a larger one. `settings`: a digest of its configuration and tokenizer.
-        Both are None for a hub id. `revision`: the hub's commit in the local cache, or None.
-    """
-    folder = Path(source)
-    if not folder.is_dir():
-        return {"weights": None, "settings": None, "revision": _revision(source)}
-    weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
-    others = sorted(file for pattern in MODEL_FILES for file in folder.glob(pattern))
-    digests = {"weights": files_digest(weights), "settings": files_digest(others)}
-    return {**digests, "revision": None}
-
-
-def module_identity(model: Any) -> dict[str, str | None]:
-    """`model_identity` of a torch module in memory: `weights` is a digest of its tensors."""
-    from rlobj.samplers.weights import digest as weight_digest
-
-    sums = {name: weight_digest(tensor).placed for name, tensor in model.state_dict().items()}
-    weights = digest(json.dumps(sums, sort_keys=True))[:16]
-    return {"weights": weights, "settings": None, "revision": None}
-
-
-def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Refuse to continue an evaluation under other settings than the stored ones.
-
-    Raises:
-        ConfigError: with each difference.
-    """
-    if found := differences(stored, asked):
-        lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in found)
-        raise ConfigError(
-            f"{path} contains an evaluation with other settings:\n{lines}\nUse the same settings "
-            "to continue it, or choose another folder with ",
-            Argument("out", "DIR"),
-        )
-
-
-def differences(
-    stored: Mapping[str, Any], asked: Mapping[str, Any]
-) -> list[tuple[str, object, object]]:
-    """(setting, stored value, asked value) of each difference that changes numbers.
-
-    More samples are not a difference, nor are benchmarks that only one side has: an evaluation may
-    be extended by both. Without stored settings there are no differences.
-    """
-    before, after = _compared(stored) if stored else {}, _compared(asked)
-    both = [{part: side[part] for part in before if part in after} for side in (before, after)]
-    return [
-        (name, was, new)
-        for name, was, new in difference(*both)
-        if not (name.endswith(".samples") and _grown(was, new))
-    ]
-
-
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """The same 16 digits for settings that give the same numbers."""
-    return digest(json.dumps(_compared(settings), sort_keys=True, default=str))[:16]
-
-
-def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """model, engine and each benchmark -> the settings that change numbers, by dotted name."""
-    model = flattened(settings.get("model", {}))
-    model.pop("name", None)
-    if model.get("weights") is not None:  # the same weights elsewhere are the same model
-        model.pop("source", None)
-    found = {"model": model, "engine": flattened(settings.get("engine", {}))}
-    for name, own in settings.get("benchmarks", {}).items():
-        found[name] = {k: v for k, v in flattened(own).items() if k not in NOT_COMPARED}
-    return found
-
-
-def _grown(was: object, new: object) -> bool:
-    return isinstance(was, int) and isinstance(new, int) and new > was
-
-
-def _revision(identifier: str) -> str | None:
-    """The commit of a hub id in the local cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        file = try_to_load_from_cache(identifier, "config.json")
-    except ValueError:  # not a hub id
-        return None
-    return Path(file).parent.name if isinstance(file, str) else None

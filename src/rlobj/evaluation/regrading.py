@@ -10,9 +10,11 @@ from typing import Any
 from rlobj.config.layers import reward_settings
 from rlobj.config.trust import require_trust
 from rlobj.data import Problem
+from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import GradeChange, RegradedBenchmark, Regrading
+from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, grade_stored, open_keys
-from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
+from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import session
 from rlobj.rewards import Reward

@@ -10,7 +10,7 @@ from statistics import fmean
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
 from rlobj.data import Problem
-from rlobj.evaluation.result import EvaluationCallback
+from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
 from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed

@@ -1,32 +1,17 @@
-"""The result of an evaluation.
-
-Callbacks: objects that receive the events of an evaluation.
-
-From graded responses to a result, and its files: results.json, results.md, report.html.
-"""
+"""The result of an evaluation."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlobj.answers import verifier_version
-from rlobj.base.errors import ConfigError
-from rlobj.base.files import nearby
 from rlobj.evaluation.estimators import Interval
 from rlobj.evaluation.grade_changes import Regrading
-from rlobj.evaluation.report import results_json, results_markdown, write_page
-from rlobj.evaluation.samples import Samples
-from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average, summarise
-from rlobj.rewards import MathVerifier
-
-logger = logging.getLogger(__name__)
+from rlobj.evaluation.report import results_json, results_markdown
+from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
 
 
 @dataclass(frozen=True)
@@ -150,130 +135,3 @@ class EvaluationResult:
 def without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without empty values."""
     return {name: value for name, value in settings.items() if value not in (None, [], {}, "")}
-
-
-class EvaluationCallback:
-    """Receives the events of an evaluation. Override the methods you need."""
-
-    def started(self, name: str) -> None:
-        """Problems and settings are read, and the model with this name is loaded next."""
-
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """The embedded policy is trained on its first use; `done` of `total` steps."""
-
-    def ready(self, facts: Mapping[str, str]) -> None:
-        """Sampling or grading begins. `facts` are short texts by name: policy, device, folder."""
-
-    def noted(self, text: str, *, warning: bool = False) -> None:
-        """Something that the user should know. It is logged if the method is not overridden."""
-        logger.log(logging.WARNING if warning else logging.INFO, "%s", text)
-
-    def sampled(self, benchmark: str, responses: int) -> None:
-        """More responses were sampled and stored; they are graded later."""
-
-    def graded(self, benchmark: str, done: int, total: int, accuracy: float) -> None:
-        """`done` of `total` responses are graded.
-
-        `accuracy` is the share of right ones; nan before the first verdict, and where nothing says
-        which responses are right.
-        """
-
-    def interrupted(self, stored: int, total: int) -> None:
-        """Ctrl-C; `stored` of `total` responses are stored."""
-
-    def finished(self, result: EvaluationResult) -> None:
-        """The result is known, and its files, if any, are written."""
-
-
-COMPARE_SECONDS = 1.0
-"""Time to compare two wrong answers; after it they count as two."""
-COMPARE_ALL_SECONDS = 60.0
-"""For all of them."""
-
-
-def summarise_folder(
-    path: Path | str, *, callback: EvaluationCallback | None = None
-) -> EvaluationResult:
-    """Summarise the evaluation in a folder, finished or not, and write its results again.
-
-    Raises:
-        ConfigError: the folder holds no evaluation, or nothing is graded yet.
-        RunError: the disk refused.
-    """
-    return publish(Samples.open(path), callback or EvaluationCallback())
-
-
-def publish(
-    samples: Samples, callback: EvaluationCallback, regrading: Regrading | None = None
-) -> EvaluationResult:
-    """Summarise what is graded; in a folder, write results.json, results.md and report.html.
-
-    Of several processes, the first writes.
-
-    Raises:
-        ConfigError: nothing is graded yet.
-        RunError: the disk refused.
-    """
-    settings = samples.settings()
-    benchmarks = _benchmark_results(samples, settings["benchmarks"])
-    result = EvaluationResult(benchmarks, settings, samples.path, regrading)
-    if samples.path is not None and not samples.rank:
-        text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
-        samples.write("results.json", text + "\n")
-        samples.write("results.md", result.to_markdown())
-        write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
-        current = verifier_version()
-        found = {name for each in benchmarks.values() for name in each.graded.verifiers}
-        if others := found - {current}:
-            callback.noted(
-                f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
-                f"the present one ({current}). To grade the stored responses again: rlobj eval "
-                f"regrade {nearby(samples.path)}",
-                warning=True,
-            )
-    callback.finished(result)
-    return result
-
-
-def _benchmark_results(
-    samples: Samples, benchmarks: Mapping[str, Any]
-) -> dict[str, BenchmarkResult]:
-    """The benchmarks with graded responses."""
-    problems = samples.problems()
-    math = {n for n, own in benchmarks.items() if own["reward"]["kind"] in ("math", "math_verify")}
-    found = {}
-    with _same_answer() if math else contextlib.nullcontext() as equal:
-        for name, own in benchmarks.items():
-            graded = samples.graded(name, problems.get(name, ()))
-            if graded.problems:
-                summary = summarise(graded, equal=equal if name in math else None)
-                verifier = {"verifier": ", ".join(graded.verifiers)}
-                found[name] = BenchmarkResult(graded, summary, without_empty({**own, **verifier}))
-    if not found:
-        where = samples.path or "the evaluation"
-        raise ConfigError(
-            f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
-        )
-    return found
-
-
-@contextlib.contextmanager
-def _same_answer() -> Iterator[Callable[[str, str], bool]]:
-    """Whether two wrong answers are equal as mathematics, for the majority vote."""
-    left = COMPARE_ALL_SECONDS
-    with MathVerifier(COMPARE_SECONDS) as verifier:
-
-        def equal(a: str, b: str) -> bool:
-            nonlocal left
-            if left <= 0:
-                return False
-            verdict = verifier.compare(a, b)
-            left -= verdict.seconds
-            return verdict.correct is True
-
-        yield equal
-    if left <= 0:
-        logger.warning(
-            "comparing wrong answers took over %d s; the remaining ones are compared as text",
-            COMPARE_ALL_SECONDS,
-        )

@@ -13,18 +13,15 @@ from typing import Any
 
 from rlobj.answers.extraction import last_box
 from rlobj.evaluation.estimators import (
-    MAX_RESPONSES,
-    Equal,
     Estimate,
     Interval,
     StandardErrors,
-    Votes,
-    count_votes,
     pass_at_k,
     reward_errors,
     standard_errors,
 )
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
+from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
 
 @dataclass(frozen=True)

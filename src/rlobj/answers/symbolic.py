@@ -1,0 +1,107 @@
+"""Compare integrals, limits and infinite sums with math-verify.
+
+math-verify drops letters that look like units and ignores case, so every letter is first replaced
+by one that it keeps. A match counts only if both sides also evaluate to the same number.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from rlobj.answers.structures import Scalar
+
+_LETTERS = "xyzwuvpqrt"
+_KEPT = frozenset("ei")
+_COMMAND = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_SYMBOLIC_DIGITS = 15
+
+
+class ExhaustionHandler(logging.Handler):
+    """Records whether math-verify ran out of memory or stack.
+
+    math-verify then returns "not equal" and only logs the exception.
+    """
+
+    exhausted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[0] if record.exc_info else None
+        if error is not None and issubclass(error, (MemoryError, RecursionError)):
+            self.exhausted = True
+
+
+class MathVerifyComparer:
+    """Compares the LaTeX of two values with math-verify."""
+
+    def __init__(self) -> None:
+        from math_verify import LatexExtractionConfig, parse, verify
+
+        self._parse, self._verify = parse, verify
+        self._config = [LatexExtractionConfig(boxed_match_priority=0)]
+        self.exhaustion = ExhaustionHandler()
+        logger = logging.getLogger("math_verify")
+        logger.handlers, logger.propagate = [self.exhaustion], False
+        logger.setLevel(logging.DEBUG)
+
+    def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
+        """Return whether both have the same value.
+
+        "Not equal" of math-verify is no proof: without different numbers, the result is None.
+        """
+        self.exhaustion.exhausted = False
+        safe = _renamed(gold.latex, answer.latex)
+        if safe is None:
+            return None
+        golds, answers = map(self._read, safe)
+        if not golds:
+            return None
+        # The comparison is not symmetric: the gold comes first.
+        equal = self._verify(golds, answers, timeout_seconds=0)
+        truths = _truths(golds, answers)
+        if True in truths:
+            return True if equal else None
+        return None if None in truths or not truths else False
+
+    def _read(self, text: str) -> list[Any]:
+        return self._parse(f"\\boxed{{{text}}}", self._config, parsing_timeout=0)
+
+
+def _renamed(*texts: str) -> list[str] | None:
+    """Map every letter to a safe one, the same in all texts; None if there are too many."""
+    found = {letter for text in texts for letter in _COMMAND.findall(text)}
+    letters = sorted(letter for letter in found if len(letter) == 1 and letter not in _KEPT)
+    bound = [letter for letter in letters if letter != "d"]
+    if len(bound) > len(_LETTERS):
+        return None
+    safe = dict(zip(bound, _LETTERS, strict=False))
+    return [_COMMAND.sub(lambda letter: safe.get(letter[0], letter[0]), text) for text in texts]
+
+
+def _truths(golds: list[Any], answers: list[Any]) -> set[bool | None]:
+    """For each pair of parsed values: whether they are the same number at a few points."""
+    from sympy import Expr
+
+    return {
+        _agree(gold, answer)
+        for gold in golds
+        for answer in answers
+        if isinstance(gold, Expr) and isinstance(answer, Expr)
+    }
+
+
+def _agree(gold: Any, answer: Any) -> bool | None:
+    from sympy import Rational
+
+    if answer.free_symbols - gold.free_symbols:
+        return False
+    symbols = sorted(gold.free_symbols, key=str)
+    for shift in (3, 5, 8):
+        point = {symbol: Rational(shift + 2 * n, 7) for n, symbol in enumerate(symbols)}
+        g, a = (each.subs(point).doit().evalf(_SYMBOLIC_DIGITS) for each in (gold, answer))
+        if not (a.is_number and g.is_number):
+            return None
+        if abs(a - g) > abs(g) * 10 ** (3 - _SYMBOLIC_DIGITS):
+            return False
+    return True

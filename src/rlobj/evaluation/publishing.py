@@ -1,0 +1,117 @@
+"""From graded responses to a result, and its files: results.json, results.md, report.html."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlobj.answers import verifier_version
+from rlobj.base.errors import ConfigError
+from rlobj.base.files import nearby
+from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.grade_changes import Regrading
+from rlobj.evaluation.report import write_page
+from rlobj.evaluation.result import EvaluationResult, without_empty
+from rlobj.evaluation.samples import Samples
+from rlobj.evaluation.summary import BenchmarkResult, summarise
+from rlobj.rewards import MathVerifier
+
+logger = logging.getLogger(__name__)
+
+
+COMPARE_SECONDS = 1.0
+"""Time to compare two wrong answers; after it they count as two."""
+COMPARE_ALL_SECONDS = 60.0
+"""For all of them."""
+
+
+def summarise_folder(
+    path: Path | str, *, callback: EvaluationCallback | None = None
+) -> EvaluationResult:
+    """Summarise the evaluation in a folder, finished or not, and write its results again.
+
+    Raises:
+        ConfigError: the folder holds no evaluation, or nothing is graded yet.
+        RunError: the disk refused.
+    """
+    return publish(Samples.open(path), callback or EvaluationCallback())
+
+
+def publish(
+    samples: Samples, callback: EvaluationCallback, regrading: Regrading | None = None
+) -> EvaluationResult:
+    """Summarise what is graded; in a folder, write results.json, results.md and report.html.
+
+    Of several processes, the first writes.
+
+    Raises:
+        ConfigError: nothing is graded yet.
+        RunError: the disk refused.
+    """
+    settings = samples.settings()
+    benchmarks = _benchmark_results(samples, settings["benchmarks"])
+    result = EvaluationResult(benchmarks, settings, samples.path, regrading)
+    if samples.path is not None and not samples.rank:
+        text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
+        samples.write("results.json", text + "\n")
+        samples.write("results.md", result.to_markdown())
+        write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
+        current = verifier_version()
+        found = {name for each in benchmarks.values() for name in each.graded.verifiers}
+        if others := found - {current}:
+            callback.noted(
+                f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
+                f"the present one ({current}). To grade the stored responses again: rlobj eval "
+                f"regrade {nearby(samples.path)}",
+                warning=True,
+            )
+    callback.finished(result)
+    return result
+
+
+def _benchmark_results(
+    samples: Samples, benchmarks: Mapping[str, Any]
+) -> dict[str, BenchmarkResult]:
+    """The benchmarks with graded responses."""
+    problems = samples.problems()
+    math = {n for n, own in benchmarks.items() if own["reward"]["kind"] in ("math", "math_verify")}
+    found = {}
+    with _same_answer() if math else contextlib.nullcontext() as equal:
+        for name, own in benchmarks.items():
+            graded = samples.graded(name, problems.get(name, ()))
+            if graded.problems:
+                summary = summarise(graded, equal=equal if name in math else None)
+                verifier = {"verifier": ", ".join(graded.verifiers)}
+                found[name] = BenchmarkResult(graded, summary, without_empty({**own, **verifier}))
+    if not found:
+        where = samples.path or "the evaluation"
+        raise ConfigError(
+            f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _same_answer() -> Iterator[Callable[[str, str], bool]]:
+    """Whether two wrong answers are equal as mathematics, for the majority vote."""
+    left = COMPARE_ALL_SECONDS
+    with MathVerifier(COMPARE_SECONDS) as verifier:
+
+        def equal(a: str, b: str) -> bool:
+            nonlocal left
+            if left <= 0:
+                return False
+            verdict = verifier.compare(a, b)
+            left -= verdict.seconds
+            return verdict.correct is True
+
+        yield equal
+    if left <= 0:
+        logger.warning(
+            "comparing wrong answers took over %d s; the remaining ones are compared as text",
+            COMPARE_ALL_SECONDS,
+        )

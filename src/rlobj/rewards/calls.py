@@ -1,0 +1,357 @@
+"""Calls of a function of the user, which end at a deadline.
+
+A function that a setting names runs in a worker process, which is killed at a deadline. A function
+that was passed from Python runs in a daemon thread, which nothing can end: at a deadline it is left
+alone, and its late result reaches nobody.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import queue
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+from rlobj.answers.worker_process import WorkerProcess
+from rlobj.base.errors import ConfigError
+from rlobj.base.processes import LARGEST_ANSWER, new_token, signal_name
+from rlobj.base.targets import place_at, place_of, trusted_target
+from rlobj.rewards import function_worker
+from rlobj.rewards.function_worker import BEGUN, Call, Function, Outcome
+
+_POLL = 1.0
+"""Longest single wait, in seconds. A signal that arrives just before a wait is handled after it."""
+
+WROTE = "wrote to the connection of its process"
+_STANDSTILL = 30.0
+"""Seconds after a deadline at which a process that executes no Python prints where it stands."""
+
+
+class Calls:
+    """Calls a function. Calls from several threads do not overlap.
+
+    Args:
+        opened: returns what makes the calls; it is called again after a deadline.
+        deadline: time limit of a call, in seconds.
+
+    Attributes:
+        form: the form of what the function returns; see `Outcome.form`.
+    """
+
+    def __init__(self, opened: Callable[[], InThread | InProcess], deadline: float) -> None:
+        self._opened, self._deadline = opened, deadline
+        self._lock = threading.Lock()
+        self._maker: InThread | InProcess | None = opened()
+        self.form: str | None = None
+
+    def refusal(self, columns: Sequence[Sequence[str]]) -> str | None:
+        """Why the function cannot be called with these columns; None if it can."""
+        with self._lock:
+            return self._ready().refusal(columns)
+
+    def outcomes(self, calls: Sequence[Call], allowed: int) -> Generator[Outcome]:
+        """Make the calls; what became of each, in their order. Close this generator.
+
+        Args:
+            calls: what is graded.
+            allowed: failures after which no further call is made.
+        """
+        found, turn = dict[int, Outcome](), 0
+        with self._lock, closing(self._unordered(calls, allowed)) as outcomes:
+            for outcome in outcomes:
+                found[outcome.index] = outcome
+                while turn in found:
+                    yield found[turn]
+                    turn += 1
+
+    def close(self) -> None:
+        """Let the process or thread end; the next call starts another one."""
+        if self._maker is not None:
+            self._maker.close()
+        self._maker = None
+
+    def _ready(self) -> InThread | InProcess:
+        """What makes the calls: a new one if there is none, or if its process has ended."""
+        if self._maker is not None and self._maker.ended():
+            self.close()
+        self._maker = self._maker or self._opened()
+        return self._maker
+
+    def _unordered(self, calls: Sequence[Call], allowed: int) -> Generator[Outcome]:
+        left = list(range(len(calls)))
+        try:
+            while left:
+                maker, asked = self._ready(), tuple(left)
+                maker.ask([calls[i] for i in asked], self.form, allowed)
+                # Calls of an async function keep their deadlines themselves, unless one blocks all.
+                patience = self._deadline * 1.25 + 0.1 if maker.is_async else self._deadline
+                begun = set[int]()
+                try:
+                    while (outcome := maker.receive(patience)) is not None:
+                        if outcome.reason == BEGUN:
+                            begun.add(asked[outcome.index])
+                            continue
+                        self.form = outcome.form or self.form
+                        left.remove(asked[outcome.index])
+                        yield outcome._replace(index=asked[outcome.index])
+                except (TimeoutError, EOFError) as error:
+                    reason = "crash" if isinstance(error, EOFError) else "timeout"
+                    text, where = maker.leave()
+                    self._maker = None
+                    late = sorted(begun.intersection(left)) or left[:1]
+                    for more, i in enumerate(late):
+                        left.remove(i)
+                        yield Outcome(i, (), reason, text, where, self.form, counts=not more)
+        finally:
+            if left:
+                self.close()
+
+
+class InThread:
+    """Makes calls in a daemon thread.
+
+    A call that keeps Python's own lock, as a regular expression may for years, stops all threads,
+    and the signals of the process with them. Then the process prints where it stands.
+    """
+
+    def __init__(self, function: Callable[..., Any], *settings: Any) -> None:
+        self._user, self._function = function, Function(function, *settings)
+        self.is_async = self._function.is_async
+        self.refusal = self._function.refusal
+        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        self._watched = 0.0
+        self.thread: threading.Thread | None = None
+
+    def ended(self) -> bool:
+        """A thread does not end by itself."""
+        return False
+
+    def ask(self, calls: Sequence[Call], form: str | None, allowed: int) -> None:
+        """Begin to make calls; see `Function.make`."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, name="reward", daemon=True)
+            self.thread.start()
+        self._watch()  # before the call, which may keep the lock
+        self._asked.put((calls, form, allowed))
+
+    def receive(self, seconds: float) -> Outcome | None:
+        """The next outcome; None after the last one.
+
+        Raises:
+            TimeoutError: there is none in this time.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            self._watch()
+            with suppress(queue.Empty):
+                outcome = self._told.get(timeout=max(0.0, min(_POLL, end - time.monotonic())))
+                if outcome is None:
+                    faulthandler.cancel_dump_traceback_later()
+                return outcome
+            if time.monotonic() >= end:
+                raise TimeoutError
+
+    def leave(self) -> tuple[str, str]:
+        """Give up the call in progress: how its process ended, and where the call is."""
+        self.close()
+        frame = sys._current_frames().get((self.thread and self.thread.ident) or 0)
+        frames = reversed([*traceback.walk_stack(frame)] if frame else [])
+        return "", place_of(self._user, frames)
+
+    def close(self) -> None:
+        """End after the call in progress."""
+        faulthandler.cancel_dump_traceback_later()
+        self._function.stopped = True
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            calls, form, allowed = asked
+            self._function.make(calls, form, allowed, self._told.put)
+            self._told.put(None)
+        self._function.close()
+
+    def _watch(self) -> None:
+        """Print the stacks of all threads if the process executes no Python any more.
+
+        `faulthandler` waits in a thread that needs no lock of Python. To start it takes as long as
+        some calls, so it is started at most once a second. The process goes on: it may have been
+        paused.
+        """
+        if time.monotonic() > self._watched + _POLL:
+            stderr = 2  # sys.stderr may be no file
+            faulthandler.dump_traceback_later(self._function.deadline + _STANDSTILL, file=stderr)
+            self._watched = time.monotonic()
+
+
+class InProcess:
+    """Makes calls of a function that is named by its module or file, in a worker process.
+
+    Args:
+        target: the function.
+        memory: limit on the address space of the process, in bytes; 0 = none.
+        settings: of `Function`.
+
+    Raises:
+        ConfigError: the target may not be imported, cannot be imported, or is not a function.
+    """
+
+    def __init__(self, target: str, memory: int, settings: dict[str, Any]) -> None:
+        trusted_target(target)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        text = json.dumps({"target": target, "path": sys.path, **settings})
+        file = function_worker.__file__
+        self._worker = WorkerProcess(0, memory, 0, file, [text], self._errors)
+        self._lines, self._begun = deque[bytes](), b""
+        self._definition, self._wrote = "", False
+        self._worker.start()
+        self._tokens = deque([self._worker.token], maxlen=2)
+        try:
+            ready = self._message(float("inf"))
+        except EOFError:
+            ended, _ = self.leave()
+            ready = {"error": f"target {target!r}: the process that imports it {ended}"}
+        if ready["error"]:
+            self._stop()
+            raise ConfigError(ready["error"])
+        self.is_async, self._definition = ready["is_async"], ready["place"]
+
+    def refusal(self, columns: Sequence[Sequence[str]]) -> str | None:
+        """Why the function cannot be called with these columns; None if it can."""
+        self._send("refusal", columns)
+        return self._message(float("inf"))["result"]
+
+    def ended(self) -> bool:
+        """Whether the process has ended by itself, after the last call."""
+        return self._worker.process is None or self._worker.process.poll() is not None
+
+    def ask(self, calls: Sequence[Call], form: str | None, allowed: int) -> None:
+        """Begin to make calls; see `Function.make`.
+
+        Each call has a seed, so what the function draws does not depend on the calls beside it,
+        which a thread sends as they come.
+        """
+        seeded = [(*call[:-1], random.getrandbits(63)) for call in calls]
+        self._send("make", seeded, form, allowed)
+
+    def receive(self, seconds: float) -> Outcome | None:
+        """The next outcome; None after the last one.
+
+        Raises:
+            TimeoutError: there is none in this time.
+            EOFError: the process has ended.
+        """
+        message = self._message(seconds)
+        return None if isinstance(message, dict) else Outcome(*message)
+
+    def leave(self) -> tuple[str, str]:
+        """Kill the process: how it ended, and where the call in progress is."""
+        process = self._worker.process
+        assert process is not None
+        with suppress(subprocess.TimeoutExpired):
+            process.send_signal(signal.SIGABRT)  # to a process that has ended it does nothing
+            process.wait(2)
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace").rpartition("Fatal Python error")[2]
+        text = text.partition("Current thread")[2].partition("\n\n")[0] or text
+        file = self._definition.removeprefix("\n  at ").rpartition(", line ")[0]
+        lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', text) if file else []
+        self._stop()
+        code = process.returncode
+        ended = f"ended with exit status {code}"
+        if self._wrote:
+            ended = WROTE
+        elif code < 0:
+            ended = f"was ended by the signal {signal_name(-code)}"
+        return ended, place_at(file, int(lines[0])) if lines else self._definition
+
+    def close(self) -> None:
+        """Let the process end."""
+        if self._worker.process is not None and self._worker.connection is not None:
+            self._worker.connection.close()  # it closes its event loop, and ends
+            with suppress(subprocess.TimeoutExpired):
+                self._worker.process.wait(2)
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._worker.process is not None:
+            with suppress(ProcessLookupError):  # with its children
+                os.killpg(self._worker.process.pid, signal.SIGKILL)
+        self._worker.stop()
+        self._errors.close()
+
+    def _send(self, method: str, *arguments: Any) -> None:
+        assert self._worker.connection is not None
+        self._tokens.append(new_token())
+        try:
+            self._worker.connection.send((self._tokens[-1], method, arguments))
+        except OSError:
+            pass  # the process has ended, and `_message` says so
+        except Exception as error:
+            raise ConfigError(
+                f"The columns of a problem cannot be sent to the process of the reward: {error}. "
+                "Use columns of numbers, texts and lists, or pass the function itself in Python: "
+                "reward=FUNCTION"
+            ) from error
+
+    def _message(self, seconds: float) -> Any:
+        """The next message of the process; what the function prints is printed here."""
+        end = time.monotonic() + seconds
+        while True:
+            while not self._lines:
+                self._read(end)
+            try:
+                token, message = json.loads(self._lines.popleft())
+            except (ValueError, TypeError):
+                token, message = None, {}
+            printed = next(iter(message), "") if isinstance(message, dict) else ""
+            prints = printed in ("stdout", "stderr") and isinstance(message[printed], str)
+            # What is printed may have been written before the last request came.
+            if token not in self._tokens or (token != self._tokens[-1] and not prints):
+                self._wrote = True
+                raise EOFError
+            if not prints:
+                return message
+            getattr(sys, printed).write(message[printed].encode(errors="replace").decode())
+            if time.monotonic() >= end:
+                raise TimeoutError
+
+    def _read(self, end: float) -> None:
+        """Read what the process has written, or wait for it for a while."""
+        connection, process = self._worker.connection, self._worker.process
+        assert connection is not None
+        assert process is not None
+        left = end - time.monotonic()
+        if select.select([connection], [], [], max(0.0, min(_POLL, left)))[0]:
+            data = b""
+            with suppress(OSError):
+                data = os.read(connection.fileno(), 2**16)
+            *lines, self._begun = (self._begun + data).split(b"\n")
+            self._lines.extend(lines)
+            if data and not lines and left <= 0:  # data may always be ready
+                raise TimeoutError
+            self._wrote = self._wrote or len(self._begun) > LARGEST_ANSWER
+            if data and not self._wrote:
+                return
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+            raise EOFError
+        if process.poll() is not None:  # and a fork of it keeps the connection open
+            raise EOFError
+        if left <= 0:
+            raise TimeoutError
