@@ -58,8 +58,8 @@ def answer(folder: str, strategy: str, parts: bool) -> dict[str, float]:
     import torch
 
     from rlobj.config.run_config import ModelConfig
-    from rlobj.models.loading import reading
-    from rlobj.models.policy import load_model
+    from rlobj.models.hollow import reading
+    from rlobj.models.loading import load_model
     from rlobj.scoring import PolicyScorer
     from rlobj.training.parallel import open_parallel
 

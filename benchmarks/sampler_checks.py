@@ -254,7 +254,8 @@ def opened(engine: str, dtype: str, **arguments: Any) -> Iterator[Bench]:
     from rlobj.base.files import free_port
     from rlobj.config.layers import DEFAULT_TASK
     from rlobj.models.embedded import embedded_policy
-    from rlobj.models.policy import load_policy, vllm_sampler
+    from rlobj.models.policy import load_policy
+    from rlobj.models.vllm_sampler import vllm_sampler
     from rlobj.samplers.vllm import Server, colocated, server
     from rlobj.samplers.vllm.connection import Connection
 

@@ -132,7 +132,7 @@ def check(file: str, trust: bool = False) -> None:
     """
     title, layers = _read(file)
     config = _build(layers, trust)
-    from rlobj.models.location import check_prompts
+    from rlobj.models.score_sources import check_prompts
     from rlobj.objectives.trials import problems  # which imports torch
 
     check_prompts(config)

@@ -22,7 +22,7 @@ from rlobj.data import (
     encode_prompt,
     format_prompt,
 )
-from rlobj.models.policy import chat_of
+from rlobj.models.chat_templates import chat_of
 
 # ---- the stream ------------------------------------------------------------------------------
 

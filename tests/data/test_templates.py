@@ -12,7 +12,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, templates
 from rlobj.data.templates import Templates
-from rlobj.models.location import check_prompts
+from rlobj.models.score_sources import check_prompts
 
 PROBLEM = Problem("7", "1 + 1 = ?", "2", {"level": 3, "day": datetime.date(2026, 1, 2)})
 NAME = "scores.hinted.prompt"

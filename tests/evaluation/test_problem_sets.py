@@ -30,7 +30,7 @@ from rlobj.evaluation.problem_sets import (
     problem_sets,
     require_same,
 )
-from rlobj.models.location import write_manifest
+from rlobj.models.manifest import write_manifest
 from rlobj.rewards.kinds import Exact
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlobj.models.embedded import ALPHABET, build_tokenizer
-from rlobj.models.policy import tokenizer_difference, with_end
+from rlobj.models.scores import tokenizer_difference, with_end
 
 
 def ending(token: str) -> Any:

@@ -20,7 +20,7 @@ from rlobj.config.resuming import rollout_key
 from rlobj.config.run_folder import RunFolder, checkpoints, read_changes, read_settings
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
-from rlobj.models.location import write_manifest
+from rlobj.models.manifest import write_manifest
 from rlobj.ranks import ProcessGroup
 from rlobj.training import checkpoint, run_training
 from rlobj.training.rollouts.journal import Journal

@@ -18,14 +18,15 @@ from tiny import save_tiny_policy
 from rlobj import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.config.scores import ScoreConfig
-from rlobj.models import policy as policies
+from rlobj.models import loading
+from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import build_tokenizer
-from rlobj.models.loading import filled, hollow_model, is_hollow, reading
-from rlobj.models.policy import frozen, with_adapters
+from rlobj.models.hollow import filled, hollow_model, is_hollow, reading
+from rlobj.models.scores import frozen, load_score
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import build_parallel, open_processes
 
-load_model: Any = policies.load_model
+load_model: Any = loading.load_model
 KINDS = ("tied", "untied", "bfloat16", "adapters")
 
 
@@ -262,7 +263,7 @@ def test_damaged_weights_of_a_teacher_are_an_error_that_names_it(tmp_path):
     (save_tiny_policy(tmp_path) / "model.safetensors").write_bytes(b"damaged")
     score = ScoreConfig(model=str(tmp_path))
     with pytest.raises(ConfigError, match=f"cannot load the model '{tmp_path}'"):
-        policies.load_score("teacher", score, ModelConfig(), build_tokenizer())
+        load_score("teacher", score, ModelConfig(), build_tokenizer())
 
 
 def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):

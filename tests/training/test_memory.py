@@ -13,8 +13,8 @@ from transformers import Qwen3Config, Qwen3ForSequenceClassification
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
+from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import build_policy
-from rlobj.models.policy import with_adapters
 from rlobj.training.memory import (
     MicroBatch,
     choose,

@@ -17,7 +17,7 @@ import rlobj
 from rlobj import ConfigError, DataError, RunError
 from rlobj.config.run_folder import checkpoints, read_run_config
 from rlobj.models.embedded import build_tokenizer
-from rlobj.models.location import write_manifest
+from rlobj.models.manifest import write_manifest
 from rlobj.records import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training

@@ -23,7 +23,7 @@ from rlobj.config.presets import load_preset, preset_names
 from rlobj.config.run_config import ModelConfig, TrainingConfig, learning_rate
 from rlobj.config.run_folder import RunFolder, dump_config, read_run_config
 from rlobj.data import load_problems
-from rlobj.models.policy import load_model
+from rlobj.models.loading import load_model
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards.kinds import Graded
 from rlobj.samplers import Sample

@@ -26,7 +26,8 @@ from rlobj.config.layers import (
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
-from rlobj.models.location import require_model, require_sound, require_weights
+from rlobj.models.location import require_model, require_weights
+from rlobj.models.manifest import require_sound
 from rlobj.samplers import Sampler
 
 SMALL = 10_000_000
@@ -183,7 +184,9 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
 
 
 def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
-    from rlobj.models.policy import arithmetic, chat_of, load_policy
+    from rlobj.models.chat_templates import chat_of
+    from rlobj.models.loading import arithmetic
+    from rlobj.models.policy import load_policy
     from rlobj.samplers import TransformersSampler
 
     if config.sampling.engine not in ("auto", "transformers"):
@@ -220,7 +223,9 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
 def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
-    from rlobj.models.policy import chat_of, load_tokenizer, vllm_sampler
+    from rlobj.models.chat_templates import chat_of
+    from rlobj.models.loading import load_tokenizer
+    from rlobj.models.vllm_sampler import vllm_sampler
 
     tokenizer = load_tokenizer(config.model, source)
     chat = chat_of(tokenizer, config.model, config.data, source)

@@ -2,21 +2,17 @@
 
     embedded_policy(task) -> model folder in the user's cache, made on first use
 
-`rlobj.config.layers` holds the settings that fit a run to it.
+`rlobj.config.layers` holds the settings that fit a run to it. Its tokenizer has one token per
+character, and its model the Qwen3 architecture at 83,648 or 108,160 parameters.
 
-The tokenizer of the embedded policy: one token per character.
-
-The embedded policy: the Qwen3 architecture at 83,648 or 108,160 parameters.
-
-The supervised training of the embedded policy, before reinforcement learning.
-
-It leaves something to learn. For `addition`, the targets are smoothed: the correct digit has
-probability 1 − smoothing, each other digit smoothing / 9, so that the policy ranks the correct
-digit first but many of its samples are wrong. For scratchpads, the responses have noise: a digit is
-replaced by another one, or a letter precedes a character, and the response goes on from the right
-numbers. The policy imitates that. Its training is short and ends at the full learning rate, so that
-many of its answers are wrong. For calculators, most first turns are wrong guesses: the policy
-rarely asks, and can use what it is told.
+It is trained with supervision before reinforcement learning, which leaves something to learn. For
+`addition`, the targets are smoothed: the correct digit has probability 1 − smoothing, each other
+digit smoothing / 9, so that the policy ranks the correct digit first but many of its samples are
+wrong. For scratchpads, the responses have noise: a digit is replaced by another one, or a letter
+precedes a character, and the response goes on from the right numbers. The policy imitates that. Its
+training is short and ends at the full learning rate, so that many of its answers are wrong. For
+calculators, most first turns are wrong guesses: the policy rarely asks, and can use what it is
+told.
 """
 
 from __future__ import annotations
@@ -50,7 +46,7 @@ from transformers import (
 from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.data.problems import digest
 from rlobj.data.tasks import MARK, TASKS
-from rlobj.models.policy import no_bars
+from rlobj.models.loading import no_bars
 
 logger = logging.getLogger(__name__)
 

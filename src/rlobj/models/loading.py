@@ -1,194 +1,137 @@
-"""Models whose weights are read when they are needed, one tensor at a time.
-
-A hollow parameter has the shape, the dtype and the device of a weight, and no memory: its elements
-are one number. It knows where its values are in a file of safetensors. `filled` reads them, or a
-strategy that shards the weights does. So a process never holds the whole model.
-
-    model = hollow_model(config, source, torch.float32, device)
-    with reading(model):                 # a module has its weights while it computes
-        scorer = PolicyScorer(model)
-    parallel.prepare(scorer, optimizer)  # reads this rank's shards
-"""
+"""Load a model or its tokenizer from a folder or from the hub, for training and for scores."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
-import re
-from collections.abc import Callable, Iterable, Iterator
+import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from transformers.utils import logging
 
-from rlobj.base.weights import warn_unused
+from rlobj.base.errors import ConfigError
+from rlobj.base.files import parse_json, read_whole
+from rlobj.base.weights import load_complete
 from rlobj.config.run_config import ModelConfig
-
-logger = logging.getLogger(__name__)
-
-_FLOATS = ("F64", "F32", "F16", "BF16")
-_OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
-"""Buffers that files of older versions of transformers have, and that are computed now."""
+from rlobj.models.hollow import filled, hollow_model
 
 
-def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: Any) -> Any:
-    """A causal language model with hollow parameters, and with buffers as transformers loads them.
+def load_model(
+    config: ModelConfig,
+    source: str,
+    *,
+    device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
+    hollow: bool = False,
+) -> nn.Module:
+    """The model without its tokenizer and without dropout: on-policy ratios are 1.
 
     Args:
         config: the model's settings.
         source: hub id or folder.
-        dtype: of its parameters.
-        device: of its parameters and buffers.
+        device: of the model.
+        dtype: of its weights; buffers keep their own.
+        hollow: the weights stay in their files, if they can be read from there; see `hollow`.
 
-    Returns:
-        None if its files do not hold the tensors of its parameters, by name. This is logged.
+    Raises:
+        ConfigError: its files lack a tensor, or have one of another shape.
     """
-    from accelerate import init_empty_weights
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModelForCausalLM
 
-    tensors: dict[str, Any] = {}
-    try:
-        if not config.trust_remote_code:
-            settings = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            tensors = _tensors(source)
-    except (OSError, ValueError):
-        return None  # transformers tells what is wrong when it loads the whole model
-    if not tensors:
-        why: str | None = "it may have code of its own, or has no files of safetensors"
-    else:
-        # No random number is used up: new adapters are those of a model that is loaded whole.
-        with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
-            model: Any = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
-        model.tie_weights()
-        why = _difference(model, tensors)
-    if why is not None:
-        logger.warning("'%s' is loaded whole by each process: %s", source, why)
-        return None
-    _warn_unused(source, model, tensors)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    nothing = torch.zeros((), dtype=dtype, device=device)
-
-    def hollow(parameter: nn.Parameter) -> nn.Parameter:
-        made: Any = nn.Parameter(nothing.expand(parameter.shape))
-        made.unread = functools.partial(_get, tensors, names[id(parameter)])
-        return made
-
-    replace_parameters(model, hollow)
-    for name, buffer in model.named_buffers():
-        if name in model.state_dict():
-            buffer.copy_(_get(tensors, name))
-    with contextlib.suppress(OSError):
-        model.generation_config = GenerationConfig.from_pretrained(source)
-    return model.to(nothing.device).eval()
+    model: Any = None
+    if hollow or torch.device(device).type != "cpu":
+        model = hollow_model(config, source, dtype, device)
+    if model is None:
+        with no_bars() if Path(source).is_dir() else contextlib.nullcontext():
+            model = load_complete(
+                AutoModelForCausalLM,
+                source,
+                dtype=torch.float32,
+                trust_remote_code=config.trust_remote_code,
+            )
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(device, dtype)
+        model.to(device)
+    if not hollow:
+        for _ in filled(model.parameters()):
+            pass
+    no_dropout(model)
+    return model
 
 
-def _tensors(source: str) -> dict[str, Any]:
-    """The open file of each tensor of a model, by the tensor's name; {} = there are others."""
-    from safetensors import safe_open
-    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
-    from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+def load_tokenizer(config: ModelConfig, source: str) -> Any:
+    """The tokenizer of a hub id or folder.
 
-    def path(name: str) -> Any:
-        return cached_file(source, name, _raise_exceptions_for_missing_entries=False)
+    Raises:
+        ConfigError: no tokenizer there.
+    """
+    from transformers import AutoTokenizer
 
-    files: Any = [path(SAFE_WEIGHTS_NAME)]
-    if path("adapter_config.json"):  # transformers adds the adapters
-        files = []
-    elif files == [None]:
-        index = path(SAFE_WEIGHTS_INDEX_NAME)
-        files = get_checkpoint_shard_files(source, index)[0] if index else []
-    tensors: dict[str, Any] = {}
-    for file in files:
-        opened: Any = safe_open(Path(file), "pt")
-        tensors.update(dict.fromkeys(opened.keys(), opened))
-    return tensors
+    with loading(source):
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
 
 
-def _get(tensors: dict[str, Any], name: str) -> Tensor:
-    """A tensor in a file. Its memory is the file's, which is read where it is used."""
-    return tensors[name].get_tensor(name)
+def arithmetic(config: ModelConfig) -> torch.dtype | None:
+    """The arithmetic of forward passes in training and sampling; None = the weights' float32."""
+    half = config.dtype == "bfloat16" or (config.dtype == "auto" and torch.cuda.is_available())
+    return torch.bfloat16 if half else None
 
 
-def _difference(model: Any, tensors: dict[str, Any]) -> str | None:
-    """Why a model cannot take the tensors of files as they are; None if it can."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    stored, changes = {*model.state_dict()}, get_model_conversion_mapping(model)
-    wanted = [*model.named_parameters(), *model.named_buffers()]
-    for name, tensor in wanted:
-        if name not in stored:
-            continue
-        if any(change.rename_source_key(name)[0] != name for change in changes):
-            return f"transformers converts {name}"
-        if name not in tensors:
-            return f"its files have no {name}"
-        part = tensors[name].get_slice(name)
-        if part.get_dtype() not in _FLOATS or part.get_shape() != list(tensor.shape):
-            return f"{name} is {part.get_dtype()} {part.get_shape()}"
-    for pair in model.all_tied_weights_keys.items():
-        if tensors.keys() >= {*pair} and not torch.equal(*(_get(tensors, name) for name in pair)):
-            return f"{' and '.join(pair)} differ"
-    return None
-
-
-def _warn_unused(source: str, model: Any, tensors: dict[str, Any]) -> None:
-    """Name the tensors that the model does not use; its class knows some that old files have."""
-    known = [*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS]
-    unused = tensors.keys() - model.state_dict().keys()
-    warn_unused(source, [x for x in unused if not any(re.search(each, x) for each in known)])
-
-
-def replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:
-    """Put `new(parameter)` in the place of each parameter; tied ones stay tied."""
-    known: dict[int, tuple[Any, nn.Parameter]] = {}
-    for module in root.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                if id(parameter) not in known:
-                    known[id(parameter)] = (parameter, new(parameter))
-                module._parameters[name] = known[id(parameter)][1]
-
-
-def is_hollow(parameter: Any) -> bool:
-    """Whether the values of a parameter are still in a file."""
-    return hasattr(parameter, "unread")
-
-
-def filled(parameters: Iterable[Any]) -> Iterator[Any]:
-    """The parameters with their values: one is read when the iteration comes to it."""
-    for parameter in parameters:
-        if is_hollow(parameter):
-            parameter.data = values(parameter.unread(), parameter.device, parameter.dtype)
-            del parameter.unread
-        yield parameter
-
-
-def values(tensor: Tensor, device: Any, dtype: torch.dtype) -> Tensor:
-    """A copy of a tensor. The device converts it, not the CPU that read it."""
-    return tensor.to(device, copy=True).to(dtype)
+def no_dropout(model: nn.Module) -> None:
+    """Set all dropout rates to 0: those of modules, and those that modules pass to functions."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, rate in vars(module).items():
+            if "drop" in name and isinstance(rate, float):
+                setattr(module, name, 0.0)
 
 
 @contextlib.contextmanager
-def reading(model: nn.Module) -> Iterator[None]:
-    """Within this context, a module has the values of its hollow parameters while it computes."""
-    handles: list[Any] = []
-    for module in model.modules():
-        own = [(p, p.data) for p in module.parameters(recurse=False) if is_hollow(p)]
-
-        def read(*_: Any, own: list[Any] = own) -> None:
-            for parameter, _ in own:
-                parameter.data = values(parameter.unread(), parameter.device, parameter.dtype)
-
-        def drop(*_: Any, own: list[Any] = own) -> None:
-            for parameter, nothing in own:
-                parameter.data = nothing
-
-        if own:
-            handles += [module.register_forward_pre_hook(read), module.register_forward_hook(drop)]
+def no_bars() -> Iterator[None]:
+    """Hide transformers' progress bars: local files load in no time."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def loading(source: str) -> Iterator[None]:
+    """Raise a library's error about a model that it cannot load as a ConfigError."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # of many libraries, about any of the files
+        why: Any = error
+        if isinstance(error, pickle.UnpicklingError):
+            why = "its weights are a pickle that is damaged or would run code"
+        elif (damage := _damage(Path(source))) is not None:
+            why = f"{damage}: {error}"
+        raise ConfigError(
+            f"cannot load the model '{source}': {why}\nExpected a folder written by "
+            "save_pretrained, with its tokenizer, or the id of a model on the hub."
+        ) from error
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a file of a model's folder, whose name the libraries do not tell."""
+    from safetensors import SafetensorError, safe_open
+
+    with contextlib.suppress(OSError, ValueError):
+        if not isinstance(parse_json(read_whole(folder / "config.json")), dict):
+            return "its config.json is no JSON object"
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError):
+            return f"{file} is damaged"
+    return None

@@ -32,8 +32,9 @@ from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import parse_json, read_whole, remove, settle, step_name, step_of
 from rlobj.base.validation import Model
 from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
-from rlobj.models import location
-from rlobj.models.policy import Policy, adapter_weights, without_adapters
+from rlobj.models import manifest
+from rlobj.models.adapters import adapter_weights, without_adapters
+from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 
@@ -113,7 +114,7 @@ def write(
             if comm.rank == 0:
                 _write_rest(place, policy, state, comm.size)
                 add(place)
-                location.write_manifest(place)
+                manifest.write_manifest(place)
                 settle(place, run.checkpoints / name)
     except RunError:
         if comm.rank == 0:
@@ -246,13 +247,13 @@ def require_sound(checkpoint: Path) -> None:
     Raises:
         ConfigError: one is damaged.
     """
-    location.require_sound(checkpoint)
+    manifest.require_sound(checkpoint)
     read_state(checkpoint)
 
 
 def _damage(checkpoint: Path) -> str | None:
     """Describe the first damaged file of a checkpoint; None if all files are intact."""
-    if (problem := location.damage(checkpoint)) is not None:
+    if (problem := manifest.damage(checkpoint)) is not None:
         return problem
     try:
         read_state(checkpoint)

@@ -19,8 +19,8 @@ from rlobj.config.layers import flattened
 from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.data import load_problems
 from rlobj.data.sources import place_of
+from rlobj.models.loading import arithmetic
 from rlobj.models.location import require_weights
-from rlobj.models.policy import arithmetic
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.connection import check_vllm
 from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings

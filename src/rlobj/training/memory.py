@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rlobj.base.errors import ConfigError, reported
 from rlobj.config.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
 from rlobj.config.scores import ScoreConfig
-from rlobj.models.location import score_folder
+from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
 from rlobj.scoring.tiles import tile_columns
 from rlobj.scoring.token_scores import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES

@@ -45,7 +45,8 @@ from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
 from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import check_prompts, require_inputs, resolved_score
+from rlobj.models.location import require_inputs
+from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.training.loop.clock import Callback
 

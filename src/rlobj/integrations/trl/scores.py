@@ -12,8 +12,8 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import ModelConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.integrations.trl.rollout import sequences, trained
-from rlobj.models.location import resolved_score
-from rlobj.models.policy import frozen, load_score, with_end
+from rlobj.models.score_sources import resolved_score
+from rlobj.models.scores import frozen, load_score, with_end
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import PolicyScorer, micro_batches, score_samples
 from rlobj.scoring.packing import sequence_length

@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlobj.config.layers import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.config.run_config import RunConfig
+from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import embedded_policy
-from rlobj.models.policy import Policy, load_model, load_policy, policy_of, with_adapters
+from rlobj.models.loading import load_model
+from rlobj.models.policy import Policy, load_policy, policy_of
 from rlobj.ranks import together
 from rlobj.training.loop.clock import Callback
 from rlobj.training.parallel import Parallel
@@ -49,15 +53,17 @@ class InitialPolicy:
             passed.model.save_pretrained(self.source)
             passed.tokenizer.save_pretrained(self.source)
 
-    def frozen(self, **placing: Any) -> Any:
+    def frozen(self, *, dtype: torch.dtype = torch.float32, hollow: bool = False) -> Any:
         """A copy of the model before training, on the device, that is never trained.
 
         Args:
-            **placing: `dtype` and `hollow` of `load_model`.
+            dtype: as in `load_model`.
+            hollow: as in `load_model`.
         """
         if self._original is None:
-            config = self._config.model
-            model: Any = load_model(config, self.source, device=self._device, **placing)
+            model: Any = load_model(
+                self._config.model, self.source, device=self._device, dtype=dtype, hollow=hollow
+            )
         else:
             model = copy.deepcopy(self._original)
         return model.to(self._device).eval().requires_grad_(False)
@@ -75,7 +81,10 @@ class InitialPolicy:
             weights = str(checkpoint / "model")
         if self._passed is None:
             policy = load_policy(
-                *(config.model, config.data, weights or self.source, adapter),
+                config.model,
+                config.data,
+                weights or self.source,
+                adapter,
                 device=self._device,
                 hollow=self._shards,
             )

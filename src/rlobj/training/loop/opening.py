@@ -30,9 +30,12 @@ from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
 from rlobj.data.templates import Templates
+from rlobj.models.adapters import without_adapters
 from rlobj.models.embedded import RECIPES
-from rlobj.models.loading import reading
-from rlobj.models.policy import Policy, arithmetic, prompt_limit, vllm_sampler, without_adapters
+from rlobj.models.hollow import reading
+from rlobj.models.loading import arithmetic
+from rlobj.models.policy import Policy, prompt_limit
+from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
 from rlobj.records.rows import TokenTexts
 from rlobj.samplers import Sampler, TransformersSampler

@@ -30,7 +30,7 @@ from rlobj.config import run_folder
 from rlobj.config.resuming import trust_option
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.insight.diagnosis import Finding
-from rlobj.models.policy import load_model, load_tokenizer
+from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.ranks import any_rank
 from rlobj.samplers.types import WaitEnded
 from rlobj.training.loop.inputs import CallerInputs

@@ -22,8 +22,9 @@ from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
 from rlobj.data.templates import Templates
-from rlobj.models.loading import reading
-from rlobj.models.policy import Policy, frozen, load_score, prompt_limit, score_dtype, with_end
+from rlobj.models.hollow import reading
+from rlobj.models.policy import Policy, prompt_limit
+from rlobj.models.scores import frozen, load_score, score_dtype, with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
@@ -323,12 +324,17 @@ def open_scores(
         elif settings.required and config.model.lora is not None:  # the reference
             found[name] = Score(settings, bare=True)
         else:
-            placing = {"dtype": score_dtype(settings), "hollow": parallel.shards}
             if settings.required:
-                model = initial(**placing)
+                model = initial(dtype=score_dtype(settings), hollow=parallel.shards)
             else:
-                of = (name, settings, config.model, policy.tokenizer)
-                model = load_score(*of, device=parallel.device, **placing)
+                model = load_score(
+                    name,
+                    settings,
+                    config.model,
+                    policy.tokenizer,
+                    device=parallel.device,
+                    hollow=parallel.shards,
+                )
             with reported(ConfigError, f"scores.{name}", ConfigError):
                 _require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlobj.models.loading import filled, is_hollow, replace_parameters, values
+from rlobj.models.hollow import filled, is_hollow, replace_parameters, values
 from rlobj.ranks import ProcessGroup
 from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
 
@@ -66,7 +66,7 @@ class Parallel(ABC):
         size: number of processes.
         strategy: name of the strategy.
         shards: whether ranks store parts of the weights; then parameters may be hollow before
-            `prepare` and `frozen`, see `rlobj.models.loading`.
+            `prepare` and `frozen`, see `rlobj.models.hollow`.
     """
 
     shards = False

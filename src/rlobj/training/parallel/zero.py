@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.models.loading import filled
+from rlobj.models.hollow import filled
 from rlobj.scoring import PolicyScorer
 from rlobj.training.parallel.strategies import (
     MOMENTS,

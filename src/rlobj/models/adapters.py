@@ -1,0 +1,99 @@
+"""LoRA through peft: the adapters are trained, and the model without them is the reference.
+
+    W' = W + alpha/r · B·A        Hu et al. 2021, arXiv:2106.09685
+
+Samplers and checkpoints are given W'.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.base.errors import ConfigError, MissingExtra, reported
+from rlobj.config.run_config import LoraConfig
+
+_NAME = "default"
+
+
+def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
+    """The model with frozen weights and adapters to train; new adapters do not change its output.
+
+    Raises:
+        MissingExtra: no peft.
+        ConfigError: targets that the model does not have, or that are no linear layers; an adapter
+            without all tensors.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "lora", "training low-rank adapters") from error
+    if adapter is not None:
+        with warnings.catch_warnings(), reported(ConfigError, f"'{adapter}'", UserWarning):
+            warnings.filterwarnings("error", "Found missing adapter keys", UserWarning)
+            return peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    alpha: Any = config.alpha  # peft says int, and computes with any number
+    settings = peft.LoraConfig(
+        r=config.rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    with reported(ConfigError, f"model.lora.targets={config.targets}", ValueError):
+        wrapped = peft.get_peft_model(model, settings)
+    for name, layer in _layers(without_adapters(wrapped)):
+        if not isinstance(layer.base_layer, nn.Linear):
+            kind = type(layer.base_layer).__name__
+            raise ConfigError(f"model.lora.targets: {name} is a {kind}; expected linear layers")
+    return wrapped
+
+
+def without_adapters(model: Any) -> Any:
+    """The transformers model, with or without adapters in it."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+@torch.no_grad()
+def merged_weights(
+    model: Any, full: Callable[[nn.Parameter], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """(name, whole tensor) of the transformers model with merged adapters, and stored buffers.
+
+    Args:
+        model: with or without adapters.
+        full: gives one parameter whole, wherever its shards lie.
+    """
+    inner = without_adapters(model)
+    layers = dict(_layers(inner))
+    for name, parameter in inner.named_parameters():
+        if ".lora_" in name:
+            continue
+        tensor = full(parameter)
+        owner, found, leaf = name.rpartition(".base_layer.")
+        if found:
+            name = f"{owner}.{leaf}"
+            if leaf == "weight":
+                layer = layers[owner]
+                low, high = (full(each[_NAME].weight) for each in (layer.lora_A, layer.lora_B))
+                tensor = tensor + layer.scaling[_NAME] * (high @ low)
+        yield name, tensor
+    stored = inner.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in inner.named_buffers() if name in stored)
+
+
+def adapter_weights(
+    model: Any, full: Callable[[nn.Parameter], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """(name in a peft checkpoint, whole tensor) of each adapter weight."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            yield name.replace(f".{_NAME}.", "."), full(parameter)
+
+
+def _layers(inner: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in inner.named_modules():
+        if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
+            yield name, module

@@ -1,0 +1,64 @@
+"""manifest.json of a checkpoint: size in bytes and CRC-32 of every file."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import zlib
+from pathlib import Path
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.files import parse_json, read_whole
+
+_BLOCK = 1 << 24  # bytes read at a time
+_REQUIRED = ("state.json", "model/config.json", "model/*.safetensors", "optimizer/*", "random/*")
+"""What every checkpoint has; without moments AdamW would start anew."""
+_READ: set[tuple[str, int, int, int]] = set()
+"""Files that this process has read and found intact: path, time of the last change, size, CRC."""
+
+
+def write_manifest(place: Path) -> None:
+    """Write the manifest of the files in a folder."""
+    own = place / "manifest.json"
+    files = sorted(file for file in place.rglob("*") if file.is_file() and file != own)
+    listed = {str(file.relative_to(place)): [file.stat().st_size, _crc(file)] for file in files}
+    own.write_text(json.dumps(listed, indent=1), encoding="utf-8")
+
+
+def require_sound(checkpoint: Path, within: str = "") -> None:
+    """Check the files of a checkpoint, or of a folder `within` it.
+
+    Raises:
+        ConfigError: one is damaged.
+    """
+    if (problem := damage(checkpoint, within)) is not None:
+        raise ConfigError(f"{checkpoint} is damaged ({problem}): name another checkpoint")
+
+
+def damage(checkpoint: Path, within: str = "") -> str | None:
+    """Describe the first damaged file of a checkpoint; None if all files are intact."""
+    try:
+        listed = parse_json(read_whole(checkpoint / "manifest.json"))
+        for pattern in _REQUIRED:
+            if not fnmatch.filter(listed, pattern):
+                return f"manifest.json lists no {pattern}"
+        for name in fnmatch.filter(listed, f"{within}*"):
+            (size, crc), file = listed[name], checkpoint / name
+            if not file.is_file():
+                return f"{name} is missing"
+            found = file.stat()
+            stamp = (str(file), found.st_mtime_ns, found.st_size, crc)
+            if stamp not in _READ and (found.st_size != size or _crc(file) != crc):
+                return f"{name} has changed since it was written"
+            _READ.add(stamp)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return f"manifest.json: {error}"
+    return None
+
+
+def _crc(file: Path) -> int:
+    total = 0
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            total = zlib.crc32(block, total)
+    return total

@@ -1,0 +1,136 @@
+"""Where the models and the prompts of scores are, and whether they are what they were."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, reported
+from rlobj.base.files import MODEL_FILES, located, model_digest, path_of, read_whole, step_of
+from rlobj.config.run_config import RunConfig
+from rlobj.config.run_folder import named_checkpoint, read_settings
+from rlobj.config.scores import ScoreConfig, is_template
+from rlobj.data import Problem, load_problems
+from rlobj.data.sources import source_names
+from rlobj.data.tasks import TASKS
+from rlobj.data.templates import Templates
+from rlobj.models.manifest import require_sound
+
+logger = logging.getLogger(__name__)
+_TRIED = 1000
+"""Problems for which a prompt is filled in before a run."""
+
+
+def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
+    """The score as a new run records it: its template's text, its checkpoint's step, its digest.
+
+    Raises:
+        ConfigError: there is no such file, run or checkpoint, or none with its digest.
+    """
+    found: dict[str, Any] = {}
+    if score.prompt is not None and not is_template(score.prompt):
+        found["prompt"] = _read_template(name, score.prompt)
+    if score.model is not None and not score.is_policy:
+        found["model"] = located(score.model, Path.cwd())
+        found["digest"] = _model_digest(name, score)
+    if score.run is not None:
+        path = path_of(score.run).absolute()
+        with reported(ConfigError, f"scores.{name}.run", ConfigError):
+            read_settings(path)  # which says what else it is
+        checkpoint = _checkpoint(name, score.model_copy(update={"run": str(path)}))
+        found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
+        found["digest"] = _digest(checkpoint)
+    return score.model_copy(update=found)
+
+
+def check_prompts(config: RunConfig) -> None:
+    """Check the prompts of scores, without a model.
+
+    They are filled in for the first problems, if these need no download.
+
+    Raises:
+        ConfigError: as `Templates.check` and `Templates.fill`; a file that cannot be read.
+        DataError: the problems cannot be read.
+    """
+    prompts = {
+        name: prompt if is_template(prompt) else _read_template(name, prompt)
+        for name, score in config.scores.items()
+        if (prompt := score.prompt) is not None
+    }
+    if not prompts:
+        return
+    names = source_names(config.data.source)
+    problems: Sequence[Problem] = ()
+    if names and all(name in TASKS or Path(name).expanduser().exists() for name in names):
+        answers = config.objective.reads_rewards and config.rewards.needs_answers
+        problems = load_problems(config.data, "train", answers=answers)[:_TRIED]
+    with Templates() as templates:
+        for name, prompt in prompts.items():
+            read = templates.check(f"scores.{name}.prompt", prompt)
+            more = [each for each in read if each not in ("prompt", "answer", "feedback")]
+            if more and not problems:
+                logger.warning(
+                    "scores.%s.prompt reads %s: the problems must have it", name, ", ".join(more)
+                )
+            for problem in problems:
+                templates.fill(f"scores.{name}.prompt", prompt, problem)
+
+
+def score_folder(name: str, score: ScoreConfig) -> str:
+    """The folder or hub id of a frozen model.
+
+    Raises:
+        ConfigError: its run has no such checkpoint any more, or its folder is not there any more,
+            or there is another one in its place.
+    """
+    if score.run is None:
+        if score.digest is not None:
+            _model_digest(name, score)
+        return str(score.model)
+    return str(_checkpoint(name, score) / "model")
+
+
+def _read_template(name: str, prompt: str) -> str:
+    """The template in a file."""
+    what = f"scores.{name}.prompt is {prompt[:80]!r}, which is no file that can be read"
+    expected = ". Expected a file, or a template such as '{{ prompt }} The answer is {{ answer }}.'"
+    with reported(ConfigError, what, OSError, ValueError, advice=expected):
+        text = read_whole(path_of(prompt), 1 << 20).decode()
+    if not is_template(text):
+        raise ConfigError(f"scores.{name}.prompt: {prompt} has no {{{{ prompt }}}} in it")
+    return text
+
+
+def _digest(checkpoint: Path) -> str:
+    """The digest of a checkpoint's manifest, which lists the digests of its files."""
+    return hashlib.sha256(read_whole(checkpoint / "manifest.json")).hexdigest()[:16]
+
+
+def _checkpoint(name: str, score: ScoreConfig) -> Path:
+    """The checkpoint of a score's run; its files are those that its digest stands for."""
+    with reported(ConfigError, f"scores.{name}.run", ConfigError):
+        checkpoint = named_checkpoint(Path(str(score.run)), score.checkpoint)
+        require_sound(checkpoint, "model/")
+    if score.digest not in (None, _digest(checkpoint)):
+        raise ConfigError(
+            f"scores.{name}.run: {checkpoint} is not the checkpoint with the digest "
+            f"{score.digest}: it has changed since. Put the old one back, or start a new run with "
+            f"scores.{name}.digest=null"
+        )
+    return checkpoint
+
+
+def _model_digest(name: str, score: ScoreConfig) -> str | None:
+    """The digest of a score's folder, which is the recorded one; None = the model is a hub id."""
+    folder = Path(str(score.model)).expanduser()
+    found = model_digest(folder, (*MODEL_FILES, ".model", ".py"))
+    if score.digest not in (None, found):
+        what = "it has changed since" if found else "there is no such folder any more"
+        raise ConfigError(
+            f"scores.{name}.model: {folder} is not the model with the digest {score.digest}: "
+            f"{what}. Put the old one back, or start a new run with scores.{name}.digest=null"
+        )
+    return found

@@ -1,0 +1,120 @@
+"""The frozen models of scores, which read the token ids of the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rlobj.base.errors import ConfigError, reported
+from rlobj.base.interleaved import Interleaved
+from rlobj.config.run_config import ModelConfig
+from rlobj.config.scores import ScoreConfig
+from rlobj.models.loading import load_model, load_tokenizer, loading
+from rlobj.models.score_sources import score_folder
+
+
+def load_score(
+    name: str,
+    score: ScoreConfig,
+    config: ModelConfig,
+    tokenizer: Any,
+    *,
+    device: Any = "cpu",
+    hollow: bool = False,
+) -> Any:
+    """The model of a score that is another one than the policy.
+
+    Args:
+        name: of the score.
+        score: its settings.
+        config: the policy's settings.
+        tokenizer: the policy's.
+        device: as in `load_model`.
+        hollow: as in `load_model`.
+
+    Raises:
+        ConfigError: it cannot be loaded, is not what it was when the run began, or reads other
+            tokens than the policy, whose tokenizer is given.
+    """
+    source = score_folder(name, score)
+    setting = f"scores.{name}.{'run' if score.run else 'model'}"
+    with reported(ConfigError, setting, ConfigError):
+        theirs = load_tokenizer(config, source)
+    if difference := tokenizer_difference(tokenizer, theirs, score.end):
+        raise ConfigError(f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}"))
+    with reported(ConfigError, setting, ConfigError), loading(source):
+        dtype = score_dtype(score)
+        model: Any = load_model(config, source, device=device, dtype=dtype, hollow=hollow)
+    rows, ids = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
+    if rows <= ids:
+        raise ConfigError(
+            f"scores.{name}: the model has {rows} embeddings, and the policy's tokenizer ids up to "
+            f"{ids}. Use a teacher with the policy's tokenizer"
+        )
+    return model
+
+
+def tokenizer_difference(ours: Any, theirs: Any, end: int | None) -> str | None:
+    """Describe why a teacher cannot read the policy's token ids; None if it can.
+
+    Each id of the policy must have the same text in the teacher's vocabulary. Further ids of the
+    teacher do not matter, because the policy never draws them. Neither does the size of the heads,
+    which is often padded.
+
+    Args:
+        ours: the policy's tokenizer, of transformers.
+        theirs: the teacher's tokenizer.
+        end: the teacher's token that stands for the policy's end token; None = the same token.
+
+    Returns:
+        The first id that differs with both texts, or the setting `scores.NAME.end` to change.
+    """
+    here, there = ({index: text for text, index in x.get_vocab().items()} for x in (ours, theirs))
+    for index in sorted(here):
+        if here[index] != there.get(index):
+            return (
+                f"id {index} is {here[index]!r} in the policy's tokenizer and {there.get(index)!r} "
+                "in the teacher's. Use a teacher with the policy's tokenizer"
+            )
+    own, other = ours.eos_token_id, theirs.eos_token_id
+    if end is None and own != other:
+        return (
+            f"the policy ends a response with id {own} ({ours.eos_token!r}), and the teacher with "
+            f"id {other} ({theirs.eos_token!r}): set scores.NAME.end={other}"
+        )
+    if end is not None and end not in there:
+        return f"scores.NAME.end={end} is no token of the teacher; it ends with id {other}"
+    return None
+
+
+def with_end(response: Sequence[int], ours: int | None, end: int | None) -> Sequence[int]:
+    """Return response ids with the teacher's end token in place of the policy's.
+
+    Args:
+        response: token ids that the policy drew.
+        ours: the policy's end token.
+        end: the teacher's; None = the response stays as it is.
+    """
+    if end is None:
+        return response
+    tokens = [end if token == ours else token for token in response]
+    return Interleaved(tokens, response.gaps) if isinstance(response, Interleaved) else tokens
+
+
+def score_dtype(score: ScoreConfig) -> torch.dtype:
+    """The dtype of the weights of a frozen model; the reference has the policy's, float32."""
+    usual = torch.cuda.is_available() and not score.required
+    half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
+    return torch.bfloat16 if half else torch.float32
+
+
+def frozen(model: Any, score: ScoreConfig, device: Any) -> Any:
+    """The model of a score on its device, with weights in its dtype, never trained.
+
+    Buffers keep their dtype: in bfloat16, rotary frequencies would turn late tokens wrongly.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device, score_dtype(score))
+    return model.to(device).eval().requires_grad_(False)
