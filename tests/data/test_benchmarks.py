@@ -12,8 +12,8 @@ from data_files import verl_row, write_lines, write_parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import DataConfig, load_problems
-from rlobj.data.files import HubSource
-from rlobj.data.sources import BENCHMARKS, GROUPS, load_benchmark
+from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
+from rlobj.data.hub import HubSource
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "benchmarks"
 with_files = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no benchmark files in {SHARED}")

@@ -14,8 +14,8 @@ from data_files import numbered, verl_row, write_parquet
 
 from rlobj.base.errors import DataError, MissingExtra
 from rlobj.data import Columns, DataConfig, load_problems
-from rlobj.data.files import HubSource, first_available, hub_rows
-from rlobj.data.layouts import DuplicateFilter
+from rlobj.data.duplicates import DuplicateFilter
+from rlobj.data.hub import HubSource, first_available, hub_rows
 
 pytestmark = pytest.mark.usefixtures("hub_cache")
 
@@ -77,7 +77,7 @@ def test_only_the_cache_is_used_after_a_connection_error(monkeypatch):
         asked.append((identifier, datasets.config.HF_HUB_OFFLINE))
         raise ConnectionError("no route") if len(asked) == 1 else FileNotFoundError("not cached")
 
-    monkeypatch.setattr("rlobj.data.files._unreachable", lambda *_: "")
+    monkeypatch.setattr("rlobj.data.hub._unreachable", lambda *_: "")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(DataError, match=r"a/a\[train\]: ConnectionError: no route\n.*local cache"):

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlobj.data.tasks import TASKS, _departures, derivation, judge
+from rlobj.data.scratchpad import _departures, derivation, judge
+from rlobj.data.tasks import TASKS
 
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
 

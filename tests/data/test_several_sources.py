@@ -123,7 +123,7 @@ def test_a_warning_about_held_out_problems_names_the_sources(tmp_path, caplog):
 
 
 def test_the_reward_of_several_generators_is_not_the_users_setting(monkeypatch):
-    monkeypatch.setattr("rlobj.data.tasks.find_spec", lambda name: name)
+    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
     source = ["reasoning-gym:countdown", "reasoning-gym:chain_sum"]
     own = {"data": {"source": source}, "model": {"name": "some/model"}}
     layers = layers_of("grpo", [("--set", own)])

@@ -6,7 +6,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.data import MATH_TEMPLATE, Problem, format_prompt
-from rlobj.data.sources import BENCHMARKS
+from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.evaluation.problem_sets import PROTOCOLS, find_protocol
 
 SMALL = ("aime24", "aime25", "amc23", "brumo25", "cmimc25", "hmmt25")

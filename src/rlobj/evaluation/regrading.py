@@ -20,10 +20,10 @@ from typing import Any
 from rlobj.base.errors import ConfigError, DataError, nearest
 from rlobj.base.files import files_digest
 from rlobj.data import Problem
+from rlobj.data.benchmarks import load_benchmark
 from rlobj.data.files import read_file
 from rlobj.data.layouts import answer_text, column_names, prompt_text, value_of
 from rlobj.data.problems import decoded, digest
-from rlobj.data.sources import load_benchmark
 from rlobj.evaluation.evaluating import AUTO, blocks_of, grade_stored, open_keys
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, GradeChange, publish
 from rlobj.evaluation.samples import SETTINGS, Key, ResponseRecord, Samples

@@ -43,7 +43,8 @@ from rlobj.config.run_folder import RunFolder, dump_config
 from rlobj.config.scores import is_template
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.data import load_problems
-from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
+from rlobj.data.benchmarks import BENCHMARKS
+from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs
 from rlobj.models.score_sources import check_prompts, resolved_score
