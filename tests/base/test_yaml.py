@@ -126,10 +126,11 @@ def test_a_value_that_is_written_is_read_again(
 
 
 def test_the_tables_inside_rlobj_mean_the_same_in_yaml_1_1() -> None:
-    files = sorted((Path(rlobj.__file__).parent).rglob("*.yaml"))
-    assert len(files) > 10
+    """Those of folders whose import brings no other engine."""
+    root = Path(rlobj.__file__).parent
+    files = [x for x in root.rglob("*.yaml") if not {"integrations", "samplers"} & {*x.parts}]
+    assert files
     for file in files:
-        package = ".".join(file.parent.relative_to(Path(rlobj.__file__).parents[1]).parts)
-        if package == "rlobj.integrations.verl":  # which needs verl to be imported
-            continue
-        assert packaged_table(package, file.name) == yaml.safe_load(file.read_text("utf-8")), file
+        package = ".".join(file.parent.relative_to(root.parent).parts)
+        read = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        assert packaged_table(package, file.name) == read, file
