@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -107,9 +106,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.booleans(), st.sampled_from([True, False, None]), st.sampled_from([80, 10**6]))
-def test_a_value_that_is_written_is_read_again(
-    value: Any, plain: bool, flow: Any, width: int
-) -> None:
+def test_a_value_that_is_written_is_read_again(value, plain, flow, width):
     written = dump_yaml(
         {"a": value}, allow_unicode=plain, default_flow_style=flow, width=width, sort_keys=False
     )

@@ -45,12 +45,7 @@ from rlobj.objectives.advantages import (
     PassAtK,
 )
 from rlobj.objectives.controllers import Gate
-from rlobj.objectives.divisors import (
-    FixedLength,
-    SequenceMean,
-    SequenceSum,
-    TokenMean,
-)
+from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus, ProxyKL
 from rlobj.objectives.surrogates import (

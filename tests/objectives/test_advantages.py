@@ -75,9 +75,7 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
     ],
     ids=str,
 )
-def test_advantages_of_three_responses_equal_values_by_hand(
-    estimate: Advantage, expected: list[float]
-) -> None:
+def test_advantages_of_three_responses_equal_values_by_hand(estimate, expected):
     assert run(estimate, [1, 0, 2], lengths=[1, 2, 3]) == pytest.approx(expected, rel=1e-14)
 
 
@@ -110,9 +108,7 @@ def test_expected_pass_at_k_is_the_mean_over_all_sets_of_k_responses(k: int, cor
 
 
 @pytest.mark.parametrize("estimate", RELATIVE, ids=str)
-def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
-    estimate: Advantage,
-) -> None:
+def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(estimate):
     rewards, groups = [NAN, 1.0, NAN, 1.0, 0.0], [0, 0, 0, 1, 1]
     actual = run(estimate, rewards, groups)
     assert actual[:3] == [0.0] * 3
@@ -134,9 +130,7 @@ def test_groups_with_fewer_than_two_decided_responses_have_advantage_zero(
     ],
     ids=str,
 )
-def test_a_group_of_one_response_has_mean_0_and_standard_deviation_1(
-    estimate: Advantage, expected: float
-) -> None:
+def test_a_group_of_one_response_has_mean_0_and_standard_deviation_1(estimate, expected):
     assert run(estimate, [3.0, 1.0, 1.0], groups=[5, 6, 6])[0] == expected
 
 
@@ -262,9 +256,7 @@ UNIT = float(torch.tensor(0.3).nextafter(torch.tensor(1.0)))
         ([0.3, UNIT], torch.float32, "decoupled"),
     ],
 )
-def test_rewards_and_sums_that_differ_by_rounding_are_equal(
-    rewards: Any, dtype: torch.dtype, advantage: Any
-) -> None:
+def test_rewards_and_sums_that_differ_by_rounding_are_equal(rewards, dtype, advantage):
     logprobs: Any = torch.tensor([-1.0, -2.0], dtype=dtype)
     batch = tokens([1, 1], logprobs, rewards=torch.tensor(rewards, dtype=dtype))
     [table] = Objective(advantage=advantage).with_advantages([batch])

@@ -41,9 +41,7 @@ def selected(rule: str, batch: TokenBatch = BATCH) -> list[bool]:
         ("(length > 2).sample(0.5, of='response')", [1]),  # one of 1 and 2, by their hash
     ],
 )
-def test_a_cut_of_responses_selects_all_tokens_of_the_responses_by_hand(
-    rule: str, responses: list[int]
-) -> None:
+def test_a_cut_of_responses_selects_all_tokens_of_the_responses_by_hand(rule, responses):
     held = [i in responses for i in range(len(BATCH.lengths))]
     assert selected(rule) == BATCH.spread(torch.tensor(held)).tolist()
 

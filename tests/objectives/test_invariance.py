@@ -343,9 +343,7 @@ def test_eight_tables_give_the_same_result_as_one_table(name: str) -> None:
     parts=st.integers(1, 8),
     groups=st.integers(3, 8),
 )
-def test_any_split_of_the_batch_selects_the_same_tokens(
-    dtype: torch.dtype, name: str, seed: int, parts: int, groups: int
-) -> None:
+def test_any_split_of_the_batch_selects_the_same_tokens(dtype, name, seed, parts, groups):
     batch = awkward_batch(seed, groups, dtype, longest=9)
     tables = [batch.select(p, index) for index, p in enumerate(cut(batch, parts, seed))]
     one, many = (outcome(OBJECTIVES[name], part, batch.starts) for part in ([batch], tables))

@@ -11,14 +11,7 @@ import torch
 from strategies import NAN, awkward_batch, fitting, objectives, tokens
 from torch import Tensor
 
-from rlobj import (
-    BatchError,
-    ConfigError,
-    Objective,
-    entropy,
-    load_preset,
-    prob,
-)
+from rlobj import BatchError, ConfigError, Objective, entropy, load_preset, prob
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.divisors import SequenceMean, TokenMean
 from rlobj.objectives.penalties import KL
@@ -142,9 +135,7 @@ def test_a_custom_primitive_is_named_by_its_target() -> None:
         (f"{__name__}:Objective", "must be a subclass of rlobj's Surrogate"),
     ],
 )
-def test_errors_of_custom_targets_name_the_target_and_the_reason(
-    target: str | None, message: str
-) -> None:
+def test_errors_of_custom_targets_name_the_target_and_the_reason(target, message):
     with pytest.raises(ConfigError, match=message):
         Objective(surrogate={"kind": "custom", "target": target})  # type: ignore[arg-type]
 

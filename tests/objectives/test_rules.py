@@ -9,17 +9,7 @@ import torch
 from hypothesis import given, settings
 from strategies import expressions, tokens
 
-from rlobj import (
-    ConfigError,
-    Objective,
-    advantage,
-    entropy,
-    logprob,
-    parse,
-    prob,
-    surprisal,
-    when,
-)
+from rlobj import ConfigError, Objective, advantage, entropy, logprob, parse, prob, surprisal, when
 from rlobj.objectives.rules import Expr, declared
 from rlobj.objectives.rules.expression import rounded_share
 from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
@@ -123,9 +113,7 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("\N{LATIN CAPITAL LETTER E WITH ACUTE} < 1 and probb < 1", "probb", "'prob'"),
     ],
 )
-def test_errors_in_a_text_have_a_caret_and_advice(
-    text: str, caret: str | None, message: str
-) -> None:
+def test_errors_in_a_text_have_a_caret_and_advice(text, caret, message):
     with pytest.raises(ConfigError) as caught:
         parse(text)
     lines = str(caught.value).split("\n")

@@ -92,9 +92,7 @@ def test_exact_sum_is_correct_for_cancellation_and_extreme_exponents(values: lis
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=30), st.randoms())
-def test_exact_sum_does_not_depend_on_order_beyond_its_grid(
-    values: list[float], random: Any
-) -> None:
+def test_exact_sum_does_not_depend_on_order_beyond_its_grid(values, random):
     column = torch.tensor(values, dtype=torch.float64) / 64  # no overflow
     shuffled = column[random.sample(range(len(values)), len(values))]
     assert exact_sum(column, ALONE) == exact_sum(shuffled, ALONE)

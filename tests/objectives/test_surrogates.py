@@ -169,9 +169,7 @@ FAR = torch.tensor([5.0, 15.0, 30.0])
     ],
 )
 @pytest.mark.parametrize("kind", [KL, ProxyKL])
-def test_the_clamps_of_k3_are_those_of_the_releases(
-    kind: Any, max_gap: float | None, max_value: float | None, gradient: list[float]
-) -> None:
+def test_the_clamps_of_k3_are_those_of_the_releases(kind, max_gap, max_value, gradient):
     penalty = kind(max_gap=max_gap, max_value=max_value)
     logprobs = torch.full((3,), -31.0, requires_grad=True)
     column = "ref_logprobs" if kind is KL else "proxy_logprobs"
@@ -241,9 +239,7 @@ SURROGATES = [
 @pytest.mark.parametrize("build", SURROGATES)
 @pytest.mark.parametrize("bad", [-math.inf, math.inf, math.nan])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_log_prob_that_is_not_finite_is_an_error_with_every_surrogate(
-    build: Any, bad: float, sign: float
-) -> None:
+def test_a_log_prob_that_is_not_finite_is_an_error_with_every_surrogate(build, bad, sign):
     objective = Objective(surrogate=build())
     old = torch.full((4,), -1.0)
     columns = {"rewards": [1.0, 0.0, math.nan], "old_logprobs": old, "sampler_logprobs": old}
@@ -282,9 +278,7 @@ READERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("reader", READERS, ids=str)
 @pytest.mark.parametrize("old", [OLD, None])
-def test_an_unknown_sampler_log_prob_has_gap_0_and_is_counted(
-    reader: dict[str, Any], old: Tensor | None
-) -> None:
+def test_an_unknown_sampler_log_prob_has_gap_0_and_is_counted(reader, old):
     objective = Objective(**reader)
     unknown = torch.tensor([True, False, False, True, False, False])
     logprobs = (OLD + MOVED).requires_grad_()

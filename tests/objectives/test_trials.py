@@ -39,9 +39,7 @@ def test_every_preset_passes_every_table(name: str) -> None:
     ],
     ids=str,
 )
-def test_the_tables_on_which_an_objective_fails_are_named_with_the_row(
-    settings: dict, tables: list[str]
-) -> None:
+def test_the_tables_on_which_an_objective_fails_are_named_with_the_row(settings, tables):
     found = dict(problem.split(": ", 1) for problem in problems(Objective(**settings)))
     assert {*tables} <= found.keys() <= TABLES.keys()
     assert all("at row " in text for text in found.values())

@@ -73,10 +73,7 @@ def test_numbers_and_rules_of_turns_equal_values_by_hand(text: str, expected: li
         ("turn.top(0.5, of='response')", "'turn' has one value per turn. Make one number per resp"),
         ("reward.top(0.5, by='turn', of='response')", "a response lies in several populations"),
         ("turn_reward.suffix_sum(by='turn')", "has one value per turn; leave out by"),
-        (
-            "prob.suffix_sum(by='group')",
-            "suffix_sum..: by='group': expected one of response, tu",
-        ),
+        ("prob.suffix_sum(by='group')", "suffix_sum..: by='group': expected one of response, tu"),
     ],
 )
 def test_a_wrong_use_of_turns_is_refused(text: str, message: str) -> None:
