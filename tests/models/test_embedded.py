@@ -168,23 +168,18 @@ def test_a_folder_that_cannot_be_written_is_a_run_error(short, tmp_path):
 
 
 @pytest.mark.parametrize("task", list(PROFILES))
-def test_profiles_are_valid_settings_of_a_task_with_a_recipe(task):
-    config = build_config([("the profile", PROFILES[task])])
-    assert config.data.source == task
+def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(task):
     assert task in RECIPES
-    assert config.environment.target == TASKS[task].environment
-    assert config.rewards.kind == ("environment" if TASKS[task].environment else "exact")
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(name):
-    task = "scratchpad"
-    preset = (name, load_preset(name).config)
-    config = build_config([preset, ("the profile", PROFILES[task])])
-    assert config.objective == build_config([preset]).objective
-    for section in ("sampling", "training"):
-        chosen = getattr(config, section).model_dump(mode="json")
-        assert PROFILES[task][section].items() <= chosen.items()
+    environment = TASKS[task].environment
+    for name in preset_names() if task == "scratchpad" else ["stapo"]:
+        preset = (name, load_preset(name).config)
+        config = build_config([preset, ("the profile", PROFILES[task])])
+        assert config.objective == build_config([preset]).objective, name
+        assert (config.data.source, config.environment.target) == (task, environment)
+        assert config.rewards.kind == ("environment" if environment else "exact")
+        for section in ("sampling", "training"):
+            chosen = getattr(config, section).model_dump(mode="json")
+            assert PROFILES[task][section].items() <= chosen.items(), name
 
 
 @pytest.mark.parametrize("task", sorted({*PROFILES} - {"max-digits"}))

@@ -176,10 +176,6 @@ def entropy_of_77(table: TokenBatch) -> TokenBatch:
 
 INFINITE: dict[str, tuple[dict[str, Any], str]] = {
     "weight": ({"reweight": "1 / (entropy - 77)"}, "'1 / (entropy - 77)' is NaN or infinite at"),
-    "number in a rule": (
-        {"keep": "log(77 - entropy) < 1"},
-        "'log(77 - entropy)' in 'log(77 - entropy) < 1' is NaN or infinite at row",
-    ),
     "number in a population": (
         {"keep": "entropy > log(77 - entropy).mean(by='group')"},
         "'log(77 - entropy)' is NaN or infinite at row",

@@ -302,11 +302,11 @@ def test_a_sampler_column_without_any_known_log_prob_is_refused(reader: dict[str
     table = batch(OLD, sampler_logprobs=OLD, rewards=[1.0, 0.0, 1.0, math.nan])
     unknown = table.replace(sampler_logprobs=torch.full((6,), math.nan))
     undecided = table.replace(sampler_logprobs=torch.where(table.decided, math.nan, OLD))
-    message = r"'sampler_logprobs' is NaN at all \d tokens .* reads it"
     for column in (unknown, undecided):
-        with pytest.raises(BatchError, match=message):
+        with pytest.raises(
+            BatchError, match=r"'sampler_logprobs' is NaN at all \d tokens .* reads"
+        ):
             objective.plan(column.split(2))
     assert objective.plan([unknown.replace(ids=[1, 2, 3, 4]), table.replace(ids=[5, 6, 7, 8])])
     assert Objective().plan([unknown]).tokens == 5
-    nobody = unknown.replace(rewards=[math.nan] * 4)
-    assert objective.plan([nobody]).empty
+    assert objective.plan([unknown.replace(rewards=[math.nan] * 4)]).empty
