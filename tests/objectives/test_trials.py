@@ -13,7 +13,14 @@ from rlobj.objectives.trials import TABLES, problems
 SPREAD = "(length - length.min(by='group')) / (length.max(by='group') - length.min(by='group'))"
 
 
-@pytest.mark.parametrize("name", preset_names())
+QUICK = ["fipo", "gdpo", "otb", "real", "stapo", "stare-c2"]
+
+
+SLOW = pytest.mark.slow
+NAMES = [pytest.param(name, marks=() if name in QUICK else SLOW) for name in preset_names()]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_preset_passes_every_table(name: str) -> None:
     assert list(problems(load_preset(name).objective)) == []
 
