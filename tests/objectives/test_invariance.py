@@ -251,7 +251,7 @@ def faults() -> dict[str, Fault]:
 
 def start_rank(rank: int, size: int, folder: str) -> Group:
     torch.set_num_threads(1)
-    store, patience = f"file://{folder}/store", timedelta(seconds=60)
+    store, patience = f"file://{folder}/store", timedelta(seconds=300)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
     return Group()
 

@@ -98,12 +98,7 @@ def test_later_updates_read_the_present_policy_or_the_old_one(comparison, text):
     assert len(errors) == 4
     assert max(errors) < TOLERANCE
     assert comparison.workers.state()["update"] == 4
-
-
-def test_the_old_policy_gives_another_gradient_than_the_present_one(comparison):
-    """So the test above can tell them apart."""
-    for text in ("20-entropy", OLD):
-        comparison.errors(text, **TWO)
-    present, old = (comparison.alone[text, 2, 2] for text in ("20-entropy", OLD))
-    assert difference(present[0], old[0]) == 0
-    assert difference(present[3], old[3]) > 100 * TOLERANCE
+    if text == OLD:  # its later updates have another gradient than those of the present policy
+        present, old = (comparison.alone[each, 2, 2] for each in ("20-entropy", OLD))
+        assert difference(present[0], old[0]) == 0
+        assert difference(present[3], old[3]) > 100 * TOLERANCE

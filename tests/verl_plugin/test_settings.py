@@ -121,14 +121,6 @@ def test_verl_loads_the_plugin_by_itself_and_nothing_with_it() -> None:
     assert changed.split() == ["True", "True"]
 
 
-def test_another_path_than_a_preset_is_read(sharp_policy, preset):
-    path = preset("base: dr-grpo\ntraining: {selection: old}\n")
-    config = run_config(sharp_policy, preset=path)
-    read = settings.read_settings(config.actor_rollout_ref)
-    assert read.selection == "old"
-    assert read.objective.divisor.length == config.actor_rollout_ref.rollout.response_length
-
-
 PAGE = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
 
 
@@ -186,3 +178,5 @@ def test_the_preset_of_the_page_passes_all_checks(sharp_policy, preset):
     read = settings.read_settings(run_config(sharp_policy, KL, preset=path).actor_rollout_ref)
     assert read.selection == "old"
     assert "ref_logprobs" in read.objective.needs.ever
+    config = run_config(sharp_policy, preset="dr-grpo").actor_rollout_ref
+    assert settings.read_settings(config).objective.divisor.length == config.rollout.response_length
