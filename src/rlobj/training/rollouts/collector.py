@@ -25,7 +25,6 @@ from rlobj.base.targets import import_target, place_of, shown
 from rlobj.config.run_config import DynamicSampling, RunConfig
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, turn_rewards, with_turns
-from rlobj.conversations.ledger import Ledger
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.joining import differ
@@ -206,7 +205,7 @@ class OwnColumns:
 
 Seconds = defaultdict[str, float]
 """Seconds by purpose: `sample`; `grade` after sampling had ended; `hidden`, grading while sampling
-went on; `write`, writing to disk."""
+went on."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +273,6 @@ class Collector:
         stream: the endless order of training problems, the same on all ranks.
         comm: the process group.
         conversations: draws responses of several turns; None = a response is one turn.
-        ledger: keeps the turns of a step's conversations.
     """
 
     config: RunConfig
@@ -284,13 +282,11 @@ class Collector:
     stream: ProblemStream
     comm: Comm
     conversations: Conversations | None = None
-    ledger: Callable[[int], Ledger] | None = None
 
     def collect(self, step: int) -> Rollout:
         """The step's groups with rewards; with dynamic sampling only groups with a signal.
 
         Which groups these are does not depend on the number of ranks.
-
 
         Raises:
             RunError: whole batches of dynamic sampling have too few groups with a signal.
@@ -352,8 +348,7 @@ class Collector:
             if self.conversations is None:
                 samples = self.sampler.sample([*map(self.policy.encode, asked)], **given)
             else:
-                ledger = self.ledger and self.ledger(step)
-                samples = self.conversations.sample(asked, ledger=ledger, **given)
+                samples = self.conversations.sample(asked, **given)
             grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]
         at_limit = self.config.environment.at_limit
