@@ -34,7 +34,7 @@ from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer
-from rlobj.training.rollouts.collector import Response
+from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
 
 

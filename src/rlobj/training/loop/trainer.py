@@ -44,8 +44,9 @@ from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics, sourc
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
-from rlobj.training.rollouts.collector import Collector, Rollout
+from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
+from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sample_checks import Probes
 from rlobj.training.rollouts.sample_table import write_samples
 from rlobj.training.rollouts.sharding import MiniBatch

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from rlobj.training.rollouts.collector import Collector, Rollout
+from rlobj.training.rollouts.collector import Collector
+from rlobj.training.rollouts.rollout import Rollout
 
 
 class Pipeline:

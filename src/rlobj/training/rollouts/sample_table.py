@@ -9,7 +9,7 @@ from rlobj.base.files import step_name
 from rlobj.config.run_folder import RunFolder
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
-from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.rollout import Rollout
 
 
 def write_samples(
