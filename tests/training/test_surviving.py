@@ -51,7 +51,6 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
     assert metrics(run) == metrics(whole)
 
 
-@pytest.mark.slow
 def test_the_steps_after_a_checkpoint_are_sampled_again_and_equal_to_the_bit(
     policy, whole, tmp_path
 ):
@@ -95,7 +94,6 @@ def damage(checkpoint: Path, how: str) -> None:
         (checkpoint / "manifest.json").write_text("{")
 
 
-@pytest.mark.slow
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(whole, tmp_path, caplog):
     """All steps seem done, and the newest checkpoint is damaged: it counts for nobody."""
     run = shutil.copytree(whole, tmp_path / "run")

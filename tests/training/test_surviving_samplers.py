@@ -139,7 +139,7 @@ def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_pat
             def stepped(self, step, metrics, place=place):
                 def wait(*_, **__):
                     os.kill(os.getpid(), signal.SIGTERM)
-                    assert ENDING.wait(5)
+                    assert ENDING.wait(60)
                     raise WaitEnded("the server is gone")
 
                 monkeypatch.setattr(TransformersSampler, place, wait)
@@ -232,7 +232,6 @@ def samples(run: Path, column: str) -> list[list[Any]]:
     return [parquet.read_table(file).sort_by("id")[column].to_pylist() for file in files]
 
 
-@pytest.mark.slow
 def test_a_run_with_rollouts_ahead_resumes_with_fresh_ones_on_the_same_problems(policy, tmp_path):
     """Samples are exactly two steps old; the first ones after a start are of its weights."""
     config = eight_steps(policy, sampling={"async_depth": 2})
