@@ -207,7 +207,7 @@ ASKS = '<tool_call>\n{"name": "%s", "arguments": {%s}}\n</tool_call>'
 class Script:
     """A sampler that writes these turns."""
 
-    version, context = 0, None
+    context = None
 
     def __init__(self, *turns: str) -> None:
         self.turns, self.read = iter(turns), list[str]()
@@ -276,7 +276,7 @@ def test_a_sampler_without_turns_is_refused_with_what_it_lacks():
 
     sampler: Any = Old()
     opened = open_conversations(SETTINGS, sampler, TOKENIZER, Chat(), str, tools=[add])
-    with pytest.raises(ConfigError, match=r"^Old, the sampler, has no version, context, stream"):
+    with pytest.raises(ConfigError, match=r"^Old, the sampler, has no context, stream"):
         opened.__enter__()
 
 
