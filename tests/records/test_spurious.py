@@ -16,7 +16,7 @@ from rlobj.records import read_records
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training.loop.opening import CallerInputs, judge
-from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.rollouts.rollout import Response, Rollout
 from rlobj.training.rollouts.sharding import shard
 
 PROBLEM = replace(TASKS["scratchpad"].problems("train")[0], prompt="6+9+3+8=", answer="26")
