@@ -14,10 +14,10 @@ from rlobj.config.resuming import (
     RECORDED_SETTINGS,
     RESUMABLE_SETTINGS,
     changed,
+    code_digest,
     named_code,
     refuse_changes,
     require_trust,
-    rollout_key,
 )
 from rlobj.config.run_config import RunConfig, settings_of
 
@@ -100,23 +100,20 @@ def test_the_key_goes_to_a_server_of_a_shared_run_only_if_it_is_named_again() ->
     assert refused(far, nested("sampling.engine", "vllm-server"), engine="transformers") != ""
 
 
-def test_the_key_of_rollouts_follows_the_file_of_a_reward(tmp_path: Path) -> None:
+def test_the_digest_of_code_is_that_of_the_files_that_settings_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
 
-    def words(*targets: str) -> list[str]:
-        rewards = [{"name": t, "kind": "custom", "target": f"{file}:{t}"} for t in targets]
-        settings = settings_of(RunConfig(rewards=rewards or {"kind": "exact"}))
-        return rollout_key(settings, "None", 0, "").split()
+    def digest(*names: str) -> str:
+        rewards = [{"name": name, "kind": "custom", "target": f"{file}:{name}"} for name in names]
+        return code_digest(settings_of(RunConfig(rewards=rewards or {"kind": "exact"})))
 
-    exact = words()
+    none, missing = digest(), digest("f")
     file.write_text("f = g = len")
-    one = words("f", "g")
-    assert words("f", "g") == one
+    two = digest("f", "g")
+    assert digest("f") == two != missing == none
     file.write_text("f = g = max")
-    sampled, *rest = words("f", "g")
-    assert sampled != one[0]
-    assert rest == one[1:]
-    assert words() == exact
+    assert digest("f", "g") != two
+    assert digest() == none
 
 
 def test_every_setting_that_differs_has_changed() -> None:

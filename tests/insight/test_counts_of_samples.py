@@ -150,14 +150,6 @@ def test_touched_tokens_of_a_thinned_record_are_unknown_where_none_is_left(tmp_p
     assert (found.count, found.estimated, found.standard_error) == (4, True, math.sqrt(12))
 
 
-@pytest.mark.parametrize(("share", "exact"), [(0.01, True), (0.02, False), (None, True)])
-def test_a_thinned_record_of_an_older_version_is_known_by_its_share(tmp_path, share, exact) -> None:
-    write_records(tmp_path, [other(0.01)])
-    if share is not None:
-        (tmp_path / "config.resolved.yaml").write_text(f"output: {{records_share: {share}}}")
-    assert rlobj.inspect(tmp_path).estimated != exact
-
-
 def test_steps_that_the_record_lacks_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = [dropped(step=1), dropped(step=3)]
     run = recorded(tmp_path, rows, {1: 10, 2: 10, 3: 10, 4: 10}, steps=[1, 3])

@@ -25,7 +25,7 @@ from rlobj.training.loop.forward import GradientRows
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import Score
 from rlobj.training.parallel import open_parallel
-from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import StepBatch
 
 PHASES = {

@@ -17,7 +17,7 @@ from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
 from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
-from rlobj.training.rollouts.collector import Grading
+from rlobj.training.rollouts.grading import Grading
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_grader_that_fails_ends_sampling_and_the_call():
 def test_a_grader_that_hangs_does_not_keep_an_interrupted_program():
     code = """
 import time
-from rlobj.training.rollouts.collector import Grading
+from rlobj.training.rollouts.grading import Grading
 class Hangs:
     batched = False
     def score(self, responses, problems): time.sleep(1000)

@@ -7,8 +7,7 @@
     RUN/records/                 see `records.recorder`
     RUN/tables/step-000010-rank-0.parquet
     RUN/initial/                 the policy that came from another run
-    RUN/rollouts/                see `training.rollouts.journal`
-    RUN/checkpoints/step-000010/ see `training.storage.checkpoint`
+    RUN/checkpoints/step-000010/ see `training.checkpoint`
 
 Files are written under a temporary name and renamed when complete; metrics.jsonl is appended to.
 """
@@ -46,7 +45,7 @@ from rlobj.base.files import (
 )
 from rlobj.config.presets import read_yaml
 from rlobj.config.run_config import RunConfig, given_settings, settings_of
-from rlobj.installation import session
+from rlobj.installation import require_format, session
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +60,12 @@ STOP_FILE = "stopped.json"
 
 REWARD_FILE = "the file of a reward"
 """The name of a change that is no setting: somebody edited that file."""
-FORMAT = 2
+FORMAT = 3
 """Of the files of a run, in sessions.jsonl. A change that makes older runs unreadable adds 1."""
 _STEP = itemgetter("step")
 MOST_LINE = 1 << 24
 """Bytes of the longest line of metrics.jsonl."""
-FOLDERS = ("samples", "records", "tables", "rollouts", "checkpoints")
+FOLDERS = ("samples", "records", "tables", "checkpoints")
 """The folders of a new run."""
 
 
@@ -170,7 +169,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     settings = read_yaml(path / CONFIG_FILE)
     if in_another_trainer(path):
         return settings
-    settings = completed(settings)
     if lacking := _lacking(path, settings):
         raise ConfigError(
             f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
@@ -179,31 +177,14 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run of this format, with those that runs of older versions lack.
-
-    Their defaults do what these runs did.
-    """
-    found = {"environment": settings_of(RunConfig())["environment"], **settings}
-    if isinstance(sampling := found.get("sampling"), Mapping):
-        found["sampling"] = {"context": None, **sampling}
-    return found
-
-
 warn_once = functools.cache(logger.warning)
 
 
 def _refuse_other_formats(path: Path) -> None:
     """Check the format that the newest start of a run has noted; before the first there is none."""
     for start in read_sessions(path)[-1:]:
-        if start.get("format") != FORMAT:
-            versions = start.get("versions")
-            made = versions.get("rlobj") if isinstance(versions, dict) else None
-            raise ConfigError(
-                f"{path} was made by another version of rlobj ({made or 'unknown'}, with files of "
-                f"format {start.get('format', 0)}; expected {FORMAT}): continue it with that "
-                "version, or start a new run from its weights: model=checkpoints/step-N/model"
-            )
+        instead = "start a new run from its weights: model=checkpoints/step-N/model"
+        require_format(path, start, FORMAT, start.get("versions"), instead)
 
 
 def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:

@@ -45,7 +45,7 @@ from rlobj.evaluation.problem_sets import (
     require_same,
 )
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, publish
-from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
+from rlobj.evaluation.samples import FORMAT, GradedBenchmark, Key, ResponseRecord, Samples
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
 from rlobj.rewards import Grader
@@ -538,7 +538,7 @@ def _begin(
     benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
     sessions = [*stored.get("sessions", []), session("started")]
     samples.write_settings(
-        {"format": 1, **settings, "benchmarks": benchmarks, "sessions": sessions}
+        {"format": FORMAT, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )
     for each in sets:
         if drawn := sum(name == each.name for name, _, _ in samples.responses):

@@ -26,7 +26,7 @@ from rlobj.data.layouts import answer_text, column_names, prompt_text, value_of
 from rlobj.data.problems import decoded, digest
 from rlobj.evaluation.evaluating import AUTO, blocks_of, grade_stored, open_keys
 from rlobj.evaluation.result import EvaluationCallback, EvaluationResult, GradeChange, publish
-from rlobj.evaluation.samples import SETTINGS, Key, ResponseRecord, Samples
+from rlobj.evaluation.samples import FORMAT, SETTINGS, Key, ResponseRecord, Samples
 from rlobj.installation import session
 from rlobj.rewards import Reward
 
@@ -348,7 +348,7 @@ def score(
         samples.add(responses)
         samples.write_settings(
             {
-                "format": 1,
+                "format": FORMAT,
                 "model": {"name": model or "made elsewhere"},
                 "engine": {"name": "made elsewhere", "files": hashes},
                 "benchmarks": {name: settings},

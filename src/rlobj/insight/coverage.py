@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from typing import Any
 import pyarrow
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import read_settings
 from rlobj.records.reading import read_design
 
 COLUMNS = ("step", "effect", "spurious", "inclusion_probability")
@@ -63,8 +60,8 @@ class Coverage:
         steps = {row["step"]: (row["p_count"], row["p_min"], row["other_min"]) for row in found}
         least = pc.min(p.filter(sure)).as_py()
         design = read_design(run)
-        if design is None:  # without a row of a touched token, the others tell
-            touched = least == 1 if least else (pc.max(p).as_py() or 1.0) > 0.75 * _share(run)
+        if design is None:
+            touched = least is None or least == 1
         else:
             least = 0.5 ** design[0]
             touched = least == 1 and steps.keys() <= design[1]
@@ -113,10 +110,3 @@ class Coverage:
             return self.absent
         rest = 0.0 if touched else self.outside
         return min(self.absent, rest + (3 / min(sampled) if sampled else 0.0))
-
-
-def _share(run: Path) -> float:
-    """The setting output.records_share of a run of an older version; 0 = unknown."""
-    with suppress(ConfigError, LookupError, TypeError, ValueError):
-        return float(read_settings(run)["output"]["records_share"])
-    return 0.0

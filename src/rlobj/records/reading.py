@@ -75,7 +75,7 @@ class Design(NamedTuple):
 
     @classmethod
     def read(cls, schema: Any) -> Design | None:
-        """That of a file with this schema; None for files of other programs and older versions."""
+        """That of a file with this schema; None for files of other programs."""
         try:
             found = cls(**parse_json((schema.metadata or {})[DESIGN_KEY.encode()]))
             numbers = (found.halvings, found.ranks, *(found.steps or ()))
@@ -88,7 +88,7 @@ class Design(NamedTuple):
 def read_design(run: Path | str) -> tuple[int, set[int]] | None:
     """How often the inclusion probabilities of a record were halved, and which steps it has whole.
 
-    None = unknown, for files of other programs and older versions.
+    None = unknown, for files of other programs.
 
     Raises:
         ConfigError: as `read_records`.
@@ -305,7 +305,7 @@ def _check(file: Path, columns: Iterable[str]) -> None:
     if versions - {str(SCHEMA_VERSION)}:
         raise ConfigError(
             f"{file} has schema version {', '.join(sorted(versions)) or 'unknown'}; this rlobj "
-            f"reads version {SCHEMA_VERSION}. Read it with the rlobj that wrote it"
+            f"reads version {SCHEMA_VERSION}: use the version of rlobj that wrote it"
         )
     _check_columns(str(file), schema, columns)
 

@@ -157,11 +157,6 @@ class TransformersSampler:
         return [group(owner) for owner in range(len(prompts))]
 
     @property
-    def version(self) -> int:
-        """The version of the weights that it samples with."""
-        return self._received.version
-
-    @property
     def context(self) -> int | None:
         """The largest number of tokens in prompt and response together; None = no limit."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)

@@ -434,7 +434,7 @@ def check_functions(config: RunConfig) -> None:
 
         check_named(config.environment)
     if config.columns:
-        from rlobj.training.rollouts.collector import OwnColumns
+        from rlobj.training.rollouts.own_columns import OwnColumns
 
         OwnColumns(config).check(load_problems(config.data, "train"))
     if config.rewards.targets or config.rewards.models:

@@ -458,18 +458,25 @@ class Fleet:
         """
         began = time.monotonic()
         said = began - _SAID + 2 * _PAUSE  # a short failure is not worth a warning
-        start = f"Start one: rlobj serve MODEL --port {urlsplit(self.nodes[0].url).port or 80}"
         with waiting():  # its patience is the limit
             while not (found := attempt()):
                 now = time.monotonic()
-                why = "; ".join(map(str, self._errors.values()))
                 if now - began >= self._patience:
-                    raise RunError(f"{why}. Waited {now - began:.0f} s. {start}")
+                    raise self._unanswered(now - began)
                 if now - said >= _SAID:
                     said, left = now, self._patience - (now - began)
+                    why, start = "; ".join(map(str, self._errors.values())), self._how_to_start()
                     logger.warning("%s. Waiting for it, up to %.0f s more. %s", why, left, start)
                 self._pause()
         return found
+
+    def _unanswered(self, seconds: float) -> RunError:
+        """Return the error for servers that did not do the work in the time that a run waits."""
+        why = "; ".join(map(str, self._errors.values()))
+        return RunError(f"{why}. Waited {seconds:.0f} s. {self._how_to_start()}")
+
+    def _how_to_start(self) -> str:
+        return f"Start one: rlobj serve MODEL --port {urlsplit(self.nodes[0].url).port or 80}"
 
     def _pause(self) -> None:
         """Wait for the next attempt.
@@ -508,8 +515,9 @@ class Fleet:
             if nodes := list(self.living):  # another thread may drop one
                 run(self._deal(nodes, work, arrived))
             stuck = 0.0 if work.answered > before else stuck or time.monotonic()
-            if stuck and time.monotonic() - stuck > self._patience:  # answers, but not with these
-                raise RunError("; ".join(map(str, self._errors.values())))
+            silence = time.monotonic() - stuck if stuck else 0.0
+            if silence > self._patience:  # it answers, but not with completions
+                raise self._unanswered(silence)
             if work.left or work.open:
                 self._pause()
         held = self.each(list(self.living), lambda node: node.version())

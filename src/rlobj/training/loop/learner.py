@@ -39,7 +39,7 @@ from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, GradientRows, depends_on_sequence_length
 from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sample_checks import SampleChecks
 from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
 

@@ -19,7 +19,7 @@ from rlobj.insight.diagnosis import agreed
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
 from rlobj.scoring.packing import sequence_length
-from rlobj.training.rollouts.collector import Response, Rollout, has_signal
+from rlobj.training.rollouts.rollout import Response, Rollout, has_signal
 from rlobj.training.rollouts.sharding import Sequences
 
 

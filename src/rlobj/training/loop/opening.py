@@ -49,7 +49,8 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import OwnColumns, Response
+from rlobj.training.rollouts.own_columns import OwnColumns
+from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import open_trackers, require_trackers
 

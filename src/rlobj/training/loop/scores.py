@@ -35,7 +35,7 @@ from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer
-from rlobj.training.rollouts.collector import Response
+from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
 
 
@@ -390,12 +390,10 @@ def hints_of(
         for name, score in config.scores.items()
         if score.prompt is not None and name in read
     }
-    whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
     context = prompt_limit(config, policy.model, configured=False)
     unknown = policy.tokenizer.unk_token_id
 
     def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
-        problem = whole.get(problem.id, problem)
         text = templates.fill(f"scores.{name}.prompt", prompts[name], problem, feedback)
         ids = policy.encode(replace(problem, prompt=text))
         if unknown is not None and unknown in ids:

@@ -26,7 +26,7 @@ from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
 from rlobj.rewards.function_worker import ColumnValue
 from rlobj.scoring.packing import sequence_length
-from rlobj.training.rollouts.collector import Response, Rollout, rewards_differ
+from rlobj.training.rollouts.rollout import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
