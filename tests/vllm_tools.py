@@ -16,12 +16,12 @@ from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Sample, Sampler, SamplingSettings, Sent, compare
-from rlobj.samplers.vllm import connection
+from rlobj.samplers.vllm import installed
 from rlobj.scoring import score_samples
 
 TOLERANCE = 1e-4
 """Largest |Δ log-prob| in float32, nats."""
-NEEDS_VLLM = {"condition": connection.installed_vllm() is None, "reason": "vLLM is not installed"}
+NEEDS_VLLM = {"condition": installed.installed_vllm() is None, "reason": "vLLM is not installed"}
 
 
 def save_policy(folder: Path, *, tied: bool, positions: int = 512, vocabulary: int = 20) -> Any:

@@ -16,7 +16,7 @@ from parallel_worker import END, assert_alike, trainings
 
 from rlobj.base.files import free_port
 from rlobj.training.parallel import open_processes
-from rlobj.training.parallel.strategies import Replicated
+from rlobj.training.parallel.ddp import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
 TORCH = ("ddp", "fsdp2")

@@ -22,10 +22,11 @@ from rlobj.data.sources import place_of
 from rlobj.models.loading import arithmetic
 from rlobj.models.location import require_weights
 from rlobj.ranks import ProcessGroup, together
-from rlobj.samplers.vllm.connection import check_vllm
+from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
-from rlobj.training.parallel.environment import launched, read_launch
+from rlobj.training.parallel.accelerate_launch import read_launch
+from rlobj.training.parallel.environment import launched
 from rlobj.training.sizes import GIB, Cards, Size, own_card
 from rlobj.training.workload import STEP, decode_steps
 

@@ -49,11 +49,11 @@ from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs
 from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.objectives.objective import Objective
-from rlobj.training.loop.clock import Callback
+from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:
     from rlobj.training.loop.inputs import CallerInputs
-    from rlobj.training.loop.running import TrainingResult
+    from rlobj.training.loop.result import TrainingResult
 
 logger = logging.getLogger(__name__)
 
@@ -308,7 +308,8 @@ def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, An
 
 def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
     """Continue a run. If all steps are done, the result is that of the finished run."""
-    from rlobj.training.loop.running import TrainingResult, run_training
+    from rlobj.training.loop.result import TrainingResult
+    from rlobj.training.loop.running import run_training
 
     path, directory, config, done, longer = found
     if done == config.training.steps:
@@ -576,7 +577,7 @@ def _launches(processes: int | None, inputs: CallerInputs) -> bool:
 
 def _launched(words: Sequence[str], processes: int | None, out: Path) -> TrainingResult:
     """Train in new processes, and read what they left."""
-    from rlobj.training.loop.running import TrainingResult
+    from rlobj.training.loop.result import TrainingResult
     from rlobj.training.parallel.launcher import launch
 
     start = time.perf_counter()

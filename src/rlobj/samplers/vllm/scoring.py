@@ -16,7 +16,8 @@ from rlobj.base.errors import ConfigError, RlobjError, RunError
 from rlobj.base.interleaved import own, whole
 from rlobj.base.progress import beat, waiting
 from rlobj.samplers.types import Feed
-from rlobj.samplers.vllm.connection import Connection, Fleet
+from rlobj.samplers.vllm.connection import Connection
+from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.responses import SCORING
 from rlobj.samplers.vllm.settings import ServerSettings
 

@@ -20,8 +20,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
-from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
+from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, ServerSettings, check_extra
 
 STOPPING = 10.0

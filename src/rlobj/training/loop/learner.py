@@ -36,7 +36,8 @@ from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.forward import ForwardPasses, GradientRows, depends_on_sequence_length
+from rlobj.training.loop.forward import ForwardPasses
+from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
 from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout

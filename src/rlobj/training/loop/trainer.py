@@ -38,7 +38,7 @@ from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
 from rlobj.training import checkpoint
-from rlobj.training.loop.clock import Callback
+from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics, source_metrics
 from rlobj.training.loop.skips import Skips
@@ -46,8 +46,8 @@ from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
+from rlobj.training.rollouts.probes import Probes
 from rlobj.training.rollouts.rollout import Rollout
-from rlobj.training.rollouts.sample_checks import Probes
 from rlobj.training.rollouts.sample_table import write_samples
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.rollouts.synchronizer import Synchronizer

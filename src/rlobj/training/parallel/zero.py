@@ -15,14 +15,8 @@ from torch import Tensor, nn
 
 from rlobj.models.hollow import filled
 from rlobj.scoring import PolicyScorer
-from rlobj.training.parallel.strategies import (
-    MOMENTS,
-    Columns,
-    Moments,
-    Parallel,
-    Scorer,
-    sharded_scorer,
-)
+from rlobj.training.parallel.fsdp2 import sharded_scorer
+from rlobj.training.parallel.strategies import MOMENTS, Columns, Moments, Parallel, Scorer
 
 PERSISTENT_ELEMENTS = 100_000
 """Stage 3 does not shard parameters up to this size, such as norms: gathering costs more."""
