@@ -563,9 +563,8 @@ class RunFolder:
             link(str(self.metrics), str(aside))
         if (known := len({line["step"] for line in kept} - {0})) < step:
             logger.warning(
-                "%s has lines of %d of %d steps. Checkpoints of the others are not removed: they "
-                "may be the best",
-                *(self.metrics, known, step),
+                f"{self.metrics} has lines of {known} of {step} steps. Checkpoints of the others "
+                "are not removed: they may be the best"
             )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for folder in ("samples", "records", "tables", "checkpoints"):

@@ -133,8 +133,8 @@ class RunRecord:
         with together(self._comm, "writing metrics.jsonl"):
             if self._comm.rank == 0:
                 for finding in self._watch.add(line):
-                    told = (self.steps, finding.evidence, PAGE, finding.name)
-                    logger.warning("step %d: %s (%s#%s)", *told)
+                    where = f"{PAGE}#{finding.name}"
+                    logger.warning(f"step {self.steps}: {finding.evidence} ({where})")
                 self._run.append({**line, **self._watch.metrics()})
         return line
 

@@ -246,13 +246,13 @@ class TransformersSampler:
                 raise RunError(NOT_FINITE, finding="learning-rate-too-high")
             ids = tokens.tolist()
             texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-            found = zip(
-                *(places.tolist(), ids, logprobs.tolist(), texts, stopped.tolist()), strict=True
-            )
-            for place, own, values, text, stop in found:
-                row, finish = rows[place], "stop" if stop else "length"
-                version = self._received.version
-                yield row, Sample(prompts[row // count], own, values, text, finish, version)
+            values, ended, version = logprobs.tolist(), stopped.tolist(), self._received.version
+            for i, place in enumerate(places.tolist()):
+                row, finish = rows[place], "stop" if ended[i] else "length"
+                yield (
+                    row,
+                    Sample(prompts[row // count], ids[i], values[i], texts[i], finish, version),
+                )
 
     def _decode(
         self,

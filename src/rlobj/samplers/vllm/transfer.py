@@ -154,12 +154,14 @@ class Transfer:
         for node in nodes:
             ranks[node] = first
             first += len(node.about)
-        given = (address, port, first, self._settings.timeout)
+        timeout = self._settings.timeout
+
+        def join(node: Connection) -> Any:
+            return node.call("rlobj_open", address, port, first, timeout, ranks[node], long=True)
+
         return self._with_servers(
-            lambda: self._fleet.each(
-                nodes, lambda node: node.call("rlobj_open", *given, ranks[node], long=True)
-            ),
-            lambda: WeightGroup(address, port, 0, first, torch.device(device), given[3]),
+            lambda: self._fleet.each(nodes, join),
+            lambda: WeightGroup(address, port, 0, first, torch.device(device), timeout),
         )
 
     def _with_servers(self, there: Callable[[], Any], here: Callable[[], Any]) -> Any:

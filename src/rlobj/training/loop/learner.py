@@ -226,9 +226,8 @@ class Learner:
         """This rank's part of the rollout, in mini-batches of whole groups."""
         self.clock.start("scoring")
         with self.clock.inside("other"):
-            return shard(
-                *(rollout, self.config, self.comm, self.parallel.device, self.judge, self.hints)
-            )
+            device = self.parallel.device
+            return shard(rollout, self.config, self.comm, device, self.judge, self.hints)
 
     def score(self, whole: StepBatch) -> TokenBatch:
         """The table of a step with the columns that the objective reads from the policy.

@@ -115,8 +115,17 @@ def open_trainer(
                 stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, [*train, *test], stack)
         trainer = Trainer(
-            *(config, inputs.callbacks, parallel, policy, learner, stream),
-            *(test, sampler, grader, run, conversations),
+            config,
+            inputs.callbacks,
+            parallel,
+            policy,
+            learner,
+            stream,
+            test,
+            sampler,
+            grader,
+            run,
+            conversations,
         )
         stack.enter_context(trainer.pipeline)
         changes = trainer.prepare_folder(newest, resume, stack)
@@ -310,18 +319,21 @@ def _conversations(
     Raises:
         ConfigError: the environment or the tools cannot be used, or a problem leaves no room.
     """
-    found = stack.enter_context(
+    conversations = stack.enter_context(
         open_conversations(
-            *(config.environment, sampler, policy.tokenizer, policy.chat),
+            config.environment,
+            sampler,
+            policy.tokenizer,
+            policy.chat,
             partial(format_prompt, policy.template),
             given=inputs.passed("environment"),
             tools=inputs.tools,
             context=config.sampling.context,
         )
     )
-    if found is not None:
-        found.check(problems)
-    return found
+    if conversations is not None:
+        conversations.check(problems)
+    return conversations
 
 
 def _size(model: Any) -> str:

@@ -73,7 +73,8 @@ def run_training(
         open_trainer(config, out, inputs, resume=resume) as trainer,
         noted(trainer),
         HangWatch(
-            *(trainer.comm, config.training.hang_timeout),
+            trainer.comm,
+            config.training.hang_timeout,
             lambda: trainer.learner.clock.stage,
             partial(write_note, trainer),
         ),

@@ -100,8 +100,9 @@ def build_parallel(
         from rlobj.training.parallel.zero import Zero
 
         stage = int(strategy.removeprefix("zero"))
-        settings = {"max_grad_norm": max_grad_norm, "autocast": autocast, "offload": offload}
-        return Zero(accelerator, stage, **settings)
+        return Zero(
+            accelerator, stage, max_grad_norm=max_grad_norm, autocast=autocast, offload=offload
+        )
     if strategy == "fsdp2":
         return FullySharded(accelerator, strategy, max_grad_norm=max_grad_norm)
     return Replicated(accelerator, strategy, max_grad_norm=max_grad_norm)
