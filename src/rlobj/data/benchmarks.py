@@ -95,11 +95,11 @@ def _benchmark_problems(
     """The unique problems, and notes about the file."""
     reader, unique = RowReader(several=benchmark.several), UniqueProblems()
     for problem in reader.problems(rows):
-        own = problem.id if reader.has_ids else str(len(unique.problems))
+        name = problem.id if reader.has_ids else str(len(unique.problems))
         unique.add(
             replace(
                 problem,
-                id=_identifier(benchmark.name, own),
+                id=_identifier(benchmark.name, name),
                 prompt=problem.prompt.strip(),
                 answer=_plain(problem.answer),
             )

@@ -71,8 +71,8 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
     """
     if not folder.is_dir():  # a file; `read_file` refuses a pipe or a device
         return [folder]
-    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES)
-    files = sorted(path for path in found if not path.is_dir())
+    paths = (path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    files = sorted(path for path in paths if not path.is_dir())
     words = {
         path: set(re.split(r"[^a-z0-9]+", str(path.relative_to(folder)).lower())) for path in files
     }
@@ -100,14 +100,14 @@ def local_copy(folder: Path | None, name: str) -> Path | None:
     """
     if folder is None:
         return None
-    found = [
+    copies = [
         (stem != name, rank, path)
         for path in folder.iterdir()
         for rank, suffix in enumerate([*SUFFIXES, ""])
         if path.name.endswith(suffix) and path.is_dir() == (suffix == "")
         if letters_and_digits(stem := path.name.removesuffix(suffix)) == letters_and_digits(name)
     ]
-    return min(found)[2] if found else None
+    return min(copies)[2] if copies else None
 
 
 def letters_and_digits(name: str) -> str:

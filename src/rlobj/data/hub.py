@@ -85,8 +85,8 @@ def published_rows(
     )
     if data_dir is not None:
         there = [p.name for p in data_dir.iterdir() if p.is_dir() or p.suffix in SUFFIXES]
-        known = nearest(f"{name}.jsonl", there) if there else " The folder has no data files."
-        raise DataError(f"{folder} has no {form}.{known}")
+        advice = nearest(f"{name}.jsonl", there) if there else " The folder has no data files."
+        raise DataError(f"{folder} has no {form}.{advice}")
     if not candidates:
         raise DataError(
             f"{name} has no split '{split}'. Set data.test, or hold out a share of it: "

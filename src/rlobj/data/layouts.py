@@ -161,11 +161,11 @@ def find_columns(
     """
     names = column_names(row)
     in_any_case = {name.lower(): name for name in reversed(names)}
-    found: dict[str, str] = {}
+    chosen_columns: dict[str, str] = {}
     for part, chosen in columns:
-        known = [in_any_case[each] for each in KNOWN[part] if each in in_any_case]
+        common = [in_any_case[each] for each in KNOWN[part] if each in in_any_case]
         if chosen in names:
-            found[part] = chosen
+            chosen_columns[part] = chosen
         elif chosen is not None and strict:
             what = "nothing at" if "." in chosen else "no column"
             raise DataError(
@@ -173,15 +173,15 @@ def find_columns(
                 f"columns are found in the first row.{nearest(chosen, names)} If other rows have "
                 "it, leave this row out, or set null in it."
             )
-        elif known:
-            found[part] = known[0]
+        elif common:
+            chosen_columns[part] = common[0]
         elif part in required:
             raise DataError(
                 f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
                 f"The columns are: {', '.join(names)}. Name one: "
                 f"set data.columns.{part}=COLUMN"
             )
-    return Columns(**found)
+    return Columns(**chosen_columns)
 
 
 def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:

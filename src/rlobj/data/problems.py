@@ -97,13 +97,14 @@ class UniqueProblems:
 
 def known_problems(train: Sequence[Problem], test: Sequence[Problem]) -> str | None:
     """Say how many held-out problems are training problems, up to blanks; None = no problem is."""
-    known = {" ".join(problem.prompt.split()) for problem in train}
-    found = [each.prompt for each in test if " ".join(each.prompt.split()) in known]
-    if not found:
+    questions = {" ".join(problem.prompt.split()) for problem in train}
+    repeated = [each.prompt for each in test if " ".join(each.prompt.split()) in questions]
+    if not repeated:
         return None
     return (
-        f"{len(found)} of {len(test)} held-out problems are also training problems, such as "
-        f"{found[0][:60]!r}, so that accuracy is not that on new problems. Set data.test to others"
+        f"{len(repeated)} of {len(test)} held-out problems are also training problems, such as "
+        f"{repeated[0][:60]!r}, so that accuracy is not that on new problems. Set data.test to "
+        "others"
     )
 
 

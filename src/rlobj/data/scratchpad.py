@@ -60,10 +60,10 @@ def judge(prompt: str, tokens: Sequence[str]) -> list[bool]:
         >>> [position for position, wrong in enumerate(judge("6+9+3+8=", response)) if wrong]
         [8]
     """
-    found = re.search(r"\d+(\+\d+)+", prompt)
-    if found is None:
+    match = re.search(r"\d+(\+\d+)+", prompt)
+    if match is None:
         raise ValueError(f"the prompt {prompt!r} has no sum such as 3+4+8+5")
-    numbers = [int(number) for number in found[0].split("+")]
+    numbers = [int(number) for number in match[0].split("+")]
     ended = tokens[-1:] in ([""], ("",))
     end = _END if ended else ""
     written = "".join(tokens) + end

@@ -138,7 +138,7 @@ def _read_sources(value: Any) -> Any:
     """Read a list of names and mappings; any other value stays as it is."""
     if not isinstance(value, list | tuple):
         return value
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     problems = [] if value else [("", "expected at least one source in the list")]
     for i, each in enumerate(value):
         try:
@@ -146,14 +146,14 @@ def _read_sources(value: Any) -> Any:
                 raise InvalidFields([("", f"expected a name or {{source: NAME}}, got {each!r}")])
             fields: Any = each if isinstance(each, Mapping) else {"source": each}
             source = Source(**fields)
-            if source.label in found:
+            if source.label in sources:
                 raise InvalidFields([("label", f"{source.label} is taken; each needs its own")])
-            found[source.label] = source
+            sources[source.label] = source
         except InvalidFields as error:
             problems += [(f"{i}.{path}".rstrip("."), text) for path, text in error.problems]
     if problems:
         raise InvalidFields(problems)
-    return tuple(found.values())
+    return tuple(sources.values())
 
 
 class DataConfig(Model):
@@ -298,12 +298,14 @@ def _mixed(
             "several sources have no test split together. Set data.test=FILE, or hold out a share "
             "of each: data.test_fraction=0.05"
         )
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for each in sources:
-        given = {key: value for key, value in each if value is not None}
-        own = config.model_copy(update={k: given[k] for k in given.keys() & set(config.keys())})
+        settings = {key: value for key, value in each if value is not None}
+        data = config.model_copy(
+            update={k: settings[k] for k in settings.keys() & set(config.keys())}
+        )
         try:
-            part = load_problems(own, split, answers=answers)
+            part = load_problems(data, split, answers=answers)
         except DataError as error:
             raise DataError(
                 f"{error}\nThis is the source {each.label}; columns of its own are set as "
@@ -313,9 +315,11 @@ def _mixed(
         if split == "test" and config.test_template is not None:
             text = config.test_template
         shared = {"source": each.label, "template": text}
-        found += [replace(problem, id=f"{each.label}/{problem.id}", **shared) for problem in part]
-        format_prompt(text, found[-1])
-    return found if split == "train" else sorted(found, key=lambda each: digest(each.prompt))
+        problems += [
+            replace(problem, id=f"{each.label}/{problem.id}", **shared) for problem in part
+        ]
+        format_prompt(text, problems[-1])
+    return problems if split == "train" else sorted(problems, key=lambda each: digest(each.prompt))
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:

@@ -78,11 +78,11 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None) -> str | None:
                 f"id {index} is {here[index]!r} in the policy's tokenizer and {there.get(index)!r} "
                 "in the teacher's. Use a teacher with the policy's tokenizer"
             )
-    own, other = ours.eos_token_id, theirs.eos_token_id
-    if end is None and own != other:
+    our_end, other = ours.eos_token_id, theirs.eos_token_id
+    if end is None and our_end != other:
         return (
-            f"the policy ends a response with id {own} ({ours.eos_token!r}), and the teacher with "
-            f"id {other} ({theirs.eos_token!r}): set scores.NAME.end={other}"
+            f"the policy ends a response with id {our_end} ({ours.eos_token!r}), and the teacher "
+            f"with id {other} ({theirs.eos_token!r}): set scores.NAME.end={other}"
         )
     if end is not None and end not in there:
         return f"scores.NAME.end={end} is no token of the teacher; it ends with id {other}"

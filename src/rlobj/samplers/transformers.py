@@ -171,8 +171,8 @@ class TransformersSampler:
 
         They are drawn together, so that the same log-probs come in every run, to the bit.
         """
-        while (found := feed.take(whole=True)) is not None:
-            requests = sorted(found, key=lambda request: request.place)
+        while (taken := feed.take(whole=True)) is not None:
+            requests = sorted(taken, key=lambda request: request.place)
             prompts = [request.prompt for request in requests]
             limits = [request.max_tokens for request in requests]
             keys = torch.tensor([request.seed for request in requests], dtype=torch.long)
@@ -376,8 +376,8 @@ def eos_ids(model: Any, tokenizer: Any) -> list[int]:
     special = [
         i for i in listed if i is not None and not tokenizer.decode([i], skip_special_tokens=True)
     ]
-    own = tokenizer.eos_token_id
-    return sorted({*special, *([] if own is None else [own])})
+    end = tokenizer.eos_token_id
+    return sorted({*special, *([] if end is None else [end])})
 
 
 @contextlib.contextmanager

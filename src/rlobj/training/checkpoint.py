@@ -105,8 +105,8 @@ def write(
                     (place / folder).mkdir(parents=True)
         with _writing(run, comm):
             _write_shares(place, parts, comm.rank, comm.size)
-            own = json.dumps(_random_state())
-            (place / "random" / f"rank-{comm.rank}.json").write_text(own, encoding="utf-8")
+            state_text = json.dumps(_random_state())
+            (place / "random" / f"rank-{comm.rank}.json").write_text(state_text, encoding="utf-8")
         with _writing(run, comm):
             if comm.rank == 0:
                 _write_rest(place, policy, state, comm.size)
@@ -286,10 +286,10 @@ def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -
         if not parameter.requires_grad:
             continue
         keys = [f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")]
-        held = [key in sources for key in keys]
-        if not any(held):  # the loss does not depend on this parameter
+        saved = [key in sources for key in keys]
+        if not any(saved):  # the loss does not depend on this parameter
             continue
-        if not all(held):
+        if not all(saved):
             raise RunError(f"{checkpoint / 'optimizer'} has no moments of {name}")
         moments = {key.rpartition("/")[2]: sources[key].get_tensor(key) for key in keys}
         parallel.set_moments(parameter, moments)

@@ -138,12 +138,12 @@ class VllmServerSampler(VllmBase):
         """
         if not self._primary:
             return Received(self._expected, None)
-        found = self._ask("rlobj_received")
-        held = {node: workers[0]["version"] for node, workers in found.items()}
-        self._fleet.living = [node for node in held if held[node] >= min(self._expected, 0)]
+        answers_of = self._ask("rlobj_received")
+        versions = {node: workers[0]["version"] for node, workers in answers_of.items()}
+        self._fleet.living = [node for node in versions if versions[node] >= min(self._expected, 0)]
         if not self._fleet.living:
-            raise self._fleet.lost(held)
-        answers = [answer for node in self._fleet.living for answer in found[node]]
+            raise self._fleet.lost(versions)
+        answers = [answer for node in self._fleet.living for answer in answers_of[node]]
         if any(answer != answers[0] for answer in answers):
             urls = ", ".join(node.url for node in self._fleet.living)
             raise RunError(
@@ -161,13 +161,13 @@ class VllmServerSampler(VllmBase):
         """
         if not self._primary:
             return Live({})
-        found = {node: Live.of_workers(own) for node, own in self._ask("rlobj_live").items()}
-        first, *others = found.values()
+        weights = {node: Live.of_workers(own) for node, own in self._ask("rlobj_live").items()}
+        first, *others = weights.values()
         for own in others:
             for name, (_, mine) in first.tensors.items():
                 if own.tensors[name][1].unordered != mine.unordered:
                     raise RunError(
-                        f"the servers at {', '.join(node.url for node in found)} compute with "
+                        f"the servers at {', '.join(node.url for node in weights)} compute with "
                         f"different weights: {name}. Restart them, then resume the run."
                     )
         return first
@@ -176,10 +176,10 @@ class VllmServerSampler(VllmBase):
         """Call a method of all workers of the servers that hold the weights."""
         fleet = self._fleet
         fleet.living = fleet.living or fleet.holding(self._expected)
-        found = fleet.each(fleet.living, lambda node: node.call(method, long=True))
-        if not found:
+        answers = fleet.each(fleet.living, lambda node: node.call(method, long=True))
+        if not answers:
             raise fleet.lost()
-        return found
+        return answers
 
     def sleep(self) -> None:
         """Do nothing: a server uses its own memory."""
@@ -200,5 +200,5 @@ class VllmServerSampler(VllmBase):
 
 def _response(choice: Any) -> Response:
     logprobs = choice["logprobs"] or {"token_logprobs": []}
-    given = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
-    return Response(choice["token_ids"], given, choice["finish_reason"])
+    values = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
+    return Response(choice["token_ids"], values, choice["finish_reason"])

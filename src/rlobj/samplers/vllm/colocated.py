@@ -131,11 +131,11 @@ class VllmSampler(VllmBase):
                     more = new is not None
                     if new:
                         inputs = [{"prompt_token_ids": list(prompt)} for prompt, _ in new]
-                        asked = [
+                        parameters = [
                             SamplingParams(**each, detokenize=bool(each.get("stop")))
                             for _, each in new
                         ]
-                        names = self._engine.enqueue(inputs, asked, use_tqdm=False)
+                        names = self._engine.enqueue(inputs, parameters, use_tqdm=False)
                         keys = [name.partition("-")[0] for name in names]
                         places |= dict(zip(keys, itertools.count(count), strict=False))
                         count += len(new)

@@ -77,15 +77,15 @@ class Fleet:
 
         def attempt() -> list[Connection]:
             given = (self._model_config, self._dtype)
-            found = list(self.each(self.nodes, lambda node: node.join(*given)))
+            nodes = list(self.each(self.nodes, lambda node: node.join(*given)))
             refusals = [e for e in self._errors.values() if isinstance(e, ServerRefuses)]
             if first and refusals:
                 raise ConfigError(str(refusals[0]))
-            dtypes = {node.about[0]["dtype"] for node in found}
+            dtypes = {node.about[0]["dtype"] for node in nodes}
             if len(dtypes) > 1:
                 raise ConfigError("the servers have different dtypes; expected one dtype")
             self._dtype = self._dtype or "".join(dtypes)
-            return found
+            return nodes
 
         return self._wait(attempt)
 
@@ -98,10 +98,10 @@ class Fleet:
         """
 
         def found() -> list[Connection]:
-            held = self.each(self.nodes, lambda node: node.version())
-            right = [node for node in held if held[node] == version]
-            if held and not right:
-                raise self.lost(held)
+            versions = self.each(self.nodes, lambda node: node.version())
+            right = [node for node in versions if versions[node] == version]
+            if versions and not right:
+                raise self.lost(versions)
             return right
 
         return self._wait(found)
@@ -114,12 +114,12 @@ class Fleet:
         Raises:
             Exception: of the work, other than `ServerGone`.
         """
-        found: dict[Connection, Result] = {}
+        results: dict[Connection, Result] = {}
         errors: list[Exception] = []
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             for node, job in [(node, pool.submit(work, node)) for node in nodes]:
                 try:
-                    found[node] = job.result()
+                    results[node] = job.result()
                     if self._errors.pop(node, None):
                         logger.warning("the server at %s answers again", node.url)
                 except ServerGone as error:
@@ -128,7 +128,7 @@ class Fleet:
                     errors.append(error)
         if errors:
             raise errors[0]
-        return found
+        return results
 
     def lost(self, nodes: Iterable[Connection] = ()) -> WeightsLost:
         """Return the error for servers that were restarted, or else for those that are gone."""
@@ -140,9 +140,9 @@ class Fleet:
         node.about = []
         if node in self.living:
             self.living.remove(node)
-        known = isinstance(self._errors.get(node), type(error))
+        repeated = isinstance(self._errors.get(node), type(error))
         self._errors[node] = error
-        if not known and len(self._errors) < len(self.nodes):
+        if not repeated and len(self._errors) < len(self.nodes):
             logger.warning("%s. The run goes on with the other servers.", error)
 
     def _wait(self, attempt: Callable[[], list[Connection]]) -> list[Connection]:
@@ -216,8 +216,8 @@ class Fleet:
                 raise self._unanswered(silence)
             if work.left or work.open:
                 self._pause()
-        held = self.each(list(self.living), lambda node: node.version())
-        wrong = [node for node in held if held[node] != version]
+        versions = self.each(list(self.living), lambda node: node.version())
+        wrong = [node for node in versions if versions[node] != version]
         if wrong:
             self.living = [node for node in self.living if node not in wrong]
             raise self.lost(wrong)

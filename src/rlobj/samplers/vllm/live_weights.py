@@ -27,8 +27,8 @@ def live_digests(model: nn.Module, dtype: torch.dtype) -> dict[str, Any]:
     with torch.no_grad():
         for name, source, tensor in _tensors(model):
             wider = tensor.is_floating_point() and tensor.element_size() > dtype.itemsize
-            own = digest(tensor.to(dtype) if wider else tensor)
-            tensors[name] = [source, own.length, own.total, own.squares, own.placed]
+            sums = digest(tensor.to(dtype) if wider else tensor)
+            tensors[name] = [source, sums.length, sums.total, sums.squares, sums.placed]
     return {"tensors": tensors, "fused": getattr(model, "packed_modules_mapping", {})}
 
 
@@ -42,10 +42,10 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
                 name = names[parameter.data_ptr()] = f"{owner}.{leaf}"
                 yield name, name, parameter[:rows]
         if hasattr(module, "cpu_linear"):
-            held: Any = module.weight
-            name, kept = f"{owner}.weight", bool(held.numel())
-            source = names[held.data_ptr()] if kept else name
-            yield f"{name} (packed)" if kept else name, source, _packed(module, held.dtype)[:rows]
+            weight: Any = module.weight
+            name, kept = f"{owner}.weight", bool(weight.numel())
+            source = names[weight.data_ptr()] if kept else name
+            yield f"{name} (packed)" if kept else name, source, _packed(module, weight.dtype)[:rows]
 
 
 def _packed(module: Any, dtype: torch.dtype) -> Tensor:

@@ -77,8 +77,8 @@ class Transfer:
 
     def _call(self, nodes: list[Connection], method: str, *arguments: Any) -> list[list[Any]]:
         """Call a method of the servers' workers; leave out servers that are gone."""
-        found = self._fleet.each(nodes, lambda node: node.call(method, *arguments, long=True))
-        return list(found.values())
+        answers = self._fleet.each(nodes, lambda node: node.call(method, *arguments, long=True))
+        return list(answers.values())
 
     @contextmanager
     def _paused(self, nodes: list[Connection]) -> Iterator[None]:

@@ -22,9 +22,9 @@ def depends_on_sequence_length(config: Any) -> bool:
         config: of the transformers model.
     """
     text = config.get_text_config()
-    found = [getattr(text, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
-    found += [each for rope in found for each in rope.values() if isinstance(each, dict)]
-    kinds = {rope.get(key) for rope in found for key in ("rope_type", "type")}
+    ropes = [getattr(text, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
+    ropes += [each for rope in ropes for each in rope.values() if isinstance(each, dict)]
+    kinds = {rope.get(key) for rope in ropes for key in ("rope_type", "type")}
     return bool(kinds & {"dynamic", "longrope"})
 
 

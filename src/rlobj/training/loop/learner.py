@@ -199,8 +199,8 @@ class Learner:
         plan = self.plan(phase, batch)
         measured: list[MicroBatchResult] = []
         for micro in self._micro_batches(phase, batch, plan):
-            own = plan.part(micro.rows)
-            output = phase.loss(micro.table, own, check=False)  # the step below is skipped
+            part = plan.part(micro.rows)
+            output = phase.loss(micro.table, part, check=False)  # the step below is skipped
             if micro.trained:
                 with self.clock.inside("backward"):
                     self.parallel.backward(output.loss, last=micro.last)
@@ -258,8 +258,11 @@ class Learner:
         if "temperature" not in of:
             return self.forward.columns(self.scorer, sequences, **_ALL, **of)
         with torch.no_grad():
-            own = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
-        return {**self.forward.columns(self.scorer, sequences, **_ALL), "proxy_logprobs": own}
+            proxy_logprobs = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
+        return {
+            **self.forward.columns(self.scorer, sequences, **_ALL),
+            "proxy_logprobs": proxy_logprobs,
+        }
 
     def logprobs(self, sequences: Sequences, **settings: Any) -> Tensor:
         """log π of the response tokens under the present weights, [N]."""
@@ -313,8 +316,8 @@ class Learner:
             rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
         trained, inputs, masks = rows.inputs(batch.sequences)
         counts.add_update(batch.sequences, inputs, int(rows.rows.sum()))
-        asked = {"entropy": True} if batch.current else _ALL  # the others are known
-        passes = self.forward.run(self.scorer, inputs, masks, **asked)
+        columns = {"entropy": True} if batch.current else _ALL  # the others are known
+        passes = self.forward.run(self.scorer, inputs, masks, **columns)
         with self.clock.inside("forward"):
             for part, scores, last in passes:
                 responses = [trained[i] for i in part]
@@ -337,10 +340,10 @@ class Learner:
             return every
         if batch.current:
             return phase.tokens_with_gradient(table, plan)
-        found = phase.responses_with_gradient(table, plan)
-        if not self._scored and not any_rank(bool(found.any()), self.comm):
+        responses = phase.responses_with_gradient(table, plan)
+        if not self._scored and not any_rank(bool(responses.any()), self.comm):
             return every
-        return table.spread(found)
+        return table.spread(responses)
 
     def entropy_change(self, table: TokenBatch, predicted: float) -> dict[str, float]:
         """What the updates since the last rollout have done to the mean entropy, and should have.

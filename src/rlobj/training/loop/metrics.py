@@ -100,8 +100,8 @@ def source_metrics(rollout: Rollout, stream: ProblemStream, comm: Comm) -> dict[
     counts = Counter(response.problem.source for response in rollout.responses)
     trained = comm.sum(torch.tensor([float(counts[name]) for name in epochs]))
     shares = zip(epochs, (trained / trained.sum()).tolist(), strict=True)
-    found = {f"data/{name}/epoch": epoch for name, epoch in epochs.items()}
-    return found | {f"data/{name}/share": share for name, share in shares}
+    metrics = {f"data/{name}/epoch": epoch for name, epoch in epochs.items()}
+    return metrics | {f"data/{name}/share": share for name, share in shares}
 
 
 def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) -> dict[str, float]:

@@ -188,8 +188,8 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         note = " (no test split; to evaluate, set data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
     test = test[: config.evaluation.problems]
-    if known := known_problems(train, test):
-        logger.warning(f"{', '.join(source_names(data.test or data.source))}: {known}")
+    if warning := known_problems(train, test):
+        logger.warning(f"{', '.join(source_names(data.test or data.source))}: {warning}")
     return train, test, ""
 
 
@@ -218,11 +218,11 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
 
 def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
     """The checkpoint to continue from, the same on all ranks; None before the first."""
-    found: Path | None = None
+    newest: Path | None = None
     with together(comm, "reading the checkpoint"):
         if comm.rank == 0:
-            found = checkpoint.newest_sound(run, set_aside=True)
-    return comm.broadcast(found)
+            newest = checkpoint.newest_sound(run, set_aside=True)
+    return comm.broadcast(newest)
 
 
 def _short_enough(

@@ -163,10 +163,12 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
     run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
     best = run_folder.best_checkpoint(run, before=finding.since)
-    measure, known = run_folder.held_out(run)
-    found = f"none was saved with a {measure.name}{' above 0' * (measure is run_folder.ACCURACY)}"
+    measure, measured = run_folder.held_out(run)
+    checkpoint = (
+        f"none was saved with a {measure.name}{' above 0' * (measure is run_folder.ACCURACY)}"
+    )
     if best is not None:
-        found = f"{best}, {measure.name} {known[best]:.3f}"
+        checkpoint = f"{best}, {measure.name} {measured[best]:.3f}"
     trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
@@ -178,7 +180,7 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
         )
     return (
         f"training.stop_on lists {finding.name}.\n{finding}\n"
-        f"Best checkpoint before step {finding.since}: {found}\n{advice}"
+        f"Best checkpoint before step {finding.since}: {checkpoint}\n{advice}"
     )
 
 

@@ -351,8 +351,8 @@ class Trainer:
                 if score is None:
                     return fresh, []
                 # The engine draws a token to score a sequence: the last one leaves room for it.
-                found = [(s.prompt, s.tokens[:-1]) for s in fresh if len(s.tokens) > 1]
-                probes.sequences = probes.sequences or found
+                pairs = [(s.prompt, s.tokens[:-1]) for s in fresh if len(s.tokens) > 1]
+                probes.sequences = probes.sequences or pairs
                 return fresh, score(probes.sequences)
 
         fresh, engine = self.repeated(exchange, push=True)
@@ -463,10 +463,10 @@ class Trainer:
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
                     best = run_folder.best_checkpoint(self.run.path) if settings.best else None
-                    known = {line["step"] for line in self.run.lines()}
+                    steps = {line["step"] for line in self.run.lines()}
                     for old in run_folder.checkpoints(self.run.path)[: -settings.keep]:
                         # one whose line is damaged or lost may be the best
-                        if old != best and (step_of(old) in known or not settings.best):
+                        if old != best and (step_of(old) in steps or not settings.best):
                             remove(old)
         for callback in self.callbacks:
             callback.saved(path)

@@ -54,8 +54,8 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
         ConfigError: the DeepSpeed file cannot be read.
     """
     precision = environment.get("ACCELERATE_MIXED_PRECISION")  # it is always set
-    found: dict[str, tuple[Any, str]] = {}
-    given = {name: environment[name] for name in _OTHERS if name in environment}
+    settings: dict[str, tuple[Any, str]] = {}
+    options = {name: environment[name] for name in _OTHERS if name in environment}
     if _on(environment, "ACCELERATE_USE_DEEPSPEED"):
         stage: Any = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
         if (name := environment.get(_FILE, "none")) != "none":
@@ -63,7 +63,7 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
             stage = file.pop("zero_optimization.stage", 0)
             enabled = [x for x in ("bf16", "fp16") if file.pop(f"{x}.enabled", False) is True]
             precision = (*enabled, precision)[0]
-            given |= file
+            options |= file
         stage = "2" if stage == "auto" else str(stage)
         if stage not in ("0", "1", "2", "3"):
             raise ConfigError(
@@ -71,27 +71,30 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
                 "set training.strategy=zero2"
             )
         strategy = "ddp" if stage == "0" else f"zero{stage}"
-        found["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")
+        settings["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")
         for name in (_OFFLOAD, "zero_optimization.offload_optimizer.device"):
-            if given.get(name) == "cpu" and stage in ("2", "3"):
-                found["training.offload"] = (given.pop(name), "--offload_optimizer_device cpu")
+            if options.get(name) == "cpu" and stage in ("2", "3"):
+                settings["training.offload"] = (options.pop(name), "--offload_optimizer_device cpu")
     elif _on(environment, "ACCELERATE_USE_FSDP"):
-        found["training.strategy"] = ("fsdp2", "--use_fsdp")
+        settings["training.strategy"] = ("fsdp2", "--use_fsdp")
         sharding = environment.get("FSDP_SHARDING_STRATEGY", "FULL_SHARD")
         if sharding.upper() not in ("1", "FULL_SHARD"):
-            given["FSDP_SHARDING_STRATEGY"] = sharding
+            options["FSDP_SHARDING_STRATEGY"] = sharding
         if _on(environment, "FSDP_ACTIVATION_CHECKPOINTING"):
-            found["training.gradient_checkpointing"] = (True, "--fsdp_activation_checkpointing")
+            settings["training.gradient_checkpointing"] = (True, "--fsdp_activation_checkpointing")
     elif precision and int(environment.get("WORLD_SIZE", "1")) > 1:
-        found["training.strategy"] = ("ddp", "--multi_gpu")
+        settings["training.strategy"] = ("ddp", "--multi_gpu")
     if precision:
-        found["model.dtype"] = (_DTYPES.get(precision, precision), f"--mixed_precision {precision}")
+        settings["model.dtype"] = (
+            _DTYPES.get(precision, precision),
+            f"--mixed_precision {precision}",
+        )
     unused = [
         f"{name.removeprefix('ACCELERATE_').removeprefix('DEEPSPEED_').lower()}={value}"
-        for name, value in given.items()
+        for name, value in options.items()
         if str(value).lower() not in _NOTHING
     ]
-    return Launched(found, unused)
+    return Launched(settings, unused)
 
 
 def _on(environment: Mapping[str, str], name: str) -> bool:
@@ -102,6 +105,6 @@ def _deepspeed_file(name: str) -> dict[str, Any]:
     """The settings of DeepSpeed's file by dotted name."""
     what = f"accelerate launch names the DeepSpeed file {name}, which cannot be read"
     with reported(ConfigError, what, OSError, ValueError, advice=". Expected a JSON file"):
-        if not isinstance(found := parse_json(read_whole(Path(name))), dict):
-            raise ValueError(f"it holds a {type(found).__name__}, and not settings by name")
-    return flattened(found)
+        if not isinstance(settings := parse_json(read_whole(Path(name))), dict):
+            raise ValueError(f"it holds a {type(settings).__name__}, and not settings by name")
+    return flattened(settings)

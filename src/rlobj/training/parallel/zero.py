@@ -150,10 +150,10 @@ class Zero(Parallel):
             return super().stored(parameter)
         from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
-        held: Any = parameter
-        if held.ds_status == ZeroParamStatus.AVAILABLE:  # a small one, which stays gathered
-            held.partition()
-        return held.ds_tensor.detach()
+        shard: Any = parameter
+        if shard.ds_status == ZeroParamStatus.AVAILABLE:  # a small one, which stays gathered
+            shard.partition()
+        return shard.ds_tensor.detach()
 
     def share(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
         if self._stage < 3:

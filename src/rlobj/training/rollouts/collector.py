@@ -71,7 +71,7 @@ class Collector:
         dynamic = sampling.dynamic or DynamicSampling(max_batches=1)
         whole, batch = dynamic.whole_batches, max(round(wanted * dynamic.oversampling), 1)
         seconds: Seconds = defaultdict(float)
-        own: list[Response] = []
+        responses: list[Response] = []
         live: list[int] = []  # ids of all ranks' groups with a signal, in the order of the stream
         drawn = used = 0
         while len(live) < wanted and used < dynamic.max_batches:
@@ -81,7 +81,7 @@ class Collector:
             with together(self.comm, "collecting responses", survive=True):
                 for group in self._groups(step, numbered, seconds):
                     marks[group[0].group] = sampling.dynamic is None or self._live(group)
-                    own += group
+                    responses += group
             live += self.comm.sum(marks).nonzero().flatten().tolist()
             drawn, used = len(marks), used + 1
         if whole and len(live) < wanted and not dynamic.allow_fewer:
@@ -93,8 +93,8 @@ class Collector:
                 "groups that there are: set sampling.dynamic.whole_batches=false"
             )
         chosen = set(live[:wanted])
-        kept = [response for response in own if response.group in chosen]
-        dead = [response for response in own if response.group not in chosen]
+        kept = [response for response in responses if response.group in chosen]
+        dead = [response for response in responses if response.group not in chosen]
         state = self.stream.state()
         return Rollout(kept, dead, used, seconds, state, surplus=len(live) - len(chosen))
 
@@ -105,29 +105,29 @@ class Collector:
         size, seed = self.config.sampling.group_size, self.config.seed
         start, asked = time.perf_counter(), [problem for _, problem in problems]
         with Grading(self.grader, asked) as grading:
-            given: Any = {
+            settings: Any = {
                 "count": size,
                 "settings": self.config.sampling.settings(),
                 "seeds": [derive_seed(seed, "rollout", step, group) for group, _ in problems],
                 "done": grading.done,
             }
             if self.conversations is None:
-                samples = self.sampler.sample([*map(self.policy.encode, asked)], **given)
+                samples = self.sampler.sample([*map(self.policy.encode, asked)], **settings)
             else:
-                samples = self.conversations.sample(asked, **given)
+                samples = self.conversations.sample(asked, **settings)
             grades = [grade for group in grading.finish(samples) for grade in group]
         flat = [sample for group in samples for sample in group]
         at_limit = self.config.environment.at_limit
         ends = [sample.turns[-1].end if sample.turns else "done" for sample in flat]
         grades = [limited(*pair, at_limit) for pair in zip(grades, ends, strict=True)]
-        own = [*map(self._columns.of, (p for p in asked for _ in range(size)), flat, grades)]
+        columns = [*map(self._columns.of, (p for p in asked for _ in range(size)), flat, grades)]
         grades, rewards = self._shaped(grades, flat)
         weight = environment_weight(self.config.rewards)
         by_turn = [turn_rewards(*pair, weight) for pair in zip(flat, rewards, strict=True)]
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
-        graded = zip(flat, grades, rewards, own, by_turn, strict=True)
+        graded = zip(flat, grades, rewards, columns, by_turn, strict=True)
         return [
             [Response(group * size + j, group, problem, *next(graded)) for j in range(size)]
             for group, problem in problems

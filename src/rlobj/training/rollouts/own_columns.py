@@ -55,7 +55,7 @@ class OwnColumns:
             RunError: a function failed; or a value is missing or not finite although the response
                 is decided; or there are not as many values as tokens.
         """
-        found: dict[str, ColumnValue] = {}
+        columns: dict[str, ColumnValue] = {}
         for name, source in self._sources.items():
             value: Any = grade.columns.get(name)
             if source == "data":
@@ -74,8 +74,8 @@ class OwnColumns:
                     f"number, or one per token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}},"
                     f" or from a function that gets the tokens: columns.{name}=FILE.py:FUNCTION"
                 )
-            found[name] = values if many else values[0]
-        return found
+            columns[name] = values if many else values[0]
+        return columns
 
     def _called(self, name: str, problem: Problem, sample: Sample) -> ColumnValue:
         function, texts, value = self._functions[name], [*map(self._text, sample.tokens)], None

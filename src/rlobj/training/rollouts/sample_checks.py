@@ -84,15 +84,15 @@ class SampleChecks:
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
-        found = sampler_gap(columns["logprobs"], sampler, self._comm, columns["entropy"])
+        gap = sampler_gap(columns["logprobs"], sampler, self._comm, columns["entropy"])
         if self._settings.async_depth and not drawn:
-            return found
+            return gap
         if whole and columns["collision"] is not None:
-            found |= self._excess(columns["logprobs"], columns["collision"], state)
+            gap |= self._excess(columns["logprobs"], columns["collision"], state)
         settings, first = self._settings, state.get("sampler_gap") or math.inf
-        check_gap(found, settings.max_logprob_gap, self._arithmetic, first, settings.temperature)
-        state["sampler_gap"] = state.get("sampler_gap") or found["sampler/logprob_gap"]
-        return found
+        check_gap(gap, settings.max_logprob_gap, self._arithmetic, first, settings.temperature)
+        state["sampler_gap"] = state.get("sampler_gap") or gap["sampler/logprob_gap"]
+        return gap
 
     def _excess(
         self, logprobs: Tensor, collision: Tensor, state: dict[str, Any]
