@@ -265,7 +265,7 @@ def test_a_wait_ends_when_the_process_is_asked_to_end(flaky, monkeypatch):
     threading.Timer(0.2, ending.set).start()
     with pytest.raises(WaitEnded, match="with 503"):
         answers(fleet, 1)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(flaky, other, caplog):

@@ -437,6 +437,7 @@ def test_problems_without_answers_are_enough_for_a_teacher_alone(policy, teacher
     assert not line["diagnosis/findings"]
 
 
+@pytest.mark.slow
 def test_a_rank_without_responses_scores_with_the_others(policy, teacher, tmp_path):
     scores = {"teacher": {"run": str(teacher)}, **LAGS["scores"]}
     objective = {"shape": "teacher_gap + 0.1 * slow_gap + 0.1 * lag_gap", "surrogate": "reinforce"}
