@@ -28,6 +28,8 @@ from benchmarks.harness import commit, note
 from rlobj.base import files
 
 DONE, FAILED, LOG = "done", "failed", "log"
+IMPORTS = ("transformers.models.qwen3.modeling_qwen3", "rlobj.training.loop.running")
+"""What every run imports; the process that starts the runs has it loaded."""
 _LOST = 255
 """The exit status that multiprocessing reports if the process that forks the runs was killed."""
 
@@ -125,7 +127,7 @@ def make_study(jobs: Sequence[Job], at_once: int = 1) -> None:
             run = f"{out.parent.name}/{out.name}: {state}\n{last_lines(out)}"
             note(f"{time.monotonic() - began:6.0f} s  {run}".rstrip())
 
-    make(jobs, at_once, tell, preload=["benchmarks.warm"])
+    make(jobs, at_once, tell, preload=IMPORTS)
 
 
 class _Crew:

@@ -41,8 +41,8 @@ LONGEST = (
     *("test_score_models.py", "test_surviving.py", "test_measurements.py", "test_eval_program.py"),
     *("test_step_balance.py", "test_hangs.py", "test_seeds.py", "test_own_loop.py"),
     *("test_resume.py", "test_run.py", "test_kernels.py", "test_default_task.py"),
-    *("test_diagnosis_study.py", "test_reasoning_gym.py", "test_whole_batches.py"),
-    *("test_planted.py", "test_rules_and_updates.py", "test_vllm_scoring.py", "test_cli_train.py"),
+    *("test_reasoning_gym.py", "test_whole_batches.py"),
+    *("test_vllm_scoring.py", "test_cli_train.py"),
     *("test_inspection_page.py",),
 )
 """Files that take ten seconds or more. None of them runs vLLM in the process of the tests."""

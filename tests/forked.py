@@ -164,7 +164,7 @@ def call_in_ranks(function: Callable[[int, int, str], None], size: int, folder: 
     code = f"import os, sys; from {module} import {name};"
     code += f"{name}(int(os.environ['RANK']), {size}, sys.argv[1])"
     paths = [str(Path(inspect.getfile(function)).parent), str(Path(__file__).parent)]
-    run_ranks(["-c", code, folder], size, timeout=100, PYTHONPATH=os.pathsep.join(paths))
+    run_ranks(["-c", code, folder], size, timeout=600, PYTHONPATH=os.pathsep.join(paths))
 
 
 @functools.cache

@@ -13,21 +13,26 @@ from typing import Any
 
 @contextmanager
 def within(seconds: int, memory: int = 4 << 30) -> Iterator[None]:
-    """Fail if the block takes longer, or more than this many bytes of address space besides."""
+    """Fail if the block takes more CPU seconds, hangs (ten times as long), or takes more than this
+    many bytes of address space besides."""
 
     def late(*_: Any) -> None:
-        raise AssertionError(f"it took more than {seconds} seconds")
+        raise AssertionError(f"it took more than {seconds} seconds of CPU time, or hangs")
 
-    before, limits = signal.signal(signal.SIGALRM, late), resource.getrlimit(resource.RLIMIT_AS)
+    before = [signal.signal(number, late) for number in (signal.SIGALRM, signal.SIGPROF)]
+    limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    signal.alarm(seconds)
+    signal.alarm(10 * seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     resource.setrlimit(resource.RLIMIT_AS, (used + memory, limits[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGALRM, before[0])
+        signal.signal(signal.SIGPROF, before[1])
 
 
 def replaced(path: Path, kind: str) -> None:

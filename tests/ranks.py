@@ -13,7 +13,7 @@ from torch import Tensor
 
 def on_ranks(count: int, work: Callable[[Any], Any]) -> list[Any]:
     """The results of `work(comm)` on each rank; ranks are threads."""
-    barrier, values = threading.Barrier(count, timeout=20), [torch.zeros(0)] * count
+    barrier, values = threading.Barrier(count, timeout=300), [torch.zeros(0)] * count
 
     class Rank:
         size = count

@@ -65,6 +65,12 @@ from rlobj.objectives.surrogates import (
 )
 
 NAN = float("nan")
+COMPARED_WITH_LOOPS = (
+    *("archer", "aspo", "ce-gppo", "fipo", "gfpo", "gpg", "lite-ppo", "m2po", "maxrl", "otb"),
+    *("passk", "prime-rl", "qae", "real", "stapo", "stapo-v4", "tpo"),
+    *("exopd", "iw-opd", "opd", "opsd", "rlsd", "sdar", "tropd"),
+)
+"""Presets whose loss and gradient equal loops over tokens, in `objectives/test_sources`."""
 
 
 def tokens(lengths: list[int], logprobs: list[float], **columns: Any) -> TokenBatch:

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from rlobj.installation import TRACKERS
-from rlobj.samplers.vllm.connection import SUPPORTED
+from rlobj.samplers.vllm.installed import SUPPORTED
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Sample, Sampler, SamplingSettings, Sent, compare
-from rlobj.samplers.vllm import connection
+from rlobj.samplers.vllm import installed
 from rlobj.scoring import score_samples
 
 TOLERANCE = 1e-4
 """Largest |Δ log-prob| in float32, nats."""
-NEEDS_VLLM = {"condition": connection.installed_vllm() is None, "reason": "vLLM is not installed"}
+NEEDS_VLLM = {"condition": installed.installed_vllm() is None, "reason": "vLLM is not installed"}
 
 
 def save_policy(folder: Path, *, tied: bool, positions: int = 512, vocabulary: int = 20) -> Any:
@@ -97,7 +97,9 @@ def check_long_prompts(sampler: Sampler, model: Any) -> None:
 
 
 class Slow:
-    """Answers twice; the conversation about the first problem waits for 1.5 seconds each time."""
+    """Answers twice; the conversations about the first problem wait for the end of all others."""
+
+    others: ClassVar[threading.Event]
 
     def __init__(self) -> None:
         self.count = 0
@@ -107,7 +109,8 @@ class Slow:
 
     async def step(self, messages: Any) -> Turn:
         self.count += 1
-        await asyncio.sleep(1.5 * self.slow)
+        while self.slow and not self.others.is_set():
+            await asyncio.sleep(0.01)
         return Turn(f"{self.count},", done=self.count == 3)
 
 
@@ -115,11 +118,17 @@ def check_conversations(sampler: Sampler, model: Any) -> None:
     """Log-probs over whole conversations, their seeds, and a slow tool beside quick ones."""
     problems = [Problem(str(n), f"{n}+3=", "") for n in range(8)]
     asked = SamplingSettings(max_tokens=60, stop=("=",))
-    times: dict[int, float] = {}
     settings, tokenizer = EnvironmentSettings(target="given"), build_tokenizer()
+    order: list[int] = []
+    Slow.others = threading.Event()
 
-    def hold(chosen: list[Problem]) -> list[Sample]:
-        seeds, began = [int(each.id) for each in chosen], time.monotonic()
+    def note(index: int, _: Any) -> None:
+        order.append(index)
+        if len(order) == len(problems) - 1:
+            Slow.others.set()
+
+    def hold(chosen: list[Problem], done: Callable[[int, Any], None]) -> list[Sample]:
+        seeds = [int(problem.id) for problem in chosen]
         with open_conversations(
             settings, sampler, tokenizer, None, lambda x: x.prompt, given=Slow
         ) as conversations:
@@ -128,17 +137,17 @@ def check_conversations(sampler: Sampler, model: Any) -> None:
                 count=2,
                 settings=asked,
                 seeds=seeds,
-                done=lambda index, _: times.setdefault(index, time.monotonic() - began),
+                done=done,
             )
         return [sample for group in found for sample in group]
 
-    samples = hold(problems)
+    samples = hold(problems, note)
     turns = [len(sample.turns) for sample in samples]
     assert max(turns) == 3
     scored = score_samples(model, [(each.prompt_ids, each.response) for each in samples])
     drawn = torch.tensor([logprob for each in samples for logprob in each.logprobs])
     assert float((scored.logprobs.detach() - drawn).abs().max()) < TOLERANCE
-    if max(turns[:2]) == 3:
-        assert times.pop(0) - max(times.values()) > 1.6  # it waits twice, and once after the last
-    again = hold(problems[4:])
+    assert sorted(order) == list(range(len(problems)))
+    assert order[-1] == 0  # no other conversation waited for it
+    again = hold(problems[4:], lambda index, _: None)
     assert [each.tokens for each in again] == [each.tokens for each in samples[8:]]

@@ -258,7 +258,6 @@ FAULTS: dict[str, Fault] = {
     "newest checkpoint of a finished run: one bit": damaged(
         WEIGHTS, flip, "--set", "training.steps=8", fault=lambda _: None
     ),
-    # After step 5 the rollout of step 6 is on disk, and may fit no more.
     "learning rate edited in config.resolved.yaml": lambda place: hit(
         place, 5, Trainer.kill, then=edit_rate
     ),

@@ -144,7 +144,10 @@ def resumed(place: Place, ended: Trainer) -> tuple[Trainer, dict[str, Any]]:
 
 
 def judged(run: Path, steps: int) -> dict[str, Any]:
-    """Whether every step is there once, and which rollouts have other weights than planned."""
+    """Whether every step is there once, and which rollouts have other weights than planned.
+
+    These are the first ones after a resumption, and those that a server lost.
+    """
     import pyarrow.parquet as parquet
 
     made, other = [line["step"] for line in read_metrics(run)], {}

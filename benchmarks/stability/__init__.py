@@ -6,7 +6,6 @@
     plan         the runs, in parts, and the comparisons
     outcomes     the numbers of one run
     analysis     the statistics
-    mechanism    what single updates do to planted spurious tokens
 
 The analysis was written and committed before any objective other than dapo-loss was trained. Three
 things were known: the first study (four updates per rollout), seven runs by hand with an older

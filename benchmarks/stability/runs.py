@@ -32,6 +32,4 @@ def make(runs: Path, study: Sequence[Run], at_once: int, tell: Callable[[Run, st
         tell: gets each run that starts or ends, and "running", "done" or "failed: ...".
     """
     jobs = [driver.Job(run.folder(runs), partial(train, run), KEPT) for run in study]
-    driver.make(
-        jobs, at_once, lambda at, state: tell(study[at], state), preload=("benchmarks.warm",)
-    )
+    driver.make(jobs, at_once, lambda at, state: tell(study[at], state), preload=driver.IMPORTS)

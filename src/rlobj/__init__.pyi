@@ -110,7 +110,7 @@ from rlobj.records.tables import read_tables as read_tables
 from rlobj.rewards import MathVerifier as MathVerifier
 from rlobj.samplers import Sampler as Sampler
 from rlobj.scoring import score_tokens as score_tokens
-from rlobj.training.loop.clock import Callback as Callback
+from rlobj.training.loop.callbacks import Callback as Callback
 from rlobj.training.run import resume as resume
 from rlobj.training.run import train as train
 

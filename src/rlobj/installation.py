@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -94,6 +95,32 @@ def session(event: str) -> dict[str, Any]:
         "hardware": ", ".join(gpus) or f"CPU, {counted(torch.get_num_threads(), 'thread')}",
         "platform": platform.platform(),
     }
+
+
+def require_format(
+    path: Path, stored: Mapping[str, Any], expected: int, versions: Any, instead: str
+) -> None:
+    """Check the format that rlobj noted in a folder when it wrote it.
+
+    Args:
+        path: the folder.
+        stored: what it noted; has the key `format`.
+        expected: the format that is read.
+        versions: those of `session` at that time.
+        instead: what can be done besides using the version that wrote it.
+
+    Raises:
+        ConfigError: another format. The message has both versions.
+    """
+    if stored.get("format") == expected:
+        return
+    wrote = versions.get("rlobj") if isinstance(versions, Mapping) else None
+    raise ConfigError(
+        f"{path} was written by rlobj {wrote or 'unknown'} (format {stored.get('format')}), and "
+        f"rlobj {installed_version('rlobj')} reads format {expected}: use the version that wrote "
+        "it, or ",
+        instead,
+    )
 
 
 def check_version(package: str, version: str, supported: str, where: str = "this Python") -> None:

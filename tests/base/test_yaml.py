@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -65,17 +64,10 @@ PLAIN = {
     **{"1e3": 1e3, "1E-6": 1e-6, ".5": 0.5, "5.": 5.0, "-1.e+2": -100.0, "+.5": 0.5, "010.5": 10.5},
     **{".inf": math.inf, "-.INF": -math.inf, "+.Inf": math.inf},
     **{"true": True, "True": True, "FALSE": False, "null": None, "~": None, "NULL": None, "": None},
-    **{
-        text: text for text in ("1:30", "1:30.5", "190:20:30", "1_000", "1_0.5", "0b1", "0o8", "0o")
-    },
-    **{
-        text: text for text in ("-0x1", "+0o7", "0X1", "0O7", "1e", ".e3", "1.2.3", "0x", ".", "+.")
-    },
-    **{
-        text: text
-        for text in ("yes", "No", "on", "OFF", "y", "n", "=", "2020-01-01", "tRUE", "nUll")
-    },
-    **{text: text for text in ("inf", "nan", ".iNF", "1 000", "1,000", "٣")},
+    **{x: x for x in ("1:30", "1:30.5", "190:20:30", "1_000", "1_0.5", "0b1", "0o8", "0o", "٣")},
+    **{x: x for x in ("-0x1", "+0o7", "0X1", "0O7", "1e", ".e3", "1.2.3", "0x", ".", "+.", "nan")},
+    **{x: x for x in ("yes", "No", "on", "OFF", "y", "n", "=", "2020-01-01", "tRUE", "nUll")},
+    **{x: x for x in ("inf", ".iNF", "1 000", "1,000")},
 }
 """A plain scalar, and what the core schema of YAML 1.2 reads."""
 
@@ -114,9 +106,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.booleans(), st.sampled_from([True, False, None]), st.sampled_from([80, 10**6]))
-def test_a_value_that_is_written_is_read_again(
-    value: Any, plain: bool, flow: Any, width: int
-) -> None:
+def test_a_value_that_is_written_is_read_again(value, plain, flow, width):
     written = dump_yaml(
         {"a": value}, allow_unicode=plain, default_flow_style=flow, width=width, sort_keys=False
     )
@@ -126,10 +116,11 @@ def test_a_value_that_is_written_is_read_again(
 
 
 def test_the_tables_inside_rlobj_mean_the_same_in_yaml_1_1() -> None:
-    files = sorted((Path(rlobj.__file__).parent).rglob("*.yaml"))
+    """Those of folders whose import brings no other engine."""
+    root = Path(rlobj.__file__).parent
+    files = [x for x in root.rglob("*.yaml") if not {"integrations", "samplers"} & {*x.parts}]
     assert files
     for file in files:
-        package = ".".join(file.parent.relative_to(Path(rlobj.__file__).parents[1]).parts)
-        if package == "rlobj.integrations.verl":  # which needs verl to be imported
-            continue
-        assert packaged_table(package, file.name) == yaml.safe_load(file.read_text("utf-8")), file
+        package = ".".join(file.parent.relative_to(root.parent).parts)
+        read = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        assert packaged_table(package, file.name) == read, file

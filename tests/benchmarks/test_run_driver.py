@@ -13,6 +13,8 @@ from benchmarks import driver
 from benchmarks.driver import Job
 from forked import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _same_environment(monkeypatch: pytest.MonkeyPatch) -> None:

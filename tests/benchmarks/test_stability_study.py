@@ -20,6 +20,8 @@ from stability_runs import write_run
 from rlobj.config.layers import flattened, layers_of, nested
 from rlobj.config.run_config import build_config, settings_of
 
+pytestmark = pytest.mark.slow
+
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """The exit code of the command in this process."""

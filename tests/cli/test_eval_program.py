@@ -15,7 +15,7 @@ from runs import finish, program, ranks
 from screens import printed
 
 from rlobj.evaluation import Samples
-from rlobj.samplers.vllm import connection
+from rlobj.samplers.vllm import installed
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ ENGINES = [
         "vllm",
         marks=[
             pytest.mark.vllm,
-            pytest.mark.skipif(connection.installed_vllm() is None, reason="vLLM is not installed"),
+            pytest.mark.skipif(installed.installed_vllm() is None, reason="vLLM is not installed"),
         ],
     ),
 ]

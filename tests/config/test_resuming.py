@@ -14,8 +14,8 @@ from rlobj.config.resuming import (
     RECORDED_SETTINGS,
     RESUMABLE_SETTINGS,
     changed,
+    code_digest,
     refuse_changes,
-    rollout_key,
 )
 from rlobj.config.run_config import RunConfig, settings_of
 
@@ -40,23 +40,20 @@ def test_all_changes_that_would_change_results_are_named_at_once() -> None:
     assert str(caught.value).endswith("Leave out: seed, --set training.betas")
 
 
-def test_the_key_of_rollouts_follows_the_file_of_a_reward(tmp_path: Path) -> None:
+def test_the_digest_of_code_is_that_of_the_files_that_settings_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
 
-    def words(*targets: str) -> list[str]:
-        rewards = [{"name": t, "kind": "custom", "target": f"{file}:{t}"} for t in targets]
-        settings = settings_of(RunConfig(rewards=rewards or {"kind": "exact"}))
-        return rollout_key(settings, "None", 0, "").split()
+    def digest(*names: str) -> str:
+        rewards = [{"name": name, "kind": "custom", "target": f"{file}:{name}"} for name in names]
+        return code_digest(settings_of(RunConfig(rewards=rewards or {"kind": "exact"})))
 
-    exact = words()
+    none, missing = digest(), digest("f")
     file.write_text("f = g = len")
-    one = words("f", "g")
-    assert words("f", "g") == one
+    two = digest("f", "g")
+    assert digest("f") == two != missing == none
     file.write_text("f = g = max")
-    sampled, *rest = words("f", "g")
-    assert sampled != one[0]
-    assert rest == one[1:]
-    assert words() == exact
+    assert digest("f", "g") != two
+    assert digest() == none
 
 
 def test_every_setting_that_differs_has_changed() -> None:

@@ -65,7 +65,7 @@ def test_the_format_is_the_one_that_the_chat_template_writes(name, template, exp
 
 
 def test_a_format_that_nothing_shows_is_asked_for():
-    advice = r"environment\.calls=%s, but .*'%s' .* Set environment\.calls=hermes or"
+    advice = r"environment\.calls=%s, but .*'%s' .* Use environment\.calls=hermes or"
     with pytest.raises(ConfigError, match=advice % ("auto", "qwen3_5_think")):
         reader("qwen3_5_think")
     assert reader("qwen3_5_think", "hermes").format == "hermes"

@@ -1,31 +1,28 @@
-"""Conversations of a tiny policy with environments: turns, limits, failures, and a killed run."""
+"""Conversations of a tiny policy with environments: turns, limits, failures, and a resumed run."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import dataclasses
 import logging
-import os
-import signal
+import random
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from forked import wait_until
-from runs import finish, metrics, program, same, weights
+from runs import make_steps, metrics, same, weights
+from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import EnvironmentSettings, Turn
-from rlobj.conversations.driving import restore, state_of
-from rlobj.conversations.ledger import Ledger
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
 from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
 from rlobj.scoring import PolicyScorer, score_samples
+from rlobj.training import run_training
 
 ALPHABET = SCRATCHPAD_ALPHABET + "?"
 TOKENIZER = build_tokenizer(ALPHABET)
@@ -56,7 +53,6 @@ def hold(
     environment: Any = Echo,
     *,
     problems: Any = PROBLEMS,
-    ledger: Ledger | None = None,
     context: int | None = None,
     tokens: int = 60,
     **settings: Any,
@@ -69,7 +65,7 @@ def hold(
     with open_conversations(
         given, sampler, TOKENIZER, None, lambda x: x.prompt, given=environment, context=context
     ) as conversations:
-        found = conversations.sample(problems, count=2, settings=asked, seeds=seeds, ledger=ledger)
+        found = conversations.sample(problems, count=2, settings=asked, seeds=seeds)
     return [sample for group in found for sample in group]
 
 
@@ -271,10 +267,8 @@ class Names(Echo):
         return "open"
 
 
-def test_attributes_of_an_environment_may_have_any_names(model, tmp_path):
-    whole = hold(model, Names, ledger=ledger(tmp_path))
-    assert "broken" not in ends(whole)
-    assert hold(model, Names, ledger=ledger(tmp_path)) == whole
+def test_attributes_of_an_environment_may_have_any_names(model):
+    assert "broken" not in ends(hold(model, Names))
 
 
 def test_an_environment_that_needs_arguments_is_refused(model):
@@ -305,127 +299,26 @@ def test_an_environment_that_cannot_begin_is_named_with_the_problem(model):
         hold(model, Lost)
 
 
-# The ledger.
+class Sevens(Echo):
+    """Draws its rewards, and says what the tiny policies can read."""
+
+    conversation_seed = 0
+
+    def step(self, messages: Any) -> Turn:
+        turn = super().step(messages)
+        return dataclasses.replace(
+            turn, observation="7,", reward=random.Random(self.conversation_seed).random()
+        )
 
 
-def ledger(folder: Path, fits: Any = lambda facts, version: True) -> Ledger:
-    return Ledger(folder, 0, "key", fits)
-
-
-def calls_of(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
-
-
-def test_turns_that_were_kept_are_not_asked_again(model, tmp_path):
-    log = tmp_path / "calls"
-
-    class Counted(Echo):
-        def step(self, messages: Any) -> Turn:
-            with log.open("a") as file:
-                file.write("x\n")
-            return super().step(messages)
-
-    whole = hold(model, Counted, ledger=ledger(tmp_path / "step"))
-    calls = len(calls_of(log))
-    assert calls == sum(turn.end != "tokens" for sample in whole for turn in sample.turns)
-    [file] = (tmp_path / "step").glob("turns-*")
-    lines = file.read_bytes().splitlines(keepends=True)
-    for kept in (len(lines), len(lines) // 2, 1):
-        log.unlink(missing_ok=True)
-        folder = tmp_path / f"step-{kept}"
-        folder.mkdir()
-        torn = lines[kept][:20] if kept < len(lines) else b""
-        (folder / file.name).write_bytes(b"".join(lines[:kept]) + torn)
-        assert hold(model, Counted, ledger=ledger(folder)) == whole
-        stored = [json.loads(line.partition(b" ")[2]) for line in lines[:kept]]
-        answered = sum(x["number"] > 0 and x["turn"]["end"] != "tokens" for x in stored)
-        assert len(calls_of(log)) == calls - answered
-
-
-def test_turns_of_other_settings_or_weights_are_drawn_again(model, tmp_path):
-    hold(model, ledger=ledger(tmp_path))
-    asked: list[Any] = []
-
-    def fits(facts: str, version: int) -> bool:
-        asked.append((facts, version))
-        return False
-
-    began = ledger(tmp_path, fits)
-    assert hold(model, ledger=began) == hold(model)
-    assert set(asked) == {("key", 0)}
-
-
-class Own:
-    def __init__(self) -> None:
-        self.open = object()
-        self.count = 0
-
-    def state(self) -> int:
-        return self.count
-
-    def restore(self, state: int) -> None:
-        self.count = state
-
-
-def test_the_state_of_an_environment_is_its_plain_attributes_or_what_it_says():
-    echo, own = Echo(), Own()
-    echo.seen, own.count = [3, 1], 4
-    for environment, again in ((echo, Echo()), (own, Own())):
-        restore(again, json.loads(json.dumps(state_of(environment))))
-        assert state_of(again) == state_of(environment)
-    echo.seen = {1, 2}  # type: ignore[assignment]
-    assert state_of(echo) is None
-
-
-ENVIRONMENT = """
-import os, time
-from rlobj.conversations import Turn
-
-class Count:
-    def __init__(self):
-        self.number = 0
-
-    def reset(self, problem):
-        self.problem = problem.id
-
-    def step(self, messages):
-        self.number += 1
-        with open(os.environ["CALLS"], "a") as file:
-            file.write(f"{self.problem}/{hash(messages[-1]['content'])}/{self.number}\\n")
-        time.sleep(0.01)
-        return Turn(f"{self.number};", reward=self.number / 10, done=self.number == 3)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_bit_and_asks_no_tool_twice(tmp_path):
-    (tmp_path / "count.py").write_text(ENVIRONMENT)
-    words: list[Any] = ["train", "--preset", "grpo", "--task", "scratchpad-3"]
-    for setting in (
-        *(f"environment.target={tmp_path}/count.py:Count", "sampling.stop=[';']"),
-        *("training.steps=3", "sampling.prompts_per_step=8", "sampling.group_size=4"),
-        *("evaluation.every=0", "checkpoint.every=1", "sampling.max_tokens=40"),
-    ):
-        words += ["--set", setting]
-    given = {"PYTHONHASHSEED": "0", "COLUMNS": "200"}
-    calls = tmp_path / "calls"
-    log, reference = tmp_path / "log", tmp_path / "whole"
-    finish(program([*words, "--out", str(reference)], log, CALLS=str(calls), **given), log)
-    expected = sorted(calls_of(calls))
-    calls.unlink()
-    run = tmp_path / "killed"
-    process = program([*words, "--out", str(run)], log, CALLS=str(calls), **given)
-    third = len(expected) // 3
-    wait_until(lambda: len(calls_of(calls)) > third + 60, 180, process, log)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
-    before = calls_of(calls)
-    assert third < len(before) < len(expected)
-    again = ["train", "--resume", str(run), "--trust"]
-    finish(program(again, log, CALLS=str(calls), **given), log)
-    assert same(weights(run), weights(reference))
-    assert metrics(run) == metrics(reference)
-    found = calls_of(calls)
-    running = 32  # one call of each conversation had no answer when the process was killed
-    assert set(found) == set(expected)
-    assert len(expected) <= len(found) <= len(expected) + running
+def test_a_resumed_run_holds_the_same_conversations_again(policy, tmp_path):
+    """Cut off after step 3, with a checkpoint of step 2."""
+    sections = {"training": {"steps": 4}, "checkpoint": {"every": 2}}
+    sections["sampling"] = {"prompts_per_step": 4, "group_size": 4, "max_tokens": 12}
+    config = tiny_config(policy, "grpo", environment={"target": f"{__name__}:Sevens"}, **sections)
+    run_training(config, tmp_path / "whole")
+    make_steps(config, tmp_path / "cut", 3)
+    assert make_steps(config, tmp_path / "cut", 2, resume=True) == [2, 3]
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert metrics(tmp_path / "whole")[-1]["turns/mean"] > 1

@@ -18,7 +18,8 @@ from rlobj.objectives.statistics import SingleProcess
 from rlobj.rewards import Graded, Reward, function_grader
 from rlobj.samplers import Sample
 from rlobj.training.loop.metrics import rollout_metrics
-from rlobj.training.rollouts.collector import Response, Rollout, environment_weight
+from rlobj.training.rollouts.collector import environment_weight
+from rlobj.training.rollouts.rollout import Response, Rollout
 
 FAILED = ToolUse("python", "timeout", 2.0)
 TURNS = (

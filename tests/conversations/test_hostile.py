@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -14,10 +15,10 @@ from typing import Any
 import pytest
 from forked import wait_until
 from runs import finish, program
-from test_driving import ALPHABET, ends, hold
+from test_driving import ALPHABET, PROBLEMS, ends, hold
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.conversations import EnvironmentSettings, MethodEnvironment, Turn, adapted
+from rlobj.conversations import EnvironmentSettings, MethodEnvironment, Turn, adapted, deadlines
 from rlobj.conversations.deadlines import Failed, called, called_now
 from rlobj.conversations.environment import limited_messages
 from rlobj.conversations.grading import sums
@@ -25,7 +26,6 @@ from rlobj.data import Problem
 from rlobj.models.embedded import build_policy
 
 LONG = 1e9
-SHORT: dict[str, Any] = {"deadline": 0.3, "max_failures": 1000}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,14 @@ class Sound:
 
     def step(self, messages: Any) -> Any:
         return Turn("7;", reward=1.0, done=True, correct=True)
+
+
+@pytest.fixture(scope="module")
+def short(model: Any) -> dict[str, Any]:
+    """A deadline that sound calls keep: this machine just held whole conversations in this time."""
+    begun = time.monotonic()
+    hold(model, Sound)
+    return {"deadline": round(max(0.3, time.monotonic() - begun), 2), "max_failures": 1000}
 
 
 def spin() -> None:
@@ -122,27 +130,33 @@ class Explains(Sound):
 
 
 class Late(Sound):
+    after = 0.0
+
     def step(self, messages: Any) -> Any:
-        time.sleep(0.6)
+        time.sleep(self.after)
         return super().step(messages)
 
 
-class LateAsync(Sound):
+class LateAsync(Late):
     async def step(self, messages: Any) -> Any:
-        time.sleep(0.6)
         return super().step(messages)
 
 
-HANG = (Spins, Sleeps, Swallows, Returns, Executor, Shows, Weighs, Explains, Late, LateAsync)
+OTHERS = (Sleeps, Swallows, Returns, Executor, Shows, Weighs, Explains, Late, LateAsync)
 
 
-@pytest.mark.parametrize("environment", HANG)
-def test_a_step_that_does_not_return_in_time_is_late_whatever_it_does(model, environment, caplog):
+@pytest.mark.parametrize(
+    "environment", [Spins, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
+)
+def test_a_step_that_does_not_return_in_time_is_late_whatever_it_does(
+    model, environment, short, caplog, monkeypatch
+):
+    monkeypatch.setattr(Late, "after", 2 * short["deadline"])
     with caplog.at_level(logging.WARNING):
-        samples = hold(model, environment, **SHORT)
+        samples = hold(model, environment, problems=PROBLEMS[:3], **short)
     assert ends(samples) <= {"broken", "tokens"}
     assert {use.error for s in samples for use in s.turns[-1].uses} == {"timeout"}
-    text = f"{environment.__name__}.step did not return within 0.3 seconds. environment.deadline"
+    text = f"{environment.__name__}.step did not return within {short['deadline']:g} seconds. envi"
     assert caplog.text.count(text) == 1
 
 
@@ -174,8 +188,8 @@ class Raises(Limited):
 @pytest.mark.parametrize(
     ("environment", "error"), [(Asked, "timeout"), (AskedByProperty, "timeout"), (Raises, "error")]
 )
-def test_what_is_asked_at_a_limit_may_hang_or_raise(model, environment, error):
-    samples = hold(model, environment, max_turns=2, **SHORT)
+def test_what_is_asked_at_a_limit_may_hang_or_raise(model, environment, error, short):
+    samples = hold(model, environment, max_turns=2, **short)
     assert "broken" in ends(samples)
     uses = {use for s in samples if s.turns[-1].end == "broken" for use in s.turns[-1].uses}
     assert {(use.name, use.error) for use in uses} == {("reward_at_limit", error)}
@@ -200,15 +214,14 @@ class Raising(Sound):
         raise self.raised
 
 
-def test_a_reset_that_hangs_is_named_with_its_limit(model):
-    message = (
-        r"Resets\.reset did not return within 0.3 seconds on problem '1\d'\. environment\.dead"
-    )
+def test_a_reset_that_hangs_is_named_with_its_limit(model, short):
+    limit = re.escape(f"{short['deadline']:g}")
+    message = rf"Resets\.reset did not return within {limit} seconds on problem '1\d'\. environment"
     with pytest.raises(RunError, match=message):
-        hold(model, Resets, **SHORT)
+        hold(model, Resets, **short)
 
 
-def test_an_environment_that_takes_too_long_to_make_is_named(model):
+def test_an_environment_that_takes_too_long_to_make_is_named(model, short):
     made = list[int]()
 
     class Makes(Sound):
@@ -218,7 +231,7 @@ def test_an_environment_that_takes_too_long_to_make_is_named(model):
                 time.sleep(LONG)
 
     with pytest.raises(RunError, match="the environment cannot be made: it did not return within"):
-        hold(model, Makes, **SHORT)
+        hold(model, Makes, **short)
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
@@ -235,9 +248,12 @@ def test_a_step_that_cancels_all_tasks_reaches_none_of_the_librarys(model):
 
 def test_a_call_that_is_cancelled_before_it_begins_has_failed():
     """Nobody would end the wait for its beginning."""
+    begun = threading.Event()
 
     async def cancels() -> None:
-        time.sleep(0.5)  # until the other call waits for this loop
+        begun.set()
+        while not deadlines._sound_loop().waiting:  # for this loop: the other call
+            time.sleep(0.01)
         await asyncio.sleep(0)
         for task in asyncio.all_tasks():
             task.cancel()
@@ -247,7 +263,7 @@ def test_a_call_that_is_cancelled_before_it_begins_has_failed():
 
     async def both() -> list[Any]:
         async def later() -> int:
-            await asyncio.sleep(0.2)
+            await asyncio.to_thread(begun.wait)
             return await called(sound, 60)
 
         return await asyncio.gather(called(cancels, 60), later(), return_exceptions=True)
@@ -290,7 +306,7 @@ def test_a_task_factory_of_the_users_is_not_asked(model):
             asyncio.get_running_loop().set_task_factory(fails)
             return super().step(messages)
 
-    assert ends(hold(model, Sets, deadline=3.0)) <= {"done", "tokens"}
+    assert ends(hold(model, Sets)) <= {"done", "tokens"}
 
 
 def test_a_factory_that_is_async_is_refused_at_the_start(model):
@@ -311,31 +327,31 @@ def test_a_step_that_stops_its_loop_goes_on(model):
     assert "done" in ends(hold(model, Stops, max_failures=0))
 
 
-def test_a_blocked_loop_holds_up_nothing_but_the_calls_that_block_it(model):
+def test_a_blocked_loop_holds_up_nothing_but_the_calls_that_block_it(model, short):
     class Blocks(Sound):
         async def step(self, messages: Any) -> Any:
             if self.problem.id == "10":
                 time.sleep(LONG)
             return super().step(messages)
 
-    samples = hold(model, Blocks, deadline=1.0, max_failures=2)
+    samples = hold(model, Blocks, deadline=2 * short["deadline"], max_failures=2)
     assert ends(samples[:2]) <= {"broken", "tokens"}
     assert ends(samples[2:]) <= {"done", "tokens"}
 
 
-def test_a_task_that_outlives_its_step_and_blocks_the_loop_is_left(model):
+def test_a_task_that_outlives_its_step_and_blocks_the_loop_is_left(model, short):
     tasks = list[Any]()
 
     class Starts(Sound):
         async def step(self, messages: Any) -> Any:
             async def block() -> None:
-                time.sleep(3.0)
+                time.sleep(4 * short["deadline"])
 
             if not tasks:
                 tasks.append(asyncio.create_task(block()))
             return super().step(messages)
 
-    assert "broken" not in ends(hold(model, Starts, deadline=0.5, max_failures=0))
+    assert "broken" not in ends(hold(model, Starts, deadline=short["deadline"], max_failures=0))
 
 
 def test_awaitables_share_one_loop_while_it_is_sound(model):
@@ -486,8 +502,8 @@ def test_what_a_step_does_to_the_messages_reaches_nobody(model):
     assert "broken" not in ends(hold(model, Writes, max_turns=3, max_failures=0))
 
 
-def test_a_conversation_that_broke_is_no_call_of_a_tool():
-    turns = hold(build_policy(0, ALPHABET).eval(), Raises, max_turns=2, **SHORT)
+def test_a_conversation_that_broke_is_no_call_of_a_tool(model):
+    turns = hold(model, Raises, max_turns=2, max_failures=1000)
     broken = [sample for sample in turns if sample.turns[-1].end == "broken"]
     found = sums(broken)
     assert (found["with_calls"], found["calls"], found["errors"]) == (0, 0, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from rlobj.conversations import (
     ToolResult,
     adapted,
 )
-from rlobj.conversations.driving import restore, state_of
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Chat, Problem
 from rlobj.samplers import Sample, SamplingSettings
@@ -47,27 +45,27 @@ def told(turn: Any) -> list[str]:
     return [each["content"] for each in turn.observation]
 
 
-class Slow:
-    """Tools that take the seconds which they are told."""
+class Together:
+    """Tools that return when as many calls as there are have begun, the later ones first."""
+
+    def __init__(self, calls: int) -> None:
+        self.all_begun = asyncio.Barrier(calls)
 
     async def call(self, name: str, arguments: Any, seed: int) -> ToolResult:
+        await self.all_begun.wait()
         await asyncio.sleep(arguments["seconds"])
         return ToolResult(f"{name} {arguments['seconds']}", "", arguments["seconds"])
 
 
-SLOW: Any = Slow()
-
-
 def test_calls_are_made_at_once_and_answered_in_their_order():
-    environment = ToolEnvironment(SLOW)
+    together: Any = Together(3)
+    environment = ToolEnvironment(together)
     assert run(environment.reset(PROBLEM)) is None
-    begun = time.monotonic()
-    calls = [call("a", seconds=1.0), call("b", seconds=0.01), call("a", seconds=0.9)]
-    turn = run(environment.step(says(*calls)))
-    assert time.monotonic() - begun < 1.8
-    assert told(turn) == ["a 1.0", "b 0.01", "a 0.9"]
+    calls = [call("a", seconds=0.2), call("b", seconds=0.01), call("a", seconds=0.1)]
+    turn = run(asyncio.wait_for(environment.step(says(*calls)), 60))
+    assert told(turn) == ["a 0.2", "b 0.01", "a 0.1"]
     assert [each["name"] for each in turn.observation] == ["a", "b", "a"]
-    assert [use.seconds for use in turn.uses] == [1.0, 0.01, 0.9]
+    assert [use.seconds for use in turn.uses] == [0.2, 0.01, 0.1]
     assert not turn.done
 
 
@@ -153,16 +151,13 @@ def test_an_object_of_trl_is_an_environment():
     assert Counter.rewards == before + 1
 
 
-def test_each_conversation_has_its_own_object_which_a_resumed_run_restores():
-    made = adapted(Counter, SETTINGS)
+def test_each_conversation_has_its_own_object():
+    made: Any = adapted(Counter, SETTINGS)
     one, other = made(), made()
     run(one.reset(PROBLEM))
     run(one.step(says(call("increment", step=5))))
-    assert state_of(other) == {"count": 0}
-    assert state_of(one) == {"count": 6, "target": 3}
-    restore(other, state_of(one))
-    assert told(run(other.step(says(call("look"))))) == ["{'count': 6}"]
-    assert state_of(ToolEnvironment(SLOW)) == {}
+    assert vars(one.made) == {"count": 6, "target": 3}
+    assert vars(other.made) == {"count": 0}
 
 
 class Guess:
@@ -212,7 +207,7 @@ ASKS = '<tool_call>\n{"name": "%s", "arguments": {%s}}\n</tool_call>'
 class Script:
     """A sampler that writes these turns."""
 
-    version, context = 0, None
+    context = None
 
     def __init__(self, *turns: str) -> None:
         self.turns, self.read = iter(turns), list[str]()
@@ -281,7 +276,7 @@ def test_a_sampler_without_turns_is_refused_with_what_it_lacks():
 
     sampler: Any = Old()
     opened = open_conversations(SETTINGS, sampler, TOKENIZER, Chat(), str, tools=[add])
-    with pytest.raises(ConfigError, match=r"^Old, the sampler, has no version, context, stream"):
+    with pytest.raises(ConfigError, match=r"^Old, the sampler, has no context, stream"):
         opened.__enter__()
 
 

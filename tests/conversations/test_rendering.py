@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from rlobj.base.errors import ConfigError
 from rlobj.conversations import Rendering
 from rlobj.data import Chat
-from rlobj.data.problems import encode_prompt
+from rlobj.data.prompts import encode_prompt
 from rlobj.models.embedded import build_tokenizer
 
 QWEN3 = chat_tokenizer("qwen3")

@@ -45,8 +45,17 @@ def alive(process: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def pool():
-    with ToolPool(settings()) as opened:
+def deadline() -> float:
+    """Many times what a call takes on this machine now."""
+    with ToolPool(settings(deadline=60)) as opened:
+        called(opened, ("add", {"a": 1}))  # starts the process
+        [result] = called(opened, ("add", {"a": 1}))
+    return max(1.0, round(50 * result.seconds, 2))
+
+
+@pytest.fixture(scope="module")
+def pool(deadline):
+    with ToolPool(settings(deadline=deadline)) as opened:
         yield opened
 
 
@@ -58,12 +67,12 @@ def pool():
         ("sys_exit", "error", "error: SystemExit: 3"),
         ("memory", "error", "error: MemoryError"),
         ("none", "error", "returned NoneType; expected a text, number, list or dict"),
-        ("pattern", "timeout", "error: the tool did not answer within 1 seconds"),
+        ("pattern", "timeout", "error: the tool did not answer within "),
         ("exit", "crash", "error: the tool ended its process with the exit status 3"),
         ("exit_with_child", "crash", "error: the tool ended its process with the exit status 3"),
         ("segfault", "crash", "error: the tool ended its process with SIGSEGV"),
         ("close", "crash", "error: the tool ended its process"),
-        ("flood", "timeout", "error: the tool did not answer within 1 seconds"),
+        ("flood", "timeout", "error: the tool did not answer within "),
         ("unnamed_signal", "crash", "error: the tool ended its process with signal 40"),
         ("guess", "", "guessed"),
         ("forge", "crash", "error: the tool wrote to the connection of its process"),
@@ -130,10 +139,11 @@ def test_calls_do_not_wait_for_a_slow_one_and_are_answered_in_their_order(pool):
 
 
 def test_the_wait_for_a_free_process_does_not_count():
-    with ToolPool(settings(workers=1)) as pool:
-        results = called(pool, *[("wait", {"seconds": 0.3})] * 4)
+    begun = time.monotonic()
+    with ToolPool(settings(workers=1, deadline=60)) as pool:
+        results = called(pool, *[("wait", {"seconds": 0.1})] * 4)
     assert [each.error for each in results] == [""] * 4
-    assert max(each.seconds for each in results) < 1
+    assert sum(each.seconds for each in results) <= time.monotonic() - begun
 
 
 def test_random_numbers_depend_on_the_seed_and_on_nothing_else(pool):
@@ -148,7 +158,7 @@ def test_a_deadline_ends_all_that_a_tool_started(pool, tmp_path):
     [result] = called(pool, ("fail", {"how": "leave", "note": str(note)}))
     assert result.error == "timeout"
     process, child, file = note.read_text().split()
-    wait_until(lambda: not alive(int(process)) and not alive(int(child)), 5)
+    wait_until(lambda: not alive(int(process)) and not alive(int(child)), 60)
     assert not Path(file).exists()
 
 
@@ -180,7 +190,7 @@ def test_no_process_outlives_an_interrupted_program(number, tmp_path):
         wait_until(lambda: all(each.exists() and each.read_text().strip() for each in notes), 60)
         assert all(alive(int(each.read_text())) for each in notes)
         process.send_signal(number)
-    wait_until(lambda: not any(alive(int(each.read_text())) for each in notes), 5)
+    wait_until(lambda: not any(alive(int(each.read_text())) for each in notes), 60)
     assert number == signal.SIGKILL or not [*tmp_path.glob("rlobj-*")]
 
 
@@ -208,7 +218,7 @@ def doubled(number: float) -> float:
     """
     if number < 0:
         sys.exit(4)
-    time.sleep(0 if number else 100)
+    time.sleep(0 if number else 1e9)
     return 2 * number
 
 
@@ -220,19 +230,18 @@ async def doubled_later(number: float) -> float:
     """
     if number < 0:
         sys.exit(4)
-    await asyncio.sleep(0 if number else 100)
+    await asyncio.sleep(0 if number else 1e9)
     return 2 * number
 
 
 @pytest.mark.parametrize("function", [doubled, doubled_later])
-def test_functions_of_this_process_may_fail_in_the_same_ways(function):
-    pool = ToolPool(EnvironmentSettings(deadline=0.5), [function])
-    start = time.monotonic()
+def test_functions_of_this_process_may_fail_in_the_same_ways(function, deadline):
+    pool = ToolPool(EnvironmentSettings(deadline=deadline), [function])
     results = called(pool, *[(function.__name__, {"number": x}) for x in (3, -1, 0)])
-    assert time.monotonic() - start < 10
     assert [each.error for each in results] == ["", "error", "timeout"]
     assert [each.text for each in results] == [
-        *("6", "error: SystemExit: 4", "error: the tool did not answer within 0.5 seconds"),
+        *("6", "error: SystemExit: 4"),
+        f"error: the tool did not answer within {deadline:g} seconds",
     ]
 
 

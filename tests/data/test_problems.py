@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy
 import pyarrow
 import pytest
-from data_files import numbered, verl_row, write_lines, write_parquet
+from data_files import numbered, write_lines, write_parquet
 from pyarrow import parquet
 
 from rlobj.base.errors import DataError
@@ -31,14 +31,6 @@ def load(source, split="train", **fields):
 # ---- layouts ----------------------------------------------------------------------------------
 
 
-def test_verl_parquet(tmp_path):
-    rows = [verl_row("What is 1+1?", "\\boxed{2}", "AIME24-0"), verl_row("Why?", "-3", "AIME24-1")]
-    first, second = load(write_parquet(tmp_path / "train.parquet", rows))
-    assert (first.id, first.prompt, first.answer) == ("AIME24-0", "What is 1+1?", "2")
-    assert (second.id, second.prompt, second.answer) == ("AIME24-1", "Why?", "-3")
-    assert first.extra["data_source"] == "math_dapo"
-
-
 def test_math500_uses_the_answer_and_not_the_solution(tmp_path):
     row = {
         "problem": "Convert $(0,3)$.",
@@ -49,8 +41,7 @@ def test_math500_uses_the_answer_and_not_the_solution(tmp_path):
         "unique_id": "test/precalculus/807.json",
     }
     (problem,) = load(write_lines(tmp_path / "math.jsonl", [row]))
-    assert problem.answer == row["answer"]
-    assert problem.id == "test/precalculus/807.json"
+    assert (problem.id, problem.answer) == (row["unique_id"], row["answer"])
     assert problem.extra == {"solution": row["solution"], "subject": "Precalculus", "level": 2}
 
 
@@ -81,21 +72,26 @@ def test_a_puzzle_has_its_quiz_and_the_text_of_its_solution(tmp_path):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("  x=5 ", "x=5"),
-        (27, "27"),
-        (27.0, "27"),
-        (0.5, "0.5"),
-        (["$1,2$"], "$1,2$"),
-        (None, ""),
-        (float("nan"), ""),
+        *(("  x=5 ", "x=5"), (27, "27"), (27.0, "27"), (0.5, "0.5"), (True, "True"), (-0.0, "0")),
+        *((["$1,2$"], "$1,2$"), (("x",), "x"), ([[3.0]], "3"), ("52_8", "52_8")),
+        *(
+            (empty, "")
+            for empty in (None, float("nan"), [None], (), Decimal("NaN"), Decimal("sNaN"))
+        ),
         ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
         ("first \\boxed{1} then \\boxed{\\{2\\}} end", "\\{2\\}"),
         ("\\boxed{1} and an open \\boxed{2", "1"),
         ("an open \\boxed{2", "an open \\boxed{2"),
-        ("52_8", "52_8"),
+        ("1 #### 3 #### 4", "4"),
+        *((Decimal(x), y) for x, y in {"3.00": "3", "2.50": "2.5", "-1E+3": "-1000"}.items()),
+        (Decimal("1234567890123456789012345678901234.50"), "1234567890123456789012345678901234.5"),
+        *((Fraction(1, 3), "1/3"), (1e22, "10000000000000000000000"), (2**63, str(2**63))),
+        *((b" 3 ", "3"), ("π".encode(), "π"), ([b"3"], "3")),
+        *((numpy.int64(3), "3"), (numpy.float64(0.1), "0.1"), (numpy.float32(0.1), "0.1")),
     ],
+    ids=repr,
 )
-def test_answer_text_of_published_forms(value, expected):
+def test_the_text_of_a_gold_keeps_its_value(value, expected):
     assert answer_text(value, "row 1") == expected
 
 
@@ -112,40 +108,6 @@ def test_answer_text_of_published_forms(value, expected):
 def test_commas_of_a_gold_stay_unless_they_group_the_digits_of_one_number(gold, expected):
     assert answer_text(f"It is 1,000 + 80.\n#### {gold}", "row 1") == expected
     assert answer_text(gold, "row 1") == gold  # text alone stays as it is
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (Decimal("3.00"), "3"),
-        (Decimal("2.50"), "2.5"),
-        (Decimal("-1E+3"), "-1000"),
-        (Decimal("NaN"), ""),
-        (Decimal("sNaN"), ""),
-        (Decimal("-0.0"), "0"),
-        (Decimal("1234567890123456789012345678901234.50"), "1234567890123456789012345678901234.5"),
-        ("1 #### 3 #### 4", "4"),
-        (Fraction(1, 3), "1/3"),
-        (True, "True"),
-        (-0.0, "0"),
-        (1e22, "10000000000000000000000"),
-        (2**63, "9223372036854775808"),
-        (b" 3 ", "3"),
-        ("π".encode(), "π"),
-        ([b"3"], "3"),
-        (("x",), "x"),
-        ([[3.0]], "3"),
-        ([None], ""),
-        ((), ""),
-        (numpy.int64(3), "3"),
-        (numpy.float64(0.1), "0.1"),
-        (numpy.float32(0.1), "0.1"),
-        (numpy.float32(3), "3"),
-    ],
-    ids=repr,
-)
-def test_a_gold_of_another_type_keeps_its_value(value, expected):
-    assert answer_text(value, "row 1") == expected
 
 
 @pytest.mark.parametrize(
@@ -172,35 +134,24 @@ def test_a_gold_whose_text_would_be_another_answer_is_refused(value, message):
 
 def test_parquet_golds_of_each_type_are_kept(tmp_path):
     """Bytes are text in columns of older writers, and a float32 is the number that was written."""
+    struct = pyarrow.struct([("answer", pyarrow.list_(pyarrow.float32())), ("x", pyarrow.int8())])
     golds = {
-        "binary": pyarrow.array([b"3"], pyarrow.binary()),
-        "large binary": pyarrow.array([b"3"], pyarrow.large_binary()),
-        "float32": pyarrow.array([0.1], pyarrow.float32()),
-        "decimal": pyarrow.array([Decimal("3.50")], pyarrow.decimal128(10, 2)),
-        "uint64": pyarrow.array([2**64 - 1], pyarrow.uint64()),
-        "list": pyarrow.array([["x"]], pyarrow.list_(pyarrow.string())),
-        "bool": pyarrow.array([True]),
-        "dictionary": pyarrow.array(["x"]).dictionary_encode(),
+        "3": pyarrow.array([b"3"], pyarrow.large_binary()),
+        "0.1": pyarrow.array([0.1], pyarrow.float32()),
+        "0.2": pyarrow.array([{"answer": [0.2], "x": 1}], struct),
+        "3.5": pyarrow.array([Decimal("3.50")], pyarrow.decimal128(10, 2)),
+        str(2**64 - 1): pyarrow.array([2**64 - 1], pyarrow.uint64()),
+        "x": pyarrow.array([["x"]], pyarrow.list_(pyarrow.string())),
+        "True": pyarrow.array([True]),
+        "y": pyarrow.array(["y"]).dictionary_encode(),
     }
-    found = {}
-    for name, column in golds.items():
-        path = tmp_path / f"{name}.parquet"
-        parquet.write_table(
-            pyarrow.table({"problem": [b"Q?"], "answer": column, "id": [b"a"]}), path
-        )
-        [problem] = load(path)
-        assert (problem.prompt, problem.id) == ("Q?", "a")
-        found[name] = problem.answer
-    assert list(found.values()) == ["3", "3", "0.1", "3.5", str(2**64 - 1), "x", "True", "x"]
-
-
-def test_a_nested_float32_of_parquet_is_the_number_that_was_written(tmp_path):
-    kind = pyarrow.struct([("answer", pyarrow.list_(pyarrow.float32())), ("x", pyarrow.int8())])
-    extra = pyarrow.array([{"answer": [0.1], "x": 1}], kind)
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"problem": ["Q?"], "extra": extra}), path)
-    [problem] = load(path, columns=Columns(answer="extra.answer"))
-    assert problem.answer == "0.1"
+    for expected, column in golds.items():
+        path = tmp_path / f"{expected}.parquet"
+        table = pyarrow.table({"problem": [b"Q?"], "gold": column, "id": [b"a"]})
+        parquet.write_table(table, path)
+        name = "gold.answer" if column.type == struct else "gold"
+        [problem] = load(path, columns=Columns(answer=name))
+        assert (problem.prompt, problem.id, problem.answer) == ("Q?", "a", expected)
 
 
 @pytest.mark.parametrize(
@@ -283,42 +234,31 @@ def test_test_source_has_priority_and_can_have_other_columns(tmp_path):
 
 
 def test_folder_is_split_by_file_names(tmp_path):
+    """A folder that is named like a file is one, too, and files without a split are training."""
     (tmp_path / "data").mkdir()
     write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", numbered(2))
-    write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", numbered(5)[2:])
+    write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet" / "0.parquet", numbered(5)[2:])
     write_lines(tmp_path / "data" / "test.jsonl", [{"question": "Q?", "final_answer": ["7"]}])
     (tmp_path / "README.md").write_text("not data", encoding="utf-8")
     assert [problem.answer for problem in load(tmp_path)] == ["0", "1", "2", "3", "4"]
     assert [problem.answer for problem in load(tmp_path, "test")] == ["7"]
     with pytest.raises(DataError, match=r"no file with 'dev'.*test\.jsonl"):
         load_problems(DataConfig(source=str(tmp_path), split="dev"), "train")
-
-
-def test_folder_without_split_names_is_for_training(tmp_path):
-    write_lines(tmp_path / "algebra.jsonl", numbered(3))
-    assert len(load(tmp_path)) == 3
-    with pytest.raises(DataError, match="no file with 'test'"):
-        load(tmp_path, "test")
-
-
-def test_single_file_has_no_test_split(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", numbered(3))
-    with pytest.raises(DataError, match=r"data\.test_fraction=0\.1"):
-        load(path, "test")
+    (tmp_path / "other").mkdir()
+    write_lines(tmp_path / "other" / "algebra.jsonl", numbered(3))
+    assert len(load(tmp_path / "other")) == 3
+    for name, message in {
+        "other": "no file with 'test'",
+        "other/algebra.jsonl": r"data\.test_fraction=0\.1",
+        "other/algebar.jsonl": "Did you mean '.*algebra.jsonl'",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            load(tmp_path / name, "test")
+    with pytest.raises(DataError, match=r"data\.source is not given"):
+        load_problems(DataConfig(), "train")
 
 
 # ---- errors ----------------------------------------------------------------------------------
-
-
-def test_error_names_the_nearest_file(tmp_path):
-    path = write_lines(tmp_path / "train.jsonl", numbered(1))
-    with pytest.raises(DataError, match=rf"Did you mean '{path}'"):
-        load(tmp_path / "trian.jsonl")
-
-
-def test_error_without_a_source():
-    with pytest.raises(DataError, match=r"data\.source is not given"):
-        load_problems(DataConfig(), "train")
 
 
 def test_error_of_a_missing_column_lists_the_columns(tmp_path):
@@ -364,6 +304,7 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
             r"a\.json: .* key 'y' more than once",
         ),
         ("a.parquet", "PAR?", r"a\.parquet: not a readable Parquet file"),
+        ("a.jsonl", b'{"problem": "\xff"}', "not UTF-8"),
         ("a.txt", "What is 2+2?", r"unknown file type '\.txt'"),
         ("a.jsonl", "", r"no problem with a question and an answer"),
         ("a.jsonl", '{"problem": 3, "answer": "1"}', r"a\.jsonl:1, column 'problem'.*found int"),
@@ -372,36 +313,41 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
     ],
 )
 def test_error_names_the_place_in_the_file(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=message):
         load(tmp_path / name)
 
 
-def test_two_parquet_columns_with_one_name_are_refused(tmp_path):
+def test_columns_with_one_name_are_refused_in_parquet_and_may_have_none_in_csv(tmp_path):
     path = tmp_path / "a.parquet"
     table = pyarrow.table([["A?"], ["B?"], ["1"]], names=["prompt", "prompt", "answer"])
     parquet.write_table(table, path)
     with pytest.raises(DataError, match=r"a\.parquet: there are two columns .* 'prompt'"):
         load(path)
-
-
-def test_columns_of_a_csv_without_a_name_may_be_several(tmp_path):
     (tmp_path / "a.csv").write_text("problem,answer,,\nA,1,,\n")
     assert [problem.answer for problem in load(tmp_path / "a.csv")] == ["1"]
 
 
+def test_numbers_of_json_that_no_float_has_stay_as_they_are_written(tmp_path):
+    texts = ["0.1", "12345678901234567890.5", "0.1234567890123456789012", "2.50", "1e3"]
+    rows = [f'{{"problem": "p{i}", "answer": {text}}}' for i, text in enumerate(texts)]
+    (tmp_path / "numbers.jsonl").write_text("\n".join(rows))
+    answers = [problem.answer for problem in load(tmp_path / "numbers.jsonl")]
+    assert answers == [*texts[:3], "2.5", "1000"]
+
+
 @pytest.mark.parametrize(
-    ("suffix", "extra"),
-    [("jsonl", {}), ("jsonl", None), ("jsonl", {"other": 1}), ("parquet", None)],
+    ("write", "suffix", "where", "extra"),
+    [
+        *((write_lines, "jsonl", "jsonl:1", extra) for extra in ({}, None, {"other": 1})),
+        (write_parquet, "parquet", "parquet, row 1", None),
+    ],
 )
-def test_a_first_row_without_a_nested_column_is_named(tmp_path, suffix, extra):
+def test_a_first_row_without_a_nested_column_is_named(tmp_path, write, suffix, where, extra):
     rows = [{"problem": "A?", "extra": extra}, {"problem": "B?", "extra": {"answer": "2"}}]
-    write = {"jsonl": write_lines, "parquet": write_parquet}[suffix]
-    path = write(tmp_path / f"a.{suffix}", rows)
     columns = Columns(prompt="problem", answer="extra.answer")
-    where = {"jsonl": "jsonl:1", "parquet": "parquet, row 1"}[suffix]
     with pytest.raises(DataError, match=rf"{where}: the first row has nothing at 'extra\.answer'"):
-        load(path, columns=columns)
+        load(write(tmp_path / f"a.{suffix}", rows), columns=columns)
     [problem] = load(write(tmp_path / f"b.{suffix}", rows[1:]), columns=columns)
     assert problem.answer == "2"
 
@@ -409,34 +355,16 @@ def test_a_first_row_without_a_nested_column_is_named(tmp_path, suffix, extra):
 def test_a_pipe_a_device_and_a_socket_are_no_data(tmp_path):
     """A pipe waits for its other end, and a device never ends."""
     os.mkfifo(tmp_path / "pipe.jsonl")
-    (tmp_path / "link.jsonl").symlink_to("/dev/zero")
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(tmp_path / "socket.jsonl"))
-    for name, kind in {"pipe": "a pipe", "link": "a device", "socket": "a socket"}.items():
-        path = tmp_path / f"{name}.jsonl"
-        for read in (load, require_source):
-            with pytest.raises(DataError, match=f"is {kind}; expected a file"):
-                read(str(path))
-        with pytest.raises(DataError, match=f"is {kind}; expected a file"):
-            load(path, "test")
-    listener.close()
+    (tmp_path / "device.jsonl").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket.jsonl"))
+        for kind in ("pipe", "device", "socket"):
+            path = str(tmp_path / f"{kind}.jsonl")
+            for read in (load, require_source, lambda path: load(path, "test")):
+                with pytest.raises(DataError, match=f"is a {kind}; expected a file"):
+                    read(path)
     with pytest.raises(DataError, match="expected a file"):
         load(tmp_path)
-
-
-def test_a_folder_that_is_named_like_a_file_is_searched(tmp_path):
-    """Other programs write the parts of a Parquet file into a folder with its name."""
-    write_parquet(tmp_path / "train.parquet" / "part-0.parquet", numbered(2))
-    assert len(load(tmp_path)) == len(load(tmp_path / "train.parquet")) == 2
-
-
-def test_text_that_is_not_utf8_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"problem": "\xff"}')
-    with pytest.raises(DataError, match="not UTF-8"):
-        load(tmp_path / "a.jsonl")
-
-
-def test_error_says_that_a_folder_is_not_a_file(tmp_path) -> None:
     with pytest.raises(DataError, match="is a folder; expected a file"):
         list(read_file(tmp_path))
 
@@ -465,10 +393,7 @@ def test_rows_become_problems_and_each_question_occurs_once(caplog) -> None:
     assert "left out 1 rows with repeated" in caplog.text
     assert "1 repeated questions have different answers" in caplog.text
     assert "left out 1 rows without an answer" in caplog.text
-
-
-def test_a_limit_uses_the_first_problems() -> None:
-    assert [problem.answer for problem in problems_of_rows(ROWS, limit=1)] == ["2"]
+    assert problems_of_rows(ROWS, limit=1) == [first]
 
 
 def test_columns_can_be_named_also_nested_ones() -> None:
@@ -489,12 +414,3 @@ def test_columns_can_be_named_also_nested_ones() -> None:
 def test_error_names_the_row_that_cannot_be_read(rows, message) -> None:
     with pytest.raises(DataError, match=message):
         problems_of_rows(rows)
-
-
-def test_numbers_of_json_that_no_float_has_stay_as_they_are_written(tmp_path):
-    texts = ["0.1", "12345678901234567890.5", "0.1234567890123456789012", "2.50", "1e3"]
-    rows = [f'{{"problem": "p{i}", "answer": {text}}}' for i, text in enumerate(texts)]
-    file = tmp_path / "numbers.jsonl"
-    file.write_text("\n".join(rows))
-    problems = load_problems(DataConfig(source=str(file)), "train")
-    assert [problem.answer for problem in problems] == [*texts[:3], "2.5", "1000"]

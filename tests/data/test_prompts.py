@@ -55,13 +55,9 @@ def test_restored_stream_continues_exactly(size, draws, after):
     other = ProblemStream(some_problems(size), seed=99)
     other.restore(saved)
     assert ids(other.next(after)) == ids(stream.next(after))
-
-
-@given(draws=st.lists(st.integers(0, 9), max_size=6))
-def test_order_does_not_depend_on_the_size_of_the_draws(draws):
-    whole = ids(ProblemStream(some_problems(5)).next(sum(draws)))
-    stream = ProblemStream(some_problems(5))
-    assert [problem.id for count in draws for problem in stream.next(count)] == whole
+    whole = ProblemStream(some_problems(size), seed=1)
+    whole.next(sum(draws))
+    assert whole.state() == saved
 
 
 def test_a_position_in_another_data_set_is_refused():
@@ -177,8 +173,5 @@ def test_settings_that_no_chat_template_uses_are_errors(template, settings, mess
 def test_a_chat_template_that_fails_is_an_error(template):
     with pytest.raises(ConfigError, match=r"chat template fails: .*Use model\.chat_template=false"):
         encode_prompt(tokenizer_with(template, "$A"), "a", Chat())
-
-
-def test_an_empty_prompt_is_an_error():
     with pytest.raises(ConfigError, match="has no tokens"):
         encode_prompt(tokenizer_with(None, "$A"), "", chat=None)

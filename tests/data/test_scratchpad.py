@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlobj.data.tasks import TASKS, _departures, derivation, judge
+from rlobj.data.scratchpad import _departures, derivation, judge
+from rlobj.data.tasks import TASKS
 
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
 
@@ -58,11 +59,6 @@ def alignments(expected, written):
 def some_sums(operands, count, seed=0):
     draw = random.Random(seed)
     return [[draw.randrange(10) for _ in range(operands)] for _ in range(count)]
-
-
-def test_the_derivation_of_the_warm_start_adds_from_left_to_right():
-    assert derivation([3, 4, 8, 5]) == "3+4=7;7+8=15;15+5=20#20"
-    assert derivation([9, 0]) == "9+0=9#9"
 
 
 @pytest.mark.parametrize(
@@ -124,20 +120,19 @@ def test_the_alignment_is_one_of_those_with_the_fewest_edits(expected, written):
     assert tuple(marks) in alignments(expected + ".", written + ".")[1]
 
 
-def test_a_token_of_several_characters_is_spurious_if_one_of_them_is():
-    tokens = ["6+9=", "15", ";", "14", "+3=18", ";18+8=26", "#26", ""]
-    assert judge("6+9+3+8=", tokens) == [False, False, False, True, False, False, False, False]
-
-
-def test_an_end_before_the_answer_is_complete_is_spurious_and_a_cut_is_not():
-    assert judge("6+6=", [*"6+6=12#1", ""])[-1]
-    assert not any(judge("6+6=", [*"6+6=12#12", ""]))
-    assert not any(judge("6+6=", [*"6+6=12#12"]))
-    assert judge("6+6=", []) == []
-
-
-def test_a_special_token_inside_a_response_is_spurious():
-    assert judge("6+6=", ["6+", "", "6=12#12", ""]) == [False, True, False, False]
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "spurious"),
+    [
+        ("6+9+3+8=", ["6+9=", "15", ";", "14", "+3=18", ";18+8=26", "#26", ""], [3]),
+        ("6+6=", ["6+", "", "6=12#12", ""], [1]),  # a special token inside
+        ("6+6=", [*"6+6=12#1", ""], [8]),  # an end before the answer is complete
+        ("6+6=", [*"6+6=12#12", ""], []),
+        ("6+6=", [*"6+6=12#12"], []),  # cut
+        ("6+6=", [], []),
+    ],
+)
+def test_tokens_of_any_number_of_characters_are_judged(prompt, tokens, spurious):
+    assert [place for place, mark in enumerate(judge(prompt, tokens)) if mark] == spurious
 
 
 def test_the_sum_is_found_in_a_longer_prompt_and_its_absence_is_an_error():

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from data_files import write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,8 +33,7 @@ from rlobj_cli.screen.header import yours
 def write(path: Path, count: int, **columns: object) -> str:
     """A file whose questions are numbered, with these columns beside them."""
     rows = [{"problem": f"{path.stem} {i}", "answer": str(i), **columns} for i in range(count)]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    return str(path)
+    return write_lines(path, rows)
 
 
 def mixed(sizes: dict[str, int], weights: dict[str, float], seed: int = 0) -> MixedStream:
@@ -114,16 +114,16 @@ def test_held_out_problems_are_a_share_of_each_source(tmp_path):
 def test_a_warning_about_held_out_problems_names_the_sources(tmp_path, caplog):
     files = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
     for file, blanks in zip(files, ("", "  "), strict=True):
-        rows = [{"problem": f"{i} {blanks}+ 1", "answer": "2"} for i in range(60)]
-        Path(file).write_text("\n".join(map(json.dumps, rows)))
+        write_lines(Path(file), [{"problem": f"{i} {blanks}+ 1", "answer": "2"} for i in range(60)])
     data = {"source": files, "test_fraction": 0.3}
-    config = build_config([("x", {"data": data, "evaluation": {"every": 1}})])
-    opening._problems(config, CallerInputs())
+    opening._problems(
+        build_config([("x", {"data": data, "evaluation": {"every": 1}})]), CallerInputs()
+    )
     assert f"{files[0]}, {files[1]}: " in caplog.text
 
 
 def test_the_reward_of_several_generators_is_not_the_users_setting(monkeypatch):
-    monkeypatch.setattr("rlobj.data.tasks.find_spec", lambda name: name)
+    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
     source = ["reasoning-gym:countdown", "reasoning-gym:chain_sum"]
     own = {"data": {"source": source}, "model": {"name": "some/model"}}
     layers = layers_of("grpo", [("--set", own)])

@@ -11,7 +11,7 @@ from data_files import write_lines, write_parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import Columns, DataConfig, format_prompt, load_problems
-from rlobj.data.files import HubSource
+from rlobj.data.hub import HubSource
 from rlobj.data.sources import NAMED_SOURCES
 
 

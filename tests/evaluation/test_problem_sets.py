@@ -13,7 +13,7 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.config.layers import PROFILES, Layer, nested
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder
-from rlobj.data.problems import MATH_TEMPLATE, PLAIN_TEMPLATE
+from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.identity import differences, fingerprint, model_identity, require_same

@@ -11,6 +11,8 @@ from rlobj.data import Problem
 from rlobj.evaluation import Samples, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.responses import blocks_of
+from rlobj.evaluation.samples import FORMAT
+from rlobj.installation import installed_version
 from rlobj.rewards import Exact
 from rlobj.samplers import Sample, SamplingSettings, derive_seed
 
@@ -207,13 +209,25 @@ def test_error_if_another_process_writes_to_the_folder(tmp_path):
         pass
 
 
+def test_an_evaluation_of_another_format_is_refused_with_both_versions(tmp_path):
+    sessions = [{"versions": {"rlobj": "0.0.9"}}]
+    stored = {"format": FORMAT - 1, "model": {"name": "m"}, "benchmarks": {}, "sessions": sessions}
+    Samples(tmp_path).write_settings(stored)
+    expected = (
+        rf"was written by rlobj 0\.0\.9 \(format {FORMAT - 1}\), and rlobj "
+        rf"{installed_version('rlobj')} reads format {FORMAT}: use the version that wrote it, or "
+    )
+    with pytest.raises(ConfigError, match=expected):
+        Samples.open(tmp_path)
+
+
 def test_problems_and_settings_are_read_back(tmp_path):
     directory = Samples(tmp_path)
     directory.write_problems({"a": PROBLEMS, "b": [Problem("x", "?", "1", {"level": 3})]})
     assert directory.problems() == {"a": PROBLEMS, "b": [Problem("x", "?", "1", {"level": 3})]}
-    directory.write_settings({"model": {"name": "m"}, "benchmarks": {}})
-    settings = Samples.open(tmp_path).settings()
-    assert settings == {"model": {"name": "m"}, "benchmarks": {}}
+    settings = {"format": FORMAT, "model": {"name": "m"}, "benchmarks": {}}
+    directory.write_settings(settings)
+    assert Samples.open(tmp_path).settings() == settings
     directory.write_settings({"another": "program's"})
     with pytest.raises(ConfigError, match="has no benchmarks"):
         Samples.open(tmp_path)

@@ -18,7 +18,7 @@ import rlobj
 
 PAGE = Path(__file__).parents[2] / "docs" / "trainers.md"
 PRESETS = ("20-entropy", "stare", "lopti")
-SIZES = (1, 4, 32)
+SIZES = (5, 32)
 RESPONSES, WIDTH = 32, 24
 
 

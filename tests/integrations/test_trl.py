@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ from rlobj.integrations.trl import ObjectiveTrainer
 from rlobj.models.embedded import build_tokenizer
 
 DAPO = {"epsilon_high": 0.28}
-PRESETS = (
-    *("20-entropy", "stapo", "stare", "lopti", "archer", "gspo", "gmpo", "gdpo", "reinforce-pp"),
-    *("kl-cov", "clip-cov", "fipo", "entropy-shaped", "opsm", "ce-gppo", "tpo"),
+slow = partial(pytest.param, marks=pytest.mark.slow)
+OTHERS = (
+    "20-entropy stare archer gspo gmpo reinforce-pp kl-cov clip-cov fipo entropy-shaped opsm "
+    "ce-gppo tpo"
 )
+PRESETS = ("stapo", "lopti", "gdpo", *map(slow, OTHERS.split()))
 """One for each kind of part: rules, controllers, phases, KLs, ratios of responses, advantages."""
 
 
@@ -54,12 +57,11 @@ def moe() -> Qwen3MoeForCausalLM:
 @pytest.mark.parametrize(
     ("settings", "model"),
     [
-        ({}, policy),
-        ({"num_iterations": 2, "learning_rate": 1e-2}, policy),
-        ({"gradient_checkpointing": True}, policy),
-        ({}, moe),
+        pytest.param({}, policy, id="usual"),
+        slow({"num_iterations": 2, "learning_rate": 1e-2}, policy, id="two rounds"),
+        slow({"gradient_checkpointing": True}, policy, id="checkpointing"),
+        slow({}, moe, id="experts"),
     ],
-    ids=["usual", "two rounds", "checkpointing", "experts"],
 )
 def test_dapo_is_trls_dapo_to_the_bit(tmp_path: Path, settings: dict[str, Any], model: Any) -> None:
     args = {**DAPO, "max_steps": 2, **settings}
@@ -78,7 +80,7 @@ def test_dapo_is_trls_dapo_to_the_bit(tmp_path: Path, settings: dict[str, Any], 
     assert not torch.equal(before, weights(ours))
 
 
-@pytest.mark.parametrize("peft", [False, True])
+@pytest.mark.parametrize("peft", [False, slow(True)])
 def test_beta_adds_trls_kl(tmp_path: Path, peft: bool) -> None:
     found = []
     for kind, named in ((GRPOTrainer, {}), (ObjectiveTrainer, {"objective": "dapo-loss"})):
@@ -101,7 +103,7 @@ def test_the_gradient_of_a_preset_is_that_of_rlobj_alone(tmp_path: Path, preset:
     assert off(found[0], alone(one, 0, objective.phases[0])) < 1e-4
 
 
-@pytest.mark.parametrize("preset", ["20-entropy", "stapo"])
+@pytest.mark.parametrize("preset", ["20-entropy", slow("stapo")])
 def test_the_size_of_micro_batches_changes_nothing(tmp_path: Path, preset: str) -> None:
     found = []
     for size in (32, 8, 1):
@@ -129,10 +131,12 @@ def backwards(output: Any) -> Any:
 
 @pytest.mark.parametrize(
     "kind",
-    [behind(changed(GRPOTrainer, backwards)), changed(ObjectiveTrainer, backwards)],
-    ids=["behind", "before"],
+    [
+        pytest.param(behind(changed(GRPOTrainer, backwards)), id="behind"),
+        slow(changed(ObjectiveTrainer, backwards), id="before"),
+    ],
 )
-@pytest.mark.parametrize("advantages", ["objective", "trl"])
+@pytest.mark.parametrize("advantages", ["objective", slow("trl")])
 def test_a_trainer_that_reorders_the_rollout_trains_the_same(
     tmp_path: Path, kind: Any, advantages: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from integrations.trl_runs import (
 import rlobj
 from rlobj import BatchError, ConfigError, Mask, Objective, Truncate, load_preset
 from rlobj.integrations.trl import ObjectiveTrainer, settings
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def with_tools(prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def test_an_objective_that_reads_each_reward_needs_all_of_them(
         train(tmp_path, objective, reward_funcs=[reward, second])
 
 
-@pytest.mark.parametrize("preset", ["tis", "icepop", "mis", "prime-rl"])
+@pytest.mark.parametrize("preset", ["tis", *map(slow, ("icepop", "mis", "prime-rl"))])
 def test_the_samplers_log_probs_are_read(tmp_path: Path, preset: str) -> None:
     one, found = train(tmp_path, preset, rollout_func=with_logprobs, max_steps=1)
     assert one.state.log_history[0]["rlobj/sampler/nan_tokens"] > 0
@@ -110,7 +113,7 @@ def test_a_rollout_without_log_probs_is_refused_by_name(tmp_path: Path) -> None:
     ("mode", "mismatch"),
     [
         ("token_truncate", Truncate(cap=1.5)),
-        ("sequence_mask", Mask(level="sequence", high=1.5)),
+        slow("sequence_mask", Mask(level="sequence", high=1.5)),
     ],
 )
 def test_trls_correction_for_vllm_is_the_objectives(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trl import TrlParser
 from rlobj import Objective, RunError, entropy, old_entropy
 from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer, rollout
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
 FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
 
@@ -40,7 +42,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize("size", [32, 8])
+@pytest.mark.parametrize("size", [slow(32), 8])
 def test_rules_of_the_old_selection_read_the_policy_of_the_rollout(
     tmp_path: Path, size: int, passes: list[bool]
 ) -> None:
@@ -98,7 +100,7 @@ def test_a_record_is_turned_off_in_the_configuration(tmp_path: Path) -> None:
     assert trainer(ObjectiveTrainer, args)._recorder is None
 
 
-@pytest.mark.parametrize("objective", ["dapo-loss", "gspo", "cispo"])
+@pytest.mark.parametrize("objective", ["dapo-loss", slow("gspo"), slow("cispo")])
 def test_trls_own_metrics_stay(tmp_path: Path, objective: str) -> None:
     """With bounds of the objective; a surrogate that clips in another way has no clip_ratio."""
     level = {"importance_sampling_level": "sequence"} if objective == "gspo" else {}

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ PLACE = [(name, "ascending") for name in ("step", "update", "response", "positio
 RECORDED = {"record": True, "output": {"tables_every": 1, "records_share": 0.1}}
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
 ENTROPY = "20-entropy"
 OLD = Objective().reweight("0.3*old_prob + 0.7*exp(-old_entropy)")
 PHASES = Objective().split("old_prob < 0.02")
@@ -49,7 +51,12 @@ WINDOWS = {
 
 @pytest.mark.parametrize(
     ("objective", "windows"),
-    [*((ENTROPY, each) for each in WINDOWS), (OLD, "one micro-batch"), (OLD, "two iterations")],
+    [
+        (ENTROPY, "four micro-batches"),
+        (OLD, "two iterations"),
+        *(slow(ENTROPY, each) for each in WINDOWS if each != "four micro-batches"),
+        slow(OLD, "one micro-batch"),
+    ],
 )
 def test_the_recorded_objective_gives_the_recorded_weights_to_the_bit(
     tmp_path: Path, objective: Any, windows: str

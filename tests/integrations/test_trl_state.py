@@ -38,7 +38,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "checkpoint-2"
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_iterations": 2}])
+@pytest.mark.parametrize(
+    "settings", [pytest.param({}, marks=pytest.mark.slow), {"num_iterations": 2}]
+)
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:

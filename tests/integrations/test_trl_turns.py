@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from itertools import chain
 from math import nan
 from pathlib import Path
@@ -32,6 +33,7 @@ from rlobj import Objective, TurnReturn, read_records, read_tables
 from rlobj.base.interleaved import whole
 from rlobj.integrations.trl import ObjectiveTrainer
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
 PROMPTS = [[{"role": "user", "content": f"{n}?"}] for n in range(8)]
 CALLS = (0, 1, 2, 1)
 """Calls of each response of a group."""
@@ -222,9 +224,9 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
     ("limit", "shares", "evidence"),
     [
         ({"max_tool_calling_iterations": 1}, (0.25, 0, 0.25, 1.75), "end at 2 turns"),
-        ({"max_completion_length": 70}, (0, 0.75, 0.75, 1), "they have 70 tokens"),
-        ({"max_completion_length": 80}, (0, 0.75, 0.75, 1.75), "they have 80 tokens"),
-        ({"max_completion_length": 50}, (0, 0.75, 0.75, 1), "they have 50 tokens"),
+        slow({"max_completion_length": 70}, (0, 0.75, 0.75, 1), "they have 70 tokens"),
+        slow({"max_completion_length": 80}, (0, 0.75, 0.75, 1.75), "they have 80 tokens"),
+        slow({"max_completion_length": 50}, (0, 0.75, 0.75, 1), "they have 50 tokens"),
     ],
     ids=["no turn left", "no room for the answer", "nor for the next turn", "nor for the end"],
 )
@@ -265,6 +267,7 @@ def test_a_rollout_without_a_mask_has_one_turn_beside_one_with_a_mask(tmp_path: 
 SHARED = {"objective": BY_TURN, "reward_funcs": decided, "max_tool_calling_iterations": 1, **RECORD}
 
 
+@pytest.mark.slow
 def test_two_processes_count_and_compare_all_conversations(tmp_path: Path) -> None:
     trainer(ObjectiveTrainer, tmp_path / "one", **SHARED).train()
     words = [__file__, tmp_path / "two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +13,25 @@ from integrations.trl_runs import alone, config, off, train, trainer
 from rlobj import RunError, load_preset
 from rlobj.integrations.trl import ObjectiveTrainer
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
 EPOCH = {"max_steps": -1, "num_train_epochs": 1}
+PAIRS, THIRDS = {"gradient_accumulation_steps": 2}, {"steps_per_generation": 3}
+SIXTHS = {"steps_per_generation": 6}
+WHOLE = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}
+PHASES = {"steps_per_generation": 4, "num_iterations": 2, "beta": 0.01, "max_steps": 4}
 
 
 @pytest.mark.parametrize(
     ("preset", "settings", "sizes"),
     [
-        ("stapo", {"gradient_accumulation_steps": 2, "steps_per_generation": 4}, [2] * 3),
-        ("stapo", {"steps_per_generation": 2}, [4] * 3),
-        ("20-entropy", {"steps_per_generation": 6, **EPOCH}, [4] * 7 + [2]),
-        ("fipo", {"gradient_accumulation_steps": 2, "steps_per_generation": 3}, [2] * 3),
-        ("clip-cov", {"gradient_accumulation_steps": 2, "steps_per_generation": 3}, [2] * 3),
-        (
-            "stapo",
-            {
-                "per_device_train_batch_size": 32,
-                "gradient_accumulation_steps": 1,
-                "num_iterations": 2,
-            },
-            [1] * 3,
-        ),
-        ("20-entropy", {"gradient_accumulation_steps": 2, "num_iterations": 2}, [2] * 3),
-        (
-            "lopti",
-            {
-                "gradient_accumulation_steps": 2,
-                "steps_per_generation": 4,
-                "num_iterations": 2,
-                "beta": 0.01,
-                "max_steps": 4,
-            },
-            [2] * 4,
-        ),
-    ],
-    ids=[
-        *("half a rollout", "two rollouts", "parts of two, and a short last one"),
-        *("parts of two, without entropies", "parts of two, with a sample"),
-        *("one micro-batch, two rounds", "two rounds", "phases"),
+        slow("stapo", {**PAIRS, "steps_per_generation": 4}, [2] * 3, id="half a rollout"),
+        slow("stapo", {"steps_per_generation": 2}, [4] * 3, id="two rollouts"),
+        pytest.param("20-entropy", {**EPOCH, **SIXTHS}, [4] * 7 + [2], id="a short last one"),
+        slow("fipo", {**PAIRS, **THIRDS}, [2] * 3, id="parts of two, without entropies"),
+        slow("clip-cov", {**PAIRS, **THIRDS}, [2] * 3, id="parts of two, with a sample"),
+        slow("stapo", {**WHOLE, "num_iterations": 2}, [1] * 3, id="one micro-batch, two rounds"),
+        slow("20-entropy", {**PAIRS, "num_iterations": 2}, [2] * 3, id="two rounds"),
+        pytest.param("lopti", {**PAIRS, **PHASES}, [2] * 4, id="phases"),
     ],
 )
 def test_each_update_is_that_of_rlobj_alone(

@@ -18,8 +18,6 @@ from rlobj.evaluation.evaluating import evaluate
 LOOP = "{{% for {0} in range(99999) %}}{1}{{% endfor %}}"
 TEMPLATES = {
     "loops in loops": LOOP.format("i", LOOP.format("j", LOOP.format("k", ""))),
-    "a text that doubles": "{% set n = namespace(x='12345678') %}{% for i in range(60) %}"
-    "{% set n.x = n.x ~ n.x %}{% endfor %}",
     "a text that repeats": "{{ 'x' * 10**12 }}",
 }
 
@@ -41,16 +39,12 @@ def test_a_chat_template_that_takes_too_much_is_refused(model, name, monkeypatch
         asked(model)
 
 
-def test_a_range_that_no_loop_ends_is_refused(model):
+def test_a_short_chat_template_is_used_and_a_range_that_no_loop_ends_is_refused(model):
+    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    asked(model)
     (model / "chat_template.jinja").write_text("{% for i in range(10**12) %}x{% endfor %}")
     with within(60), pytest.raises(ConfigError, match="the tokenizer's chat template fails"):
         asked(model)
-
-
-def test_a_short_chat_template_is_used(model):
-    text = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    (model / "chat_template.jinja").write_text(text)
-    asked(model)
 
 
 class Executed:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from strategies import NAN, tokens
 
-from rlobj import ConfigError, Objective, TokenBatch, load_preset
+from rlobj import ConfigError, Objective, TokenBatch, parse
 from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import SequenceMean
 
@@ -33,20 +33,14 @@ def test_a_gate_is_open_only_below_its_target() -> None:
         assert state == {"W": {"value": value, "entropy": entropy}}
 
 
-def test_the_mean_entropy_uses_the_divisor_of_the_loss() -> None:
+def test_the_mean_entropy_uses_the_divisor_of_the_loss_over_decided_responses() -> None:
     """Entropies 0, 0, 0 and 1: 1/4 by token, 1/2 by response."""
     gate = held(Gate(target=0.3, on=1.1))
-    table = rollout([0, 0, 0, 1], lengths=[3, 1])
+    table = rollout([0, 0, 0, 1, NAN], [3, 1, 1]).replace(rewards=[1.0, 0.0, NAN])
     assert gate.observe([table])["W"] == {"value": 1.1, "entropy": 0.25}
+    assert gate.observe(table.split(3)) == gate.observe([table])
     by_response = gate.replace(divisor=SequenceMean()).observe([table])["W"]
     assert by_response == {"value": 1.0, "entropy": 0.5}
-
-
-def test_the_mean_entropy_is_over_decided_responses_of_all_tables() -> None:
-    gate = held(Gate(target=0.3, on=1.1))
-    table = rollout([0, 1, NAN], lengths=[1, 1, 1]).replace(rewards=[1.0, 0.0, NAN])
-    assert gate.observe([table])["W"]["entropy"] == 0.5
-    assert gate.observe(table.split(3))["W"]["entropy"] == 0.5
 
 
 def test_an_adaptive_level_moves_by_its_step_within_its_bounds() -> None:
@@ -62,17 +56,19 @@ def test_an_adaptive_level_moves_by_its_step_within_its_bounds() -> None:
     assert values == pytest.approx([1.35, 1.5, 1.5, 1, 1, 1, 1])
 
 
-@pytest.mark.parametrize(
-    "controller", [Gate(target=9, on=1.1), AdaptiveGate(target=9, start=1.1, low=1, high=1.5)]
-)
-def test_an_empty_rollout_does_not_change_the_state(controller: Gate | AdaptiveGate) -> None:
+UNDEFINED = parse("old_entropy.mean(within=reward > 2)")
+LEVEL = AdaptiveGate(target=9, start=1.1, low=1, high=1.5)
+
+
+@pytest.mark.parametrize("controller", [Gate(target=9, on=1.1), LEVEL])
+def test_a_rollout_without_the_number_does_not_change_the_state(controller) -> None:
     objective = held(controller)
     state = objective.observe([rollout([0.5])])
-    nothing = rollout([], lengths=[0])
     undecided = rollout([NAN]).replace(rewards=[NAN])
-    assert objective.observe([nothing], state) == state
-    assert objective.observe([undecided], state) == state
-    assert objective.observe([], state) == state
+    for tables in ([rollout([], lengths=[0])], [undecided], []):
+        assert objective.observe(tables, state) == state
+    objective = held(controller.model_copy(update={"of": UNDEFINED}))
+    assert objective.observe([rollout([0.5])]) == objective.init()
 
 
 def test_the_state_is_json_and_observe_does_not_modify_its_arguments() -> None:
@@ -95,27 +91,6 @@ def test_the_weight_of_a_plan_is_the_controllers_value() -> None:
     assert objective.plan([table], opened).metrics["controller/W"] == 1.5
 
 
-def test_stare_equals_its_base_while_the_gate_is_closed() -> None:
-    stare = load_preset("stare").objective
-    table = rollout([0.3, 2.0, 0.1], lengths=[2, 1]).replace(rewards=[1.0, 0.0])
-    base = load_preset("justrl").objective
-    assert stare(table).loss.item() == base(table).loss.item()
-    shut = stare.plan([table], stare.observe([table])).weights[0]
-    assert shut.tolist() == base.plan([table]).weights[0].tolist()
-    low = table.replace(old_entropy=[0.1, 0.2, 0.1])
-    assert stare.plan([low], stare.observe([low])).weights[0].tolist() != shut.tolist()
-
-
-def test_an_error_is_raised_if_low_start_high_are_not_in_order() -> None:
-    with pytest.raises(ConfigError, match="expected low <= start <= high"):
-        AdaptiveGate(target=0.3, start=2.0, low=1.0, high=1.5)
-
-
-def test_the_name_of_a_controller_begins_with_a_capital() -> None:
-    with pytest.raises(ConfigError, match="must begin with a capital"):
-        Objective(controllers={"w": Gate(target=1, on=1)})
-
-
 def four_tokens() -> TokenBatch:
     table = tokens([3, 1, 1], [-1.0] * 5, old_entropy=[0, 0, 0, 1, NAN], rewards=[1.0, 0.0, NAN])
     return table.replace(groups=[0, 0, 0])
@@ -134,19 +109,24 @@ def test_a_gate_can_read_one_reward_and_a_column_of_the_user() -> None:
     assert objective.observe([table])["W"] == {"value": 2.0, "measured": 2.5}
 
 
-def test_a_gate_keeps_its_memory_if_its_number_is_undefined() -> None:
-    gate = held(Gate(target=1, on=1.1, of="old_entropy.mean(within=reward > 2)"))  # type: ignore[arg-type]
-    assert gate.observe([four_tokens()]) == gate.init()
+def gate(**settings) -> dict:
+    return {"kind": "gate", "target": 1, "on": 2, **settings}
 
 
 @pytest.mark.parametrize(
-    ("of", "message"),
+    ("name", "controller", "message"),
     [
-        ("reward", r"'reward' has one value per response; .* such as reward\.mean\(\)"),
-        ("prob * 2", r"one value per token; .* such as \(prob \* 2\)\.mean\(\)"),
-        ("W", "'W' reads a controller"),
+        ("W", gate(of="reward"), r"one value per response; .* such as reward\.mean\(\)"),
+        ("W", gate(of="prob * 2"), r"one value per token; .* such as \(prob \* 2\)\.mean\(\)"),
+        ("W", gate(of="W"), "'W' reads a controller"),
+        ("w", gate(), "must begin with a capital"),
+        (
+            "W",
+            {"kind": "adaptive_gate", "target": 0.3, "start": 2.0, "low": 1.0, "high": 1.5},
+            "expected low <= start <= high",
+        ),
     ],
 )
-def test_a_gate_needs_one_number_of_the_rollout(of: str, message: str) -> None:
+def test_a_wrong_controller_is_refused(name, controller, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        Gate(target=1, on=2, of=of)  # type: ignore[arg-type]
+        Objective(controllers={name: controller}, reweight="W")

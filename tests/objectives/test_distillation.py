@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import test_sources
 import torch
+from strategies import COMPARED_WITH_LOOPS
 from test_sources import Response, Rollout, clipped, equal, loss_of, normalized, responses, total
 
 from rlobj import Objective, TokenBatch, load_preset
@@ -139,12 +140,14 @@ def test_a_preset_with_a_score_equals_its_source_in_plain_loops(name: str, seed:
 
 
 def test_self_distillation_needs_no_other_model_and_distillation_asks_for_one() -> None:
-    asked = {name: load_preset(name).config["scores"] for name in SOURCES}
-    required = {name for name, scores in asked.items() if scores == {"teacher": "required"}}
-    assert required == {"opd", "exopd", "tropd", "iw-opd"}
-    for name in SOURCES.keys() - required:
-        assert asked[name]["hinted"]["model"] == "policy"
-        assert "{{ answer }}" in asked[name]["hinted"]["prompt"]
+    assert {*SOURCES, *test_sources.SOURCES} == {*COMPARED_WITH_LOOPS}
+    for name in SOURCES:
+        scores = load_preset(name).config["scores"]
+        if name in ("opd", "exopd", "tropd", "iw-opd"):
+            assert scores == {"teacher": "required"}
+        else:
+            assert scores["hinted"]["model"] == "policy"
+            assert "{{ answer }}" in scores["hinted"]["prompt"]
 
 
 @pytest.mark.parametrize("name", ["sdar", "rlsd", "tropd", "iw-opd"])

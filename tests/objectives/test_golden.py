@@ -21,6 +21,7 @@ CASES = json.loads((Path(__file__).parent / "golden" / "objectives.json").read_t
 RELEASED = json.loads((Path(__file__).parent / "golden" / "released.json").read_text())
 GDPO = json.loads((Path(__file__).parent / "golden" / "gdpo.json").read_text())
 COLUMNS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "proxy_logprobs", "advantages")
+ENTROPY = "entropy.top(0.2, round='floor', at_least=1)"
 PROTECTED = "logprob.bottom(0.1, within=advantage < 0, round='floor', none_below=2)"
 ADVANTAGES = {
     "grpo": advantages.GroupNormalized(),
@@ -79,9 +80,7 @@ OBJECTIVES: dict[str, Any] = {
     "gmpo": lambda case: preset("gmpo"),
     "kl-cov": lambda case: kl_cov(),
     "lp-reg": lambda case: lp_reg(),
-    "20-entropy": lambda case: preset(
-        "20-entropy", keep="entropy.top(0.2, round='floor', at_least=1)"
-    ),
+    "20-entropy": lambda case: preset("20-entropy", keep=ENTROPY),
     "stare-O1/gate-on": lambda case: stare("stare", "on"),
     "stare-O1/gate-off": lambda case: stare("stare", "off"),
     "stare-C2/gate-on": lambda case: stare("stare-c2", "on"),
@@ -127,18 +126,15 @@ def test_loss_and_gradient_equal_the_released_code(case: dict[str, Any]) -> None
 @pytest.mark.parametrize("case", kind(*OBJECTIVES))
 def test_half_precision_columns_are_computed_in_float32(case: dict[str, Any]) -> None:
     """The loss of rounded numbers is as exact as if they were given in float32."""
-    dtype = torch.bfloat16
     results = []
     for wide in (False, True):
-        columns = {name: column(case, name).to(dtype) for name in COLUMNS}
-        columns["logprobs"].requires_grad_()
+        columns = {name: column(case, name).bfloat16() for name in COLUMNS}
+        leaf = columns["logprobs"].requires_grad_()
         given = {name: x.double() for name, x in columns.items()} if wide else columns
         batch = TokenBatch(case["lengths"], case["group"], old_entropy=given["entropy"], **given)
         loss = OBJECTIVES[case["name"]](case)(batch).loss
         loss.backward()
-        gradient = columns["logprobs"].grad
-        assert gradient.dtype == dtype
-        results.append((loss.double(), gradient))
+        results.append((loss.double(), leaf.grad))
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
 
 

@@ -9,20 +9,7 @@ import torch
 from hypothesis import given, settings
 from strategies import expressions, tokens
 
-from rlobj import (
-    ConfigError,
-    Objective,
-    advantage,
-    clip,
-    entropy,
-    exp,
-    logprob,
-    parse,
-    prob,
-    reward,
-    surprisal,
-    when,
-)
+from rlobj import ConfigError, Objective, advantage, entropy, logprob, parse, prob, surprisal, when
 from rlobj.objectives.rules import Expr, declared
 from rlobj.objectives.rules.expression import rounded_share
 from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
@@ -51,10 +38,8 @@ def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr
         ("not advantage > 0", ~(advantage > 0)),
         ("advantage > 0 or not prob < 1 and prob > 0", (advantage > 0) | ~(prob < 1) & (prob > 0)),
         ("0.5 < prob", prob > 0.5),
-        ("prob\n  <\n\t0.5", prob < 0.5),
         ("entropy.top(fraction=0.2)", entropy.top(0.2)),
         ("entropy.top(0.2, within=advantage > 0)", entropy.top(0.2, within="advantage > 0")),
-        ("entropy.top(0.2, within=None)", entropy.top(0.2)),
         (
             "(advantage > 0).sample((prob < 0.5).count(), seed=3)",
             (advantage > 0).sample((prob < 0.5).count(), seed=3),
@@ -62,26 +47,9 @@ def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr
         ("(prob < 0.5).sample(2 * W)", (prob < 0.5).sample("2 * W")),
         ("when(surprisal.top(0.1), W, 1)", when(surprisal.top(0.1), "W", 1)),
         ("-logprob", -logprob),
-        ("1 - (prob - 0.5) - 2", 1 - (prob - 0.5) - 2),
         ("-(0.5)", -Constant(0.5)),
         ("-0.5", Constant(-0.5)),
-        ("1e-6", Constant(1e-6)),
-        ("W", Controlled("W")),
-        ("(prob < 0.002).any(by='response')", (prob < 0.002).any(by="response")),
-        ("(prob < 1).share(by='response') > 0.5", (prob < 1).share("response") > 0.5),
-        ("entropy.rank(prob < 0.5, 'group')", entropy.rank(within="prob < 0.5", by="group")),
-        ("reward.top(0.5, of='response')", reward.top(0.5, of="response")),
-        ("(prob < 0.5).sample(5, of='response')", (prob < 0.5).sample(5, of="response")),
-        ("prob.bottom_to_mean(0.04, prob < 0.5)", prob.bottom_to_mean(0.04, within="prob < 0.5")),
-        ("logprob.suffix_sum(decay=0.9)", logprob.suffix_sum(0.9)),
-        ("(1).prefix_sum()", Constant(1).prefix_sum()),
-        ("clip(exp(prob), 0, 1 + W)", clip(exp(prob), 0, 1 + Controlled("W"))),
         ("-prob ** 2", -(prob**2)),
-        ("(-prob) ** 2", (-prob) ** 2),
-        ("prob ** -prob ** 2", prob ** -(prob**2)),
-        ("(prob ** 2) ** 3", (prob**2) ** 3),
-        ("(-0.5) ** prob", Constant(-0.5) ** prob),
-        ("reward('format') * 2", reward("format") * 2),
     ],
 )
 def test_text_and_python_build_the_same_expression(text: str, expected: Expr) -> None:
@@ -97,37 +65,27 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("entropy.top(0.2, withn=prob < 1)", "withn", "Did you mean 'within'?"),
         ("entropy.top(0.2, fraction=0.3)", "fraction", "given twice"),
         ("entropy.top(0.2, None, 'ceil', 0, 0, 'update', 'token', 1)", "1)", "too many arguments"),
-        ("entropy.top()", "entropy", "'.top' needs fraction"),
         ("0 < prob < 1", "1", "comparisons do not chain; write (0 < prob) & (prob < 1)"),
         ("prob == 0.5", "prob", "use <, <=, > or >="),
-        ("prob in (1, 2)", "prob", "use <, <=, > or >="),
         ("prob % 2 < 1", "prob", "operator Mod is not allowed; use + - * / ** & |"),
         ("+prob < 1", "+", "UAdd cannot stand before 'prob'"),
         ("advantage > 0 & (prob < 1)", "0 &", "Put each comparison in parentheses"),
-        ("(prob < 1) + 1", "(", "is a rule, not a number"),
         ("advantage + (prob < 1)", "advantage", "expected a number, got a rule"),
         ("~prob", "~", "~ takes a rule, got the number 'prob'"),
         ("-(prob < 1)", "-", "USub cannot stand before 'prob < 1'"),
-        ("abs(prob < 1)", "prob", "abs takes a number, got the rule"),
-        ("when(prob, 1, 0)", "prob", "when takes a rule"),
         ("when(prob < 1, 1)", "when", "write when(rule, number, number), got 2 arguments"),
         ("prob.sample(5)", "prob", "'.sample' is for rules, got 'prob'"),
-        ("(prob < 1).top(0.1)", "(", "'.top' is for numbers"),
         ("entropy.top(1.5)", "entropy", "the fraction must lie in [0, 1], got 1.5"),
         ("entropy.top(0.1, round='up')", "entropy", "expected one of ceil, floor"),
         ("entropy.top(0.1, at_least=1.5)", "entropy", "must be a whole number of tokens"),
         ("entropy.top(prob)", "prob)", "'fraction' must be written as a plain value"),
-        ("entropy.top(-'a')", "'a')", "'fraction' must be written as a plain value"),
         ("entropy.top(0.1, by=response)", "response)", "such as 0.2 or 'group'"),
         ("entropy.top(0.2", "(0.2", "'(' was never closed; write the ) that closes it"),
         ("(prob < 1)) & (entropy > 1)", ") &", "unmatched ')'; delete it, or write the ( that"),
-        ("(prob < W]", "]", "closing parenthesis ']' does not match opening parenthesis '('"),
         ("lenght > 3 and oldprob < 1", "lenght", "'length'? unknown name 'oldprob'. Did you mean"),
-        ("lenght > 3 & oldprob < 1", "lenght", "'length'? unknown name 'oldprob'. Did you mean"),
         ("entropi.men() > lgo(prob)", "entropi", "'mean'? 'lgo' is not a function. Did you mean"),
         ("prob.top(0.1, within=entropi > 1, by='token')", "entropi", "unknown name 'entropi'"),
         ("prob.mean(within='advantage > 0')", "'adv", "within takes a rule without quotes"),
-        ('prob.top(0.1, "reward > 0")', '"rew', "within takes a rule without quotes"),
         ("prob.mean(within=True)", "True", "within=prob < 0.002, got True"),
         ("when('prob < 1', 1, 2)", "'prob", "got 'prob < 1'; write it without quotes"),
         ("prob < 1 && entropy > 0", "& entropy", "write & or | once"),
@@ -137,22 +95,21 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("entropy.bottom(80%)", None, "write a share as a number: 0.8"),
         ("W.top(0.1)", "W", "needs a column to rank by, got 'W'"),
         ("(prob < 1).sample(-1)", "(", "expected a whole number of tokens, a float"),
-        ("(prob < 1).sample(entropy)", "(", "one value for the update"),
         ("(prob < 1).sample(1, seed='a')", "(", "expected a whole number of 64 bits"),
         ("(prob < 1).sample(1, at_least='a')", "(", "must be a whole number of tokens"),
-        ("(prob < 1).sample(1, of='some')", "(", "expected one of rule, all"),
         ("(prob < 1).sample(0.2, round='linear')", "(", "'linear': expected one of ceil, floor"),
         ("prob < 1e999", "1e999", "must be finite"),
-        ("prob < 1" + "0" * 400, "1", "must be finite"),
+        ("entropy.top()", "entropy", "'.top' needs fraction"),
+        ("when(prob, 1, 0)", "prob", "when takes a rule"),
+        ("(prob < 1).sample(1, of='some')", "(", "expected one of rule, all"),
+        ("W.rank() > 1", "W", "rank() needs a column, and 'W' is the same"),
         ("prob < True", "True", "expected a number, got True"),
         ("prob < 'a'", "'a'", "expected a number, got 'a'; write it without quotes"),
         ("prob <", None, "cannot be read"),
         ("prob < 1 # rare", "#", "a rule cannot hold a comment"),
         ("top", "top", "'top' must be called with arguments"),
         ("prob.mean(by='token')", "prob", "expected one of update, group, position, response"),
-        ("W.rank() > 1", "W", "rank() needs a column, and 'W' is the same"),
         ("prob.suffix_sum(decay=1.5)", "prob", "decay must lie in (0, 1], got 1.5"),
-        ("prob.prefix_sum(0)", "prob", "decay must lie in (0, 1], got 0"),
         ("minimum(prob)", "minimum", "write minimum(number, number), got 1 arguments"),
         ("reward(1)", "reward", "write reward("),
         ("custom('math:sqrt')", "custom", "must be a subclass of rlobj's CustomRule"),
@@ -160,9 +117,7 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("\N{LATIN CAPITAL LETTER E WITH ACUTE} < 1 and probb < 1", "probb", "'prob'"),
     ],
 )
-def test_errors_in_a_text_have_a_caret_and_advice(
-    text: str, caret: str | None, message: str
-) -> None:
+def test_errors_in_a_text_have_a_caret_and_advice(text, caret, message):
     with pytest.raises(ConfigError) as caught:
         parse(text)
     lines = str(caught.value).split("\n")
@@ -175,33 +130,12 @@ def test_errors_in_a_text_have_a_caret_and_advice(
 @pytest.mark.parametrize(
     "text",
     [
-        "prob.name",
-        "prob.__class__.__base__",
-        "__import__('os').system('true')",
-        "print(1)",
-        "(lambda: prob)()",
-        "[prob for prob in prob]",
-        "{prob: 1}",
-        "{prob}",
-        "(prob, entropy)",
-        "prob[0]",
-        "prob if prob else entropy",
-        "(x := prob) < 1",
-        "f'{prob}'",
-        "prob.top(f'{0.1}')",
-        "prob.top(*[0.1])",
-        "prob.top(**{})",
-        "prob.top(0.1)(0.2)",
+        *("prob.name", "prob.__class__.__base__", "__import__('os').system('true')", "print(1)"),
+        *("(lambda: prob)()", "[prob for prob in prob]", "{prob: 1}", "{prob}", "(prob, entropy)"),
+        *("prob[0]", "prob if prob else entropy", "(x := prob) < 1", "f'{prob}'", "await prob"),
+        *("prob.top(f'{0.1}')", "prob.top(*[0.1])", "prob.top(**{})", "prob.top(0.1)(0.2)"),
+        *("prob < ...", "None", "", "   ", "prob; entropy", "prob = 1", "prob < 1\0", "import os"),
         "entropy.top(0.1, within='prob < 1')",
-        "await prob",
-        "prob < ...",
-        "None",
-        "",
-        "   ",
-        "prob; entropy",
-        "prob = 1",
-        "prob < 1\0",
-        "import os",
         "(" * 500 + "prob < 1" + ")" * 500,
         "~" * 500 + "(prob < 1)",
         "~" * 100_000 + "(prob < 1)",
@@ -250,14 +184,7 @@ def test_mixing_numbers_and_rules_raises_an_error(build: Any) -> None:
         build()
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda: 0 < prob < 1,
-        lambda: (prob < 1) and (entropy > 0),
-        lambda: bool(entropy.top(0.1)),
-    ],
-)
+@pytest.mark.parametrize("use", [lambda: 0 < prob < 1, lambda: bool(entropy.top(0.1))])
 def test_an_expression_has_no_truth_value(use: Any) -> None:
     with pytest.raises(TypeError, match=r"Write \(0 < prob\) & \(prob < 1\)"):
         use()

@@ -55,24 +55,56 @@ def test_a_missing_folder_an_empty_one_and_a_wrong_name_are_refused(run, tmp_pat
     refused("has no folder records; expected the folder of a run", tmp_path / "old")
 
 
-def test_files_that_are_cut_or_of_another_version_are_refused(run):
-    first, second = sorted((run / "records").iterdir())
-    content, table = first.read_bytes(), parquet.read_table(second)
-    first.write_bytes(content[: len(content) // 2])
-    refused(r"step-000001-rank-0.parquet is not a whole Parquet file", run)
-    first.write_bytes(b"")
-    refused(r"step-000001-rank-0.parquet is not a whole Parquet file", run)
-    first.write_bytes(content)
-    other = {b"rlobj.schema_version": b"2"}
-    parquet.write_table(table.replace_schema_metadata(other), second)
-    refused(r"step-000003-rank-0.parquet has schema version 2; this rlobj reads version 1", run)
+def damaged(content: bytes) -> bytes:
+    return content[:200] + bytes(255 - byte for byte in content[200:4000]) + content[4000:]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[: len(content) // 2], "parquet is not a whole Parquet file"),
+        (lambda content: b"", "parquet is not a whole Parquet file"),
+        (damaged, r"cannot be read: .* A file is damaged"),
+    ],
+    ids=["cut", "empty", "damaged pages"],
+)
+def test_damaged_files_are_refused(run, change, message):
+    file = run / "records" / "step-000001-rank-0.parquet"
+    file.write_bytes(change(file.read_bytes()))
+    refused(message, run)
+
+
+def versions(table):
     bare = table.replace_schema_metadata(None)
-    parquet.write_table(bare.drop(["schema_version"]), second)
-    refused(r"step-000003-rank-0.parquet was not written by rlobj", run)
-    place = bare.schema.get_field_index("schema_version")
     later = pyarrow.array([1] * (len(bare) - 1) + [7], "int32")
-    parquet.write_table(bare.set_column(place, "schema_version", later), second)
-    refused(r"step-000003-rank-0.parquet has schema version 1, 7; this rlobj reads version 1", run)
+    return bare.set_column(bare.schema.get_field_index("schema_version"), "schema_version", later)
+
+
+def prob_as_text(table):
+    texts = table["prob"].cast("string")
+    return table.set_column(table.schema.get_field_index("prob"), "prob", texts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda table: table.replace_schema_metadata({b"rlobj.schema_version": b"2"}),
+            "has schema version 2; this rlobj reads version 1",
+        ),
+        (versions, "has schema version 1, 7; this rlobj reads version 1"),
+        (
+            lambda table: table.replace_schema_metadata(None).drop(["schema_version"]),
+            "was not written by rlobj",
+        ),
+        (lambda table: table.drop(["effect"]), "has no column 'effect', which is read here"),
+        (prob_as_text, r".*its column 'prob' is string; expected float"),
+    ],
+)
+def test_files_of_another_version_or_with_other_columns_are_refused(run, change, message):
+    file = run / "records" / "step-000003-rank-0.parquet"
+    parquet.write_table(change(parquet.read_table(file)), file)
+    refused(message, run)
 
 
 def test_files_of_other_programs_have_their_version_in_a_column(run):
@@ -106,10 +138,7 @@ def wide(column):
 
 
 def text_as(kind):
-    def change(column):
-        return kind(column) if pyarrow.types.is_string(column.type) else column
-
-    return change
+    return lambda column: kind(column) if pyarrow.types.is_string(column.type) else column
 
 
 @pytest.mark.parametrize(
@@ -138,45 +167,24 @@ def test_only_columns_that_are_read_must_be_in_a_file(run):
     refused("has no column 'clause', which is read here", run, ["prob", "clause"])
 
 
+PROBABILITY = "inclusion_probability"
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("inclusion_probability", 0.0, "0.0 in row 1"),
-        ("inclusion_probability", float("nan"), "nan in row 1"),
-        ("inclusion_probability", None, "None in row 1"),
-        ("inclusion_probability", 2.0, "2.0 in row 1"),
-        ("step", 0, "0 in row 1"),
-    ],
+    ("name", "value"),
+    [*((PROBABILITY, value) for value in (0.0, float("nan"), None, 2.0)), ("step", 0)],
 )
-def test_numbers_that_no_record_has_are_refused_with_their_row(run, name, value, shown):
+def test_numbers_that_no_record_has_are_refused_with_their_row(run, name, value):
     table = read_records(run)
     values = table[name].to_pylist()
     values[1] = value
-    wrong = table.set_column(table.column_names.index(name), name, [values])
-    replace(run, wrong)
-    refused(f"'{name}' is {shown}", run)
+    replace(run, table.set_column(table.column_names.index(name), name, [values]))
+    refused(f"'{name}' is {value} in row 1", run)
 
 
 def test_an_empty_file_of_another_program_has_no_rows(run):
-    empty = read_records(run).slice(0, 0).replace_schema_metadata(None)
-    replace(run, empty)
+    replace(run, read_records(run).slice(0, 0).replace_schema_metadata(None))
     assert len(read_records(run)) == 0
-
-
-def test_files_with_damaged_pages_or_other_columns_are_refused(run):
-    first, second = sorted((run / "records").iterdir())
-    content, table = first.read_bytes(), parquet.read_table(second)
-    damaged = bytearray(content)
-    damaged[200:4000] = bytes(255 - byte for byte in damaged[200:4000])
-    first.write_bytes(damaged)
-    refused(r"cannot be read: .* A file is damaged", run)
-    first.write_bytes(content)
-    parquet.write_table(table.drop(["effect"]), second)
-    refused(r"step-000003-rank-0.parquet has no column 'effect', which is read here", run)
-    place = table.schema.get_field_index("prob")
-    texts = table.set_column(place, "prob", table["prob"].cast("string"))
-    parquet.write_table(texts, second)
-    refused(r"its column 'prob' is string; expected float", run)
 
 
 def test_a_file_in_the_making_is_not_read(run):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pyarrow.compute as pc
 import pytest
 import torch
@@ -48,11 +49,17 @@ def record(
     return Recorder(folder, config, build_tokenizer(), comm)
 
 
-def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
-    recorder, observed = record(tmp_path), observed_of()
-    recorder.update(3, 1, observed)
+def recorded(folder: Path, observed: ObservedUpdate, where=None, **settings) -> pyarrow.Table:
+    """The rows of the first update."""
+    recorder = record(folder, **settings)
+    recorder.update(1, 0, observed)
     recorder.close_file()
-    rows = read_records(tmp_path)
+    return read_records(folder, where=where)
+
+
+def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
+    observed = observed_of()
+    rows = recorded(tmp_path, observed)
     clauses = observed.plan.clauses
     touched = set((clauses.codes >= 0).nonzero()[:, 0].tolist())
     table = observed.table
@@ -66,7 +73,7 @@ def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
     assert rows.schema.names == list(COLUMNS)
     for n, row in found.items():
         response = int(table.responses[n])
-        assert (row["step"], row["update"], row["schema_version"]) == (3, 2, 1)
+        assert (row["step"], row["update"], row["schema_version"]) == (1, 1, 1)
         assert row["group"] == int(table.groups[response])
         assert row["token"] == observed.sequences[response][1][row["position"]]
         assert row["kept"] == (float(observed.plan.weights[0][n]) != 0)
@@ -86,11 +93,9 @@ def test_every_touched_token_is_recorded_and_a_share_of_the_others(tmp_path):
 
 @pytest.mark.parametrize("preset", ["stapo", "topr"])  # topr shapes the advantage
 def test_the_gradient_norm_belongs_to_the_advantage_beside_it(tmp_path, preset):
-    recorder, observed = record(tmp_path, share=1.0), observed_of(preset)
-    recorder.update(1, 0, observed)
-    recorder.close_file()
-    starts, found = observed.table.starts.tolist(), read_records(tmp_path).to_pylist()
-    for row in found:
+    observed = observed_of(preset)
+    starts = observed.table.starts.tolist()
+    for row in recorded(tmp_path, observed, share=1.0).to_pylist():
         place = starts[row["response"]] + row["position"]
         spread = 1 - 2 * row["prob"] + float(observed.collision[place])
         norm = abs(row["advantage"]) * max(spread, 0.0) ** 0.5
@@ -102,10 +107,7 @@ def test_tokens_that_were_not_scored_and_not_judged_are_null(tmp_path):
     unknown = torch.full_like(observed.logprobs, torch.nan)
     columns = dict.fromkeys(("logprobs", "entropy", "collision", "entropy_sensitivity"), unknown)
     table = observed.table.replace(sampler_logprobs=unknown)
-    recorder = record(tmp_path)
-    recorder.update(1, 0, replace(observed, table=table, **columns))
-    recorder.close_file()
-    rows = read_records(tmp_path)
+    rows = recorded(tmp_path, replace(observed, table=table, **columns))
     for name in ("prob", "ratio", "entropy", "gradient_norm", "sampler_gap", "spurious"):
         assert rows[name].null_count == len(rows), name
     assert rows["old_prob"].null_count == 0
@@ -144,10 +146,7 @@ def untouched(observed: ObservedUpdate) -> int:
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
 def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, order, share):
     observed = observed_of()
-    recorder = record(tmp_path / "one", share=share)
-    recorder.update(1, 0, observed)
-    recorder.close_file()
-    whole = read_records(tmp_path / "one")
+    whole = recorded(tmp_path / "one", observed, share=share)
     half = len(observed.table.lengths) // 2
     parts = [range(half), range(half, len(observed.table.lengths))]
     for rank in order:
@@ -170,22 +169,17 @@ def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, 
 
 @pytest.mark.parametrize("share", [0.01, None])
 def test_of_a_step_with_few_tokens_about_256_are_recorded_unless_the_share_is_set(tmp_path, share):
-    recorder, observed = record(tmp_path, share=share), observed_of()
+    observed = observed_of()
     others = untouched(observed)
-    recorder.update(1, 0, observed)
-    recorder.close_file()
-    rows = read_records(tmp_path, where=pc.field("effect").is_null())
+    rows = recorded(tmp_path, observed, where=pc.field("effect").is_null(), share=share)
     p = 0.01 if share else FLOOR / others
     assert np.allclose(rows["inclusion_probability"].to_numpy(), p)
     assert len(rows) == pytest.approx(p * others, abs=4 * (p * (1 - p) * others) ** 0.5)
 
 
 def test_all_tokens_of_a_step_with_fewer_are_recorded_and_the_updates_share_the_256(tmp_path):
-    recorder = record(tmp_path / "small", share=None)
     few = observed_of(groups=8)
-    recorder.update(1, 0, few)
-    recorder.close_file()
-    rows = read_records(tmp_path / "small")
+    rows = recorded(tmp_path / "small", few, share=None)
     assert len(rows) == int(few.plan.clauses.in_phase.sum())
     assert set(rows["inclusion_probability"].to_pylist()) == {1.0}
     output = {"records_share": None, "tables_every": 0}
@@ -223,11 +217,9 @@ def test_a_step_that_one_of_two_processes_has_not_written_is_not_recorded(tmp_pa
 
 
 def test_the_floor_leaves_the_room_of_a_small_record_to_touched_tokens(tmp_path):
-    recorder = record(tmp_path, megabytes=4000 * ROW_BYTES / 1e6, share=None)
     observed = observed_of()
-    recorder.update(1, 0, observed)
-    recorder.close_file()
-    least = pc.min(read_records(tmp_path)["inclusion_probability"]).as_py()
+    rows = recorded(tmp_path, observed, megabytes=4000 * ROW_BYTES / 1e6, share=None)
+    least = pc.min(rows["inclusion_probability"]).as_py()
     assert least == pytest.approx(4000 / 4 / 100 / untouched(observed))  # of 100 steps
 
 
@@ -238,21 +230,19 @@ def test_a_file_is_thinned_once_though_the_run_forgot_that_it_was(tmp_path):
         recorder.update(step, 0, observed_of(seed=step))
         recorder.end_step(step)
     recorder.close_file()
-    halvings = recorder.state["halvings"]
+    halvings, before = recorder.state["halvings"], read_records(tmp_path)
+
+    def thinned(halvings: int) -> pyarrow.Table:
+        recorder.state["halvings"] = halvings
+        for file in (tmp_path / "records").iterdir():
+            recorder._thin(file)
+        return read_records(tmp_path)
+
     assert halvings >= 1
-    before = read_records(tmp_path)
-    recorder.state["halvings"] = halvings - 1
-    for file in (tmp_path / "records").iterdir():
-        recorder._thin(file)
-    recorder.state["halvings"] = halvings
-    for file in (tmp_path / "records").iterdir():
-        recorder._thin(file)
-    assert read_records(tmp_path).equals(before)
+    assert thinned(halvings - 1).equals(before)
+    assert thinned(halvings).equals(before)
     assert Record(tmp_path).sampling == (halvings, {1, 2, 3})
-    for file in (tmp_path / "records").iterdir():
-        recorder.state["halvings"] = halvings + 1
-        recorder._thin(file)
-    after = read_records(tmp_path)
+    after = thinned(halvings + 1)
     ratio = pc.divide(pc.max(before["inclusion_probability"]), 2.0).as_py()
     assert pc.max(after["inclusion_probability"]).as_py() == ratio
     assert 0.3 * len(before) < len(after) < 0.7 * len(before)
@@ -314,34 +304,32 @@ class Stop(Callback):
                 raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("megabytes", [200.0, 0.05])
-def test_a_run_that_was_stopped_and_resumed_has_the_rows_of_the_undisturbed_run(
-    policy, tmp_path, megabytes
-):
-    output = {"records_mb": megabytes, "records_share": 0.1, "tables_every": 3}
-    config = eight_steps(policy, "ar", output=output)
-    run_training(config, tmp_path / "whole")
+def test_a_run_that_was_stopped_and_resumed_has_the_rows_of_the_undisturbed_run(policy, tmp_path):
+    output = {"records_mb": 0.05, "records_share": 0.1, "tables_every": 3}
+    config, runs = eight_steps(policy, "ar", output=output), (tmp_path / "whole", tmp_path / "run")
+    run_training(config, runs[0])
     with pytest.raises(KeyboardInterrupt):
-        run_training(config, tmp_path / "run", CallerInputs(callbacks=[Stop(5)]))
-    assert read_records(tmp_path / "run", steps=[5])  # written on the way out
-    run_training(config, tmp_path / "run", resume=True)
-    whole, found = (
-        read_records(folder).sort_by([(key, "ascending") for key in KEYS])
-        for folder in (tmp_path / "whole", tmp_path / "run")
-    )
-    assert (pc.min(whole["inclusion_probability"]).as_py() < 0.1) == (megabytes < 1)
+        run_training(config, runs[1], CallerInputs(callbacks=[Stop(5)]))
+    assert read_records(runs[1], steps=[5])  # written on the way out
+    run_training(config, runs[1], resume=True)
+    order = [(key, "ascending") for key in KEYS]
+    whole, found = (read_records(folder).sort_by(order) for folder in runs)
+    assert pc.min(whole["inclusion_probability"]).as_py() < 0.1  # the record was thinned
     assert set(whole["step"].to_pylist()) == set(range(1, 9))
     assert found.equals(whole)
-    tables = [sorted(f.name for f in (tmp_path / n / "tables").iterdir()) for n in ("whole", "run")]
-    assert tables[0] == tables[1] == [f"step-{s:06d}-rank-0.parquet" for s in (3, 6, 8)]
+    for folder in runs:
+        tables = sorted(file.name for file in (folder / "tables").iterdir())
+        assert tables == [f"step-{step:06d}-rank-0.parquet" for step in (3, 6, 8)]
 
 
-@pytest.mark.parametrize("preset", ["dapo-loss", "ar-lopti"])
+@pytest.mark.parametrize("preset", ["dapo-loss", pytest.param("ar-lopti", marks=pytest.mark.slow)])
 def test_the_record_changes_nothing_about_the_training(policy, tmp_path, preset):
-    on = eight_steps(policy, preset, output={"tables_every": 1, "records_share": 1.0})
-    off = eight_steps(policy, preset, output={"tables_every": 0, "records_mb": 0})
-    run_training(on, tmp_path / "on")
-    run_training(off, tmp_path / "off")
+    outputs = {
+        "on": {"tables_every": 1, "records_share": 1.0},
+        "off": {"tables_every": 0, "records_mb": 0},
+    }
+    for name, output in outputs.items():
+        run_training(eight_steps(policy, preset, output=output), tmp_path / name)
     assert same(weights(tmp_path / "on"), weights(tmp_path / "off"))
     assert metrics(tmp_path / "on") == metrics(tmp_path / "off")
     assert not list((tmp_path / "off" / "records").iterdir())

@@ -17,7 +17,7 @@ from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import judge
-from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.rollouts.rollout import Response, Rollout
 from rlobj.training.rollouts.sharding import shard
 
 PROBLEM = replace(TASKS["scratchpad"].problems("train")[0], prompt="6+9+3+8=", answer="26")

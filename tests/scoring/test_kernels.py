@@ -20,11 +20,14 @@ needs_triton = pytest.mark.skipif(
 
 
 @needs_triton
-def test_kernels_pass_their_tests_in_the_interpreter():
+@pytest.mark.parametrize(
+    "which", ["not slow", pytest.param("slow or not slow", marks=pytest.mark.slow)]
+)
+def test_kernels_pass_their_tests_in_the_interpreter(which):
     """Runs the tests of scoring_kernels.py in a process with TRITON_INTERPRET."""
     tests = Path(__file__).with_name("scoring_kernels.py")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", tests],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-m", which, tests],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -95,12 +98,11 @@ def test_triton_computes_float32_rows_on_a_gpu_and_torch_all_others(monkeypatch)
 
 @pytest.mark.parametrize("chunk_bytes", [SMALL_TILE, 1 << 30], ids=["tiles", "whole-rows"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_products_give_float32_scores_without_triton(
-    monkeypatch, dtype, chunk_bytes
-):
-    """As on a GPU without Triton: half-precision products, rows in torch."""
-    half_operands(monkeypatch)
-    check_half_precision(dtype, chunk_bytes, {"min_p": 0.05})
+@pytest.mark.parametrize("emulated", [False, True], ids=["cpu", "as on a GPU without Triton"])
+def test_half_precision_inputs_give_float32_scores(monkeypatch, emulated, dtype, chunk_bytes):
+    if emulated:
+        half_operands(monkeypatch)
+    check_half_precision(dtype, chunk_bytes, {"min_p": 0.05}, temperature=0.9)
 
 
 def test_half_precision_products_are_stored_in_float32():

@@ -14,9 +14,11 @@ from rlobj.scoring import micro_batches, pack_sequences, pad_sequences
 
 
 @pytest.mark.parametrize("collate", [pad_sequences, pack_sequences])
-def test_response_without_a_prompt_is_refused(collate):
+def test_a_response_without_a_prompt_and_ids_that_are_no_integers_are_refused(collate):
     with pytest.raises(BatchError, match="sequence 1 has an empty prompt"):
         collate([([1], [2]), ([], [3])])
+    with pytest.raises(TypeError, match="float64"):
+        collate([([1], [2.5])])
 
 
 def test_padded_sequences_equal_values_by_hand():
@@ -54,21 +56,20 @@ def test_token_ids_can_be_any_sequence_of_integers(collate, kind):
     assert torch.equal(found, expected)
 
 
-def test_token_ids_that_are_not_integers_are_refused():
-    with pytest.raises(TypeError, match="float64"):
-        pad_sequences([([1], [2.5])])
-
-
 # Micro-batches
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @given(lengths=st.lists(st.integers(0, 60), max_size=40), budget=st.integers(1, 200))
-def test_padded_micro_batches_have_every_index_once_within_the_budget(lengths, budget):
-    batches = micro_batches(lengths, budget)
+def test_micro_batches_have_every_index_once_within_the_budget(packed, lengths, budget):
+    batches = micro_batches(lengths, budget, packed=packed)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
-    assert batches == micro_batches(list(lengths), budget)
+        sizes = [lengths[i] for i in batch]
+        assert len(batch) == 1 or (sum(sizes) if packed else len(batch) * max(sizes)) <= budget
+    longest = [max(lengths[i] for i in batch) for batch in batches]
+    assert not packed or longest == sorted(longest, reverse=True)
+    assert batches == micro_batches(list(lengths), budget, packed=packed)
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,16 +100,6 @@ def test_no_other_padded_grouping_costs_less(lengths, scale, budget):
     assert all(map(fits, found))
     least = min(cost(each) for each in partitions(lengths) if all(map(fits, each)))
     assert cost(found) == pytest.approx(least)
-
-
-@given(lengths=st.lists(st.integers(0, 60), max_size=40), budget=st.integers(1, 200))
-def test_packed_micro_batches_have_every_index_once_within_the_budget(lengths, budget):
-    batches = micro_batches(lengths, budget, packed=True)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) == 1 or sum(lengths[i] for i in batch) <= budget
-    sizes = [max(lengths[i] for i in batch) for batch in batches]
-    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_packed_micro_batches_of_many_lengths_are_nearly_full():

@@ -51,13 +51,6 @@ def test_a_scorer_may_be_wrapped_and_a_model_that_is_wrapped_is_refused():
         score_samples(Wrapped(model), SEQUENCES)
 
 
-def test_error_of_a_model_with_an_encoder_names_the_model():
-    sizes = {"vocab_size": 97, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}
-    model = T5ForConditionalGeneration(T5Config(**sizes, num_heads=2))
-    with pytest.raises(ConfigError, match="T5ForConditionalGeneration has an encoder"):
-        score_samples(model, [([1], [2])])
-
-
 @pytest.mark.parametrize("sequences", [[], [([1, 2], []), ([], [])]], ids=["none", "empty"])
 def test_no_response_tokens_give_empty_scores_with_a_graph_through_all_parameters(sequences):
     model = tiny("qwen3-untied")
@@ -67,7 +60,11 @@ def test_no_response_tokens_give_empty_scores_with_a_graph_through_all_parameter
     assert [name for name, p in model.named_parameters() if p.grad is None or p.grad.any()] == []
 
 
-def test_autocast_trunk_gives_float32_scores_and_gradients():
+def test_a_trunk_in_bfloat16_gives_float32_scores():
+    assert (
+        score_samples(tiny("gemma2-softcap", torch.bfloat16), SEQUENCES).logprobs.dtype
+        == torch.float32
+    )
     model = tiny("llama")
     exact = score_samples(model, SEQUENCES).logprobs.detach()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -78,12 +75,7 @@ def test_autocast_trunk_gives_float32_scores_and_gradients():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_a_bfloat16_model_passes_the_check_of_its_logits():
-    scores = score_samples(tiny("gemma2-softcap", torch.bfloat16), SEQUENCES)
-    assert scores.logprobs.dtype == torch.float32
-
-
-def test_error_of_an_unknown_treatment_of_logits_names_the_settings():
+def test_models_that_treat_their_logits_in_an_unknown_way_are_refused():
     model = tiny("llama")
     forward = model.forward
 
@@ -92,14 +84,14 @@ def test_error_of_an_unknown_treatment_of_logits_names_the_settings():
         outputs.logits = outputs.logits * 3
         return outputs
 
-    model.forward = tripled
-    model.config.logit_tripling = 3.0
+    model.forward, model.config.logit_tripling = tripled, 3.0
     with pytest.raises(ConfigError, match=r"LlamaForCausalLM .* logit_tripling=3\.0"):
         PolicyScorer(model)
-
-
-def test_a_head_that_is_not_linear_is_refused():
     model = tiny("llama")
     model.lm_head = nn.Sequential(model.lm_head)
     with pytest.raises(ConfigError, match="head of LlamaForCausalLM is a Sequential"):
+        PolicyScorer(model)
+    sizes = {"vocab_size": 97, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}
+    model = T5ForConditionalGeneration(T5Config(**sizes, num_heads=2))
+    with pytest.raises(ConfigError, match="T5ForConditionalGeneration has an encoder"):
         PolicyScorer(model)

@@ -87,14 +87,13 @@ def test_models_with_a_recurrent_state_refuse_packing(kind):
     assert not PolicyScorer(model).packed
 
 
-def test_models_without_position_ids_refuse_packing():
-    with pytest.raises(ConfigError, match="its trunk takes no position_ids"):
-        PolicyScorer(build("Bloom"), packed=True)
-
-
-def test_an_error_is_raised_if_packed_sequences_affect_each_other():
-    with pytest.raises(ConfigError, match="hidden states differ by"):
-        PolicyScorer(build("OPT"), packed=True)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("Bloom", "its trunk takes no position_ids"), ("OPT", "hidden states differ by")],
+)
+def test_models_whose_packed_sequences_affect_each_other_refuse_packing(kind, message):
+    with pytest.raises(ConfigError, match=message):
+        PolicyScorer(build(kind), packed=True)
 
 
 @pytest.mark.parametrize(

@@ -79,44 +79,40 @@ def test_backward_computes_no_product_for_frozen_inputs(head, trunk, weight, pro
 @pytest.mark.parametrize("active", [[], [3], [2, 5, 11]])
 @pytest.mark.parametrize("through", ["logprobs", "entropy"])
 def test_rows_without_gradient_need_no_backward_products(head, active, through):
-    hidden, weight, bias = leaves(head[0], head[1], head[3])
+    free, expected = leaves(head[0], head[1], head[3]), leaves(head[0], head[1], head[3])
     incoming = torch.zeros(ROWS, dtype=torch.float64)
     incoming[active] = 1.5
-    scores = score_tokens(hidden, weight, head[2], entropy=True, bias=bias, chunk_bytes=SMALL_TILE)
+    options = {"entropy": True, "chunk_bytes": SMALL_TILE}
+    scores = score_tokens(*free[:2], head[2], bias=free[2], **options)
     with Products() as made:
         getattr(scores, through).backward(incoming)
     assert made.operations == 3 * work(rows=len(active))
-    expected = leaves(head[0], head[1], head[3])
-    logprobs, entropy, _ = plain(*expected[:2], head[2], bias=expected[2])
-    (logprobs if through == "logprobs" else entropy).backward(incoming)
-    for found, exact in zip((hidden, weight, bias), expected, strict=True):
+    columns = plain(*expected[:2], head[2], bias=expected[2])
+    columns[through == "entropy"].backward(incoming)
+    for found, exact in zip(free, expected, strict=True):
         torch.testing.assert_close(found.grad, exact.grad)
 
 
 def test_a_dropped_row_with_nan_has_no_effect(head):
-    hidden, weight = leaves(head[0], head[1])
+    free, expected = leaves(*head[:2]), leaves(*head[:2])
     with torch.no_grad():
-        hidden[4, 0], hidden[5, 1], hidden[6, 2] = torch.nan, torch.inf, -torch.inf
-    scores = score_tokens(hidden, weight, head[2], entropy=True, chunk_bytes=SMALL_TILE)
+        free[0][4, 0], free[0][5, 1], free[0][6, 2] = torch.nan, torch.inf, -torch.inf
     kept = torch.ones(ROWS, dtype=torch.bool)
     kept[4:7] = False
-    assert scores.logprobs.isfinite().equal(kept)
-    assert scores.entropy.isfinite().equal(kept)
+    scores = score_tokens(*free, head[2], entropy=True, chunk_bytes=SMALL_TILE)
+    others = score_tokens(expected[0][kept], expected[1], head[2][kept], entropy=True)
+    for column in (scores.logprobs, scores.entropy):
+        assert column.isfinite().equal(kept)
     (scores.logprobs[kept].sum() + scores.entropy[kept].sum()).backward()
-    expected, expected_weight = leaves(head[0], head[1])
-    others = score_tokens(expected[kept], expected_weight, head[2][kept], entropy=True)
     (others.logprobs.sum() + others.entropy.sum()).backward()
-    torch.testing.assert_close(hidden.grad, expected.grad)
-    torch.testing.assert_close(weight.grad, expected_weight.grad)
+    for found, exact in zip(free, expected, strict=True):
+        torch.testing.assert_close(found.grad, exact.grad)
 
 
 @pytest.mark.parametrize("rows", [0, 3])
 def test_a_column_major_weight_is_scored_and_trained(head, rows):
-    hidden = head[0][:rows]
-    (columns,) = leaves(head[1].T.contiguous())
-    (plain,) = leaves(head[1])
-    for weight in (columns.T, plain):
-        score_tokens(
-            hidden, weight, head[2][:rows], chunk_bytes=SMALL_TILE
-        ).logprobs.sum().backward()
-    torch.testing.assert_close(columns.grad.T, plain.grad)
+    columns, weight = leaves(head[1].T.contiguous(), head[1])
+    for given in (columns.T, weight):
+        scores = score_tokens(head[0][:rows], given, head[2][:rows], chunk_bytes=SMALL_TILE)
+        scores.logprobs.sum().backward()
+    torch.testing.assert_close(columns.grad.T, weight.grad)

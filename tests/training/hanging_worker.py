@@ -11,7 +11,7 @@ from pathlib import Path
 
 import rlobj
 
-LIMIT = 3.0
+LIMIT = 6.0
 
 
 class Hanging(rlobj.Callback):

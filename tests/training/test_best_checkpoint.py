@@ -11,7 +11,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import RunFolder, checkpoints
 from rlobj.evaluation.engines import find_model
 from rlobj.training import run_training
-from rlobj.training.loop.running import TrainingResult
+from rlobj.training.loop.result import TrainingResult
 from rlobj.training.loop.trainer import Trainer
 
 

@@ -16,14 +16,12 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.resuming import rollout_key
-from rlobj.config.run_folder import RunFolder, checkpoints, read_changes, read_settings
+from rlobj.config.run_folder import FORMAT, RunFolder, checkpoints, read_settings
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
+from rlobj.installation import installed_version
 from rlobj.models.manifest import write_manifest
-from rlobj.ranks import ProcessGroup
 from rlobj.training import checkpoint, run_training
-from rlobj.training.rollouts.journal import Journal
 
 CONFIG = "config.resolved.yaml"
 
@@ -65,29 +63,15 @@ def test_what_a_config_lacks_is_named(run, name):
             read(run)
 
 
-def test_a_run_from_before_conversations_is_read_and_goes_on(run):
-    """An older version wrote its settings and its checkpoints without those of conversations."""
-    settings = yaml.safe_load((run / CONFIG).read_text())
-    del settings["environment"], settings["sampling"]["context"]
-    (run / CONFIG).write_text(yaml.safe_dump(settings))
-    for file in run.glob("checkpoints/*/state.json"):
-        state = json.loads(file.read_text())
-        key = rollout_key(settings, "None", state["step"], "")
-        file.write_text(json.dumps({**state, "settings": settings, "key": key}))
-        write_manifest(file.parent)
-    for read in (rlobj.report, rlobj.diagnose, rlobj.inspect, find_model):
-        read(run)
-    history = rlobj.resume(run, settings={"training.steps": 4}).history
-    assert [line["step"] for line in history] == [0, 1, 2, 3, 4]
-    assert read_changes(run) == []
-
-
 def test_a_run_of_another_version_is_refused_with_its_version(run):
     session = json.loads((run / "sessions.jsonl").read_text())
-    del session["format"]
-    session["versions"]["rlobj"] = "0.0.9"
+    session |= {"format": FORMAT - 1, "versions": {"rlobj": "0.0.9"}}
     (run / "sessions.jsonl").write_text(json.dumps(session) + "\n")
-    expected = r"another version of rlobj \(0\.0\.9, with files of format 0; expected 2\)"
+    expected = (
+        rf"run was written by rlobj 0\.0\.9 \(format {FORMAT - 1}\), and rlobj "
+        rf"{installed_version('rlobj')} reads format {FORMAT}: use the version that wrote it, or "
+        "start a new run from its weights: model=checkpoints/step-N/model$"
+    )
     for read in (rlobj.resume, rlobj.report, rlobj.diagnose, rlobj.inspect, find_model):
         with pytest.raises(ConfigError, match=expected):
             read(run)
@@ -123,15 +107,6 @@ def test_a_damaged_model_of_a_run_is_not_evaluated(run, file):
     found.write_bytes(content)
     with pytest.raises(ConfigError, match=f"{file} has changed since it was written"):
         evaluate(str(run), n=1, limit=1)
-
-
-@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
-def test_a_rollout_that_is_no_file_is_sampled_again(tmp_path, kind, caplog):
-    file = tmp_path / "rollouts" / "step-000003" / "rank-0-of-1.json"
-    replaced(file, kind)
-    with within(10):
-        assert Journal(RunFolder(tmp_path), ProcessGroup()).read(3) is None
-    assert "step 4 is sampled again: cannot read" in caplog.text
 
 
 def damaged(file: Path, chance: random.Random) -> str:

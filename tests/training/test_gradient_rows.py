@@ -21,11 +21,11 @@ from rlobj.models.embedded import build_policy
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
 from rlobj.training import run_training
-from rlobj.training.loop.forward import GradientRows
+from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import Score
 from rlobj.training.parallel import open_parallel
-from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import StepBatch
 
 PHASES = {

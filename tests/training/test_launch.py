@@ -151,11 +151,11 @@ def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(run, 
         "    print('the last words')\n"
         "    sys.excepthook = lambda *e: (sys.__excepthook__(*e), os._exit(3))\n"
         "    raise ValueError('the cause')\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     start = time.monotonic()
     ended, _, report = run(code, processes=3)
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 300
     assert ended == 3
     assert "rank 1 of 3 processes failed: exit code 3" in report
     assert "the last words\nTraceback (most recent call last):" in report
@@ -169,7 +169,7 @@ def test_the_report_names_the_signal_that_ended_a_rank(run):
     code = (
         "import os, signal, time\n"
         "if os.environ['RANK'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     ended, _, report = run(code)
     assert ended == 1
@@ -194,10 +194,10 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(run, tmp_pat
         "    while not os.path.exists(sys.argv[1] + '/pid'): time.sleep(0.02)\n"
         "    sys.exit(5)\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "open(sys.argv[1] + '/part', 'w').write(str(child.pid))\n"
         "os.rename(sys.argv[1] + '/part', sys.argv[1] + '/pid')\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     ended, _, report = run(code, str(tmp_path))
     assert ended == 5
@@ -221,7 +221,7 @@ def test_a_rank_that_only_lost_its_connection_is_not_blamed(run):
         "        try: peer = socket.create_connection(('127.0.0.1', port)); break\n"
         "        except ConnectionRefusedError: time.sleep(0.02)\n"
         "    if not peer.recv(1): raise RuntimeError('Connection closed by peer [127.0.0.1]')\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     _, _, report = run(code, processes=3)
     assert "rank 1 of 3 processes failed" in report
@@ -265,7 +265,7 @@ def test_a_rank_that_fails_beside_a_stopped_one_is_blamed(run):
 def test_only_the_log_that_a_report_names_is_left(tmp_path, capfd):
     """The output of rank 0 is on the terminal, and a launch that is refused wrote nothing."""
     assert launch([], 2, program=python("print('fine')")) == 0
-    code = "import os, time; assert os.environ['RANK'] == '1'; time.sleep(60)"
+    code = "import os, time; assert os.environ['RANK'] == '1'; time.sleep(600)"
     assert launch([], 2, program=python(code)) == 1
     with pytest.raises(FileNotFoundError):
         launch([], 2, program=[str(tmp_path / "missing")])
@@ -334,7 +334,7 @@ def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(tmp_
         "import os, signal, sys, time\n"
         "if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, lambda *_: None)\n"
         "open(f\"{sys.argv[1]}/ready-{os.environ['RANK']}\", 'w')\n"
-        "end = time.monotonic() + 60\n"
+        "end = time.monotonic() + 600\n"
         "while time.monotonic() < end: time.sleep(0.1)\n"
     )
     thread = after(lambda: len(list(tmp_path.glob("ready-*"))) == 2, signal.SIGTERM)
@@ -342,7 +342,7 @@ def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(tmp_
     assert launch([str(tmp_path)], 2, program=python(code)) == 128 + signal.SIGTERM
     thread.join()
     assert list((tmp_path / "temporary").iterdir()) == []
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 300
 
 
 @pytest.mark.slow

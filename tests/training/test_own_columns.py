@@ -95,13 +95,13 @@ def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_
     assert page["drawn"].null_count == 0
 
 
-def test_a_resumed_run_reads_the_same_columns_from_its_rollouts(policy, tmp_path):
-    """`drawn` is random: calling it again would give another run."""
+def test_a_resumed_run_computes_the_same_columns_again(policy, tmp_path):
+    """`drawn` is random, and its seed is that of the step."""
     config = config_of(policy, training={"steps": 4}, checkpoint={"every": 2})
     run = tmp_path / "run"
     make_steps(config, run, 3)
     before = updates(run)[2].table.columns
-    assert make_steps(config, run, 2, resume=True) == [3]
+    assert make_steps(config, run, 2, resume=True) == [2, 3]
     after = updates(run)[2].table.columns
     assert before.keys() == after.keys() == {*OWN}
     assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in OWN)

@@ -16,13 +16,13 @@ from parallel_worker import END, assert_alike, trainings
 
 from rlobj.base.files import free_port
 from rlobj.training.parallel import open_processes
-from rlobj.training.parallel.strategies import Replicated
+from rlobj.training.parallel.ddp import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
 TORCH = ("ddp", "fsdp2")
 ZERO = ("zero1", "zero2", "zero3", "zero2 in host memory")  # test_ranks.py has zero3 there
 ALL = [
-    *(pytest.param(name, marks=pytest.mark.slow) for name in TORCH),
+    *TORCH,
     *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.deepspeed]) for name in ZERO),
 ]
 every_strategy = pytest.mark.parametrize("strategy", ALL)
@@ -157,7 +157,6 @@ def test_forward_passes_use_the_autocast_dtype_with_float32_weights(strategy, ra
 # The process group
 
 
-@pytest.mark.slow
 def test_ranks_exchange_numbers_and_objects(of_torch):
     for rank, found in enumerate(each["exchange"] for each in of_torch):
         assert found["integers"] == [2**54 + 1, 2]  # a float would lose the 1
@@ -170,7 +169,6 @@ def test_ranks_exchange_numbers_and_objects(of_torch):
 # Launching
 
 
-@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_zero_and_fsdp2_in_one_process_equal_plain_training_and_can_start_again(plain):
     program = (

@@ -21,7 +21,7 @@ from rlobj.scoring import score_samples
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.rollout import Rollout
 
 
 def config_of(policy: Path, preset: str = "dapo-loss", **sections: Any) -> RunConfig:

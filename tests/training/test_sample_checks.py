@@ -10,7 +10,8 @@ import torch
 from rlobj.config.run_config import SamplingConfig
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.sampler_metrics import sampler_gap
-from rlobj.training.rollouts.sample_checks import Probes, SampleChecks, SamplerGap, check_gap
+from rlobj.training.rollouts.probes import Probes
+from rlobj.training.rollouts.sample_checks import SampleChecks, SamplerGap, check_gap
 
 NOISE = {None: 3e-7, torch.bfloat16: 4e-3}
 ARITHMETICS = pytest.mark.parametrize("arithmetic", list(NOISE), ids=["float32", "bfloat16"])

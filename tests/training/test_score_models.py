@@ -207,7 +207,7 @@ def test_a_score_may_see_another_prompt(policy, tmp_path, prompt):
     torch.testing.assert_close(update.table.columns["hinted_logprob"], found, rtol=1e-4, atol=1e-4)
 
 
-def test_a_prompt_may_have_the_feedback_of_the_reward_also_in_a_resumed_rollout(policy, tmp_path):
+def test_a_prompt_may_have_the_feedback_of_the_reward(policy, tmp_path):
     def graded(response: str, answer: str, **columns: Any) -> dict[str, Any]:
         return {"reward": len(response), "correct": False, "feedback": f"{len(response)},"}
 
@@ -231,11 +231,6 @@ def test_a_prompt_may_have_the_feedback_of_the_reward_also_in_a_resumed_rollout(
         for each, text in zip(rollout.responses, texts, strict=True):
             row = next(row for row in rows if row["prompt"] == each.problem.prompt)
             assert text == f"{row['prompt']}{len(each.sample.text)},{row['more']},"
-        stored = trainer.journal.read(0)
-        assert stored is not None
-        assert [hints(each) for each in stored.responses] == [
-            hints(each) for each in rollout.responses
-        ]
 
 
 def change(run: Path, what: str) -> None:
@@ -398,7 +393,7 @@ def test_a_teacher_with_another_tokenizer_is_refused_and_one_with_another_end_ne
     settings = json.loads(file.read_text())
     file.write_text(json.dumps({**settings, "eos_token": "5"}))
     config = config_of(policy, {"teacher": {"model": str(other)}}, objective=GAP)
-    with pytest.raises(ConfigError, match=r"set scores\.teacher\.end="):
+    with pytest.raises(ConfigError, match=r"use scores\.teacher\.end="):
         run_training(config, tmp_path / "run")
     end = build_tokenizer().convert_tokens_to_ids("5")
     config = config_of(policy, {"teacher": {"model": str(other), "end": end}}, objective=GAP)
@@ -442,6 +437,7 @@ def test_problems_without_answers_are_enough_for_a_teacher_alone(policy, teacher
     assert not line["diagnosis/findings"]
 
 
+@pytest.mark.slow
 def test_a_rank_without_responses_scores_with_the_others(policy, teacher, tmp_path):
     scores = {"teacher": {"run": str(teacher)}, **LAGS["scores"]}
     objective = {"shape": "teacher_gap + 0.1 * slow_gap + 0.1 * lag_gap", "surrogate": "reinforce"}

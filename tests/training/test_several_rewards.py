@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-from runs import make_steps, metrics, same, weights
+from runs import metrics
 from tiny import eight_steps
 
 import rlobj
@@ -73,15 +73,6 @@ def test_metrics_and_samples_hold_each_reward(alone):
             assert row["reward"] == pytest.approx(parts[0] + 0.3 * parts[1] + parts[2])
             assert row["correct"] == (parts[0] == 1)
             assert row["length"] < 3 or parts[2] == -1
-
-
-def test_sampled_rewards_are_read_back_from_the_journal(policy, alone, tmp_path):
-    """Cut off after step 4 with a checkpoint at step 3: nothing is graded again."""
-    config = config_of(policy, alone.parent)
-    make_steps(config, tmp_path / "run", 4)
-    assert make_steps(config, tmp_path / "run", 3, resume=True) == [4, 5]
-    assert same(weights(tmp_path / "run"), weights(alone))
-    assert metrics(tmp_path / "run")[1:] == metrics(alone)[1:]
 
 
 def test_dynamic_sampling_by_reward_reads_each_reward_of_a_decoupled_advantage(policy, tmp_path):

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import re
 
 import pytest
-from benchmarks.sick_runs import RATE, SICK
 from runs import ranks, same, weights
 from typer.testing import CliRunner
 
 import rlobj
 from rlobj import Callback
+from rlobj.config.run_config import ModelConfig
 from rlobj.config.run_folder import STOP_FILE, RunFolder
+from rlobj.data.tasks import TASKS
 from rlobj.insight import Finding
+from rlobj.models.embedded import embedded_policy
+from rlobj.models.policy import load_model, load_tokenizer
+from rlobj.samplers import TransformersSampler
 from rlobj_cli.app import app
+
+RATE = 5e-4
+"""The learning rate of the embedded policy's profile."""
 
 COLLAPSES = {
     "training.steps": 9,
@@ -22,21 +31,72 @@ COLLAPSES = {
     "evaluation.every": 0,
     "checkpoint.every": 0,
 }
-REAL = (
-    *("learning rate x1e6", "wrong gold answers", "max_tokens too short", "stale sampler"),
-    "a rule that drops everything",
-)
-"""The others take longer. tests/insight/test_diagnosis.py has lines for every finding, and
-tests/benchmarks/test_diagnosis_study.py reads what the study found in all of these runs."""
+
+
+def wrong_gold_answers():
+    """The problems of `addition`, one in five with another answer."""
+    choice = random.Random(0)
+    rows = []
+    for problem in TASKS["addition"].problems("train"):
+        wrong = choice.random() < 0.2
+        answer = str((int(problem.answer) + choice.randint(1, 9)) % 28) if wrong else problem.answer
+        rows.append({"prompt": problem.prompt, "answer": answer})
+    return {"data": rows, "reward": "exact"}
+
+
+def stale_sampler():
+    """A sampler that reports each sync and keeps the weights that it began with."""
+    folder = str(embedded_policy("addition"))
+    config = ModelConfig(name=folder)
+    return {
+        "sampler": TransformersSampler(load_model(config, folder), load_tokenizer(config, folder))
+    }
+
+
+NO_COLLAPSE = ("collapse", "learning-rate-too-high", "ratio-spike")
+SICK = {
+    "learning rate x1e6": (
+        {"training.learning_rate": 1e6 * RATE},
+        {"collapse": 5, "learning-rate-too-high": 5},
+        ("sampler-drift", "verifier-trouble", "inert-setting", "ratio-spike"),
+    ),
+    "wrong gold answers": (
+        {"sampling.temperature": 0.7, "data.template": "{prompt}"},
+        {"verifier-trouble": 20},
+        (*NO_COLLAPSE, "sampler-drift", "entropy-falling"),
+    ),
+    "max_tokens too short": (
+        {"sampling.max_tokens": 12, "sampling.prompts_per_step": 8},
+        {"truncation": 4, "groups-without-signal": 6},
+        ("collapse", "learning-rate-too-high", "length-growth", "sampler-drift"),
+    ),
+    "stale sampler": ({}, {"sampler-drift": 3}, (*NO_COLLAPSE, "verifier-trouble")),
+    "a rule that drops everything": (
+        {"objective.drop": "prob > 0"},
+        {"rule-fires-on-everything": 4},
+        ("collapse", "rule-never-fires", "groups-without-signal"),
+    ),
+}
+"""Runs that are made sick on purpose: what is set, findings and the step by which they must begin,
+findings that they must not have. tests/insight/test_diagnosis.py has lines for every finding."""
+ARGUMENTS = {
+    "wrong gold answers": wrong_gold_answers,
+    "max_tokens too short": lambda: {"data": "scratchpad"},
+    "stale sampler": stale_sampler,
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", SICK)
 def test_a_sick_run_has_its_findings_in_time(tmp_path, name):
-    sick = SICK[name]
-    found = {finding.name: finding.since for finding in sick.train(tmp_path / "run").findings}
-    assert all(found.get(each, 10**6) <= step for each, step in sick.must.items()), found
-    assert not found.keys() & set(sick.never)
+    settings, must, never = SICK[name]
+    steps = {"training.steps": max(must.values()), "evaluation.every": 0, "checkpoint.every": 0}
+    arguments = {"data": "addition", **ARGUMENTS.get(name, dict)()}
+    with contextlib.suppress(rlobj.RunError):  # the run's own guards may end it first
+        rlobj.train("grpo", out=tmp_path / "run", settings={**steps, **settings}, **arguments)
+    found = {finding.name: finding.since for finding in rlobj.diagnose(tmp_path / "run").findings}
+    assert all(found.get(finding, 10**6) <= step for finding, step in must.items()), found
+    assert not found.keys() & set(never)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
 from rlobj.training import run_training
-from rlobj.training.rollouts.collector import Response, Rollout
+from rlobj.training.rollouts.rollout import Response, Rollout
 from rlobj.training.rollouts.sharding import StepBatch, shard, spread
 
 SIGMAS = [0.5, 0.8, 1.1]

@@ -51,13 +51,15 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
     assert metrics(run) == metrics(whole)
 
 
-@pytest.mark.slow
-def test_rollouts_that_were_sampled_are_not_sampled_again(policy, whole, tmp_path):
-    """Cut off after step 5 with a checkpoint at step 3: steps 4 and 5 train on what is there."""
+def test_the_steps_after_a_checkpoint_are_sampled_again_and_equal_to_the_bit(
+    policy, whole, tmp_path
+):
+    """Cut off after step 5 with a checkpoint at step 3. A step has two updates."""
     config = eight_steps(policy)
     make_steps(config, tmp_path / "run", 5)
-    assert make_steps(config, tmp_path / "run", 5, resume=True) == [5, 6, 7]
+    assert make_steps(config, tmp_path / "run", 5, resume=True) == [3, 4, 5, 6, 7]
     assert same(weights(tmp_path / "run"), weights(whole))
+    assert metrics(tmp_path / "run") == metrics(whole)
 
 
 @pytest.mark.slow
@@ -92,7 +94,6 @@ def damage(checkpoint: Path, how: str) -> None:
         (checkpoint / "manifest.json").write_text("{")
 
 
-@pytest.mark.slow
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(whole, tmp_path, caplog):
     """All steps seem done, and the newest checkpoint is damaged: it counts for nobody."""
     run = shutil.copytree(whole, tmp_path / "run")
@@ -135,7 +136,7 @@ def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
         {"stream": None},
         {"stream": written["stream"] | {"position": -5}},
         {"failures": {"idle": -1}},
-        {"key": 5},
+        {"code": 5},
         {"settings": 5},
     ):
         (folder / "state.json").write_text(json.dumps(written | change))

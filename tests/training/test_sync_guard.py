@@ -1,15 +1,12 @@
 """Every way in which vLLM could sample from other weights than the trainer's stops the run.
 
-The learning rate is so small that log-probs do not change visibly. The server computes in bfloat16.
+The learning rate is so small that log-probs do not change visibly.
 tests/samplers/test_weights.py has the message of every fault.
 """
 
 from __future__ import annotations
 
 import pytest
-from benchmarks.sampler_checks import FAULTS
-from benchmarks.sampler_checks import opened as opened_bench
-from served import ONE_PROCESS
 
 from rlobj.base.errors import RunError
 from rlobj.config.layers import PROFILES
@@ -143,7 +140,7 @@ def test_log_probs_that_do_not_follow_the_weights_stop_the_run_in_two_steps(
     trainer, engine, monkeypatch
 ):
     """The engine computes with a copy of its weights, and its own weights are right."""
-    monkeypatch.setattr("rlobj.training.rollouts.journal.compare_live", lambda *_, **__: None)
+    monkeypatch.setattr("rlobj.training.rollouts.synchronizer.compare_live", lambda *_, **__: None)
     monkeypatch.setattr("rlobj.training.rollouts.sample_checks.check_gap", lambda *_: None)
     monkeypatch.setattr(engine, "reload_weights", lambda *, weights_iterator: [*weights_iterator])
     with pytest.raises(RunError, match="does not use the weights of the last sync"):
@@ -156,13 +153,14 @@ def test_weights_that_change_between_sync_and_sampling_are_named(trainer, engine
         run_step(trainer)
 
 
-def test_faults_inside_a_server_stop_the_run_and_a_sound_server_does_not():
-    with opened_bench("vllm-server", "bfloat16", **ONE_PROCESS) as bench:
-        assert bench.run(0, limit=2)["message"] is None
-        for fault, message in (
-            ("weights one version old", "computes with others"),
-            ("temperature 0.9", "Its temperature is about 0.9"),
-        ):
-            found = bench.run(0, FAULTS[fault], sound=1, limit=2)
-            assert found["steps"] in (1, 2)
-            assert message in found["message"]
+def test_another_temperature_inside_the_engine_is_named(trainer, engine, monkeypatch):
+    batch = engine.model_runner.input_batch
+    add = batch.add_request
+
+    def add_request(request):
+        request.sampling_params.temperature = 0.9
+        return add(request)
+
+    monkeypatch.setattr(batch, "add_request", add_request)
+    with pytest.raises(RunError, match=r"Its temperature is about 0\.9"):
+        [run_step(trainer) for _ in range(2)]

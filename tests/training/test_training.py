@@ -101,6 +101,7 @@ def test_dynamic_sampling_refills_and_the_metrics_are_of_all_that_was_sampled(po
     config = tiny_config(policy, "dapo", training={"steps": 1})
     with open_trainer(config, tmp_path / "run") as trainer:
         rollout = trainer.pipeline.take(0)
+        trainer.pipeline.take = lambda _: rollout
         run_step(trainer)
         [line] = trainer.run.lines()
     groups: dict[int, set] = {}

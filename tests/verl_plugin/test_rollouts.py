@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +172,7 @@ def test_a_loss_outside_of_the_planned_update_is_refused(workers: Workers) -> No
 
 
 @one_process
-def test_an_update_without_tokens_is_skipped(
-    workers: Workers, preset: Callable[[str], str]
-) -> None:
+def test_an_update_without_tokens_is_skipped(workers, preset):
     """Else verl's optimizer would move the weights by their momentum."""
     workers.group.begin(preset("base: dapo-loss\nobjective: {drop: prob < 2}\n"))
     data = workers.score(rollout())

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,11 +55,7 @@ def test_runs_start(sharp_policy: Path, preset: str | None, overrides: tuple[str
         ("stapoo", (), "stapo"),
         ("lp-reg", (), "verl does not provide the column 'proxy_logprobs'"),
         ("ar", (), f"{KL}"),
-        (
-            "tis",
-            (f"{ROLLOUT}.calculate_log_probs=False",),
-            f"{ROLLOUT}.calculate_log_probs=True",
-        ),
+        ("tis", (f"{ROLLOUT}.calculate_log_probs=False",), f"{ROLLOUT}.calculate_log_probs=True"),
         ("gdpo", (), "several rewards"),
         ("lopti", (KL,), f"{ACTOR}.ppo_epochs=2"),
         ("stapo", (KL,), "the objective, which has no KL"),
@@ -85,17 +80,13 @@ def test_runs_start(sharp_policy: Path, preset: str | None, overrides: tuple[str
         (None, (f"{ACTOR}.policy_loss.loss_mode=rlobj",), "+actor_rollout_ref.rlobj=stapo"),
     ],
 )
-def test_what_cannot_be_right_is_refused_at_the_start(
-    sharp_policy: Path, preset: str | None, overrides: tuple[str, ...], expected: str
-) -> None:
+def test_what_cannot_be_right_is_refused_at_the_start(sharp_policy, preset, overrides, expected):
     with pytest.raises(ConfigError) as refused:
         validate(sharp_policy, *overrides, preset=preset)
     assert expected in str(refused.value)
 
 
-def test_another_version_of_verl_is_refused_by_name(
-    sharp_policy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_verl_is_refused_by_name(sharp_policy, monkeypatch):
     monkeypatch.setattr(settings, "version", lambda _: "0.10.0")
     with pytest.raises(ConfigError, match=r"verl 0\.10\.0; rlobj works with ==0\.9\.1"):
         validate(sharp_policy)
@@ -128,16 +119,6 @@ def test_verl_loads_the_plugin_by_itself_and_nothing_with_it() -> None:
     plugin |= {"rlobj.installation", "rlobj.integrations.verl", "rlobj.integrations.verl.names"}
     assert {*loaded.split()} <= plugin
     assert changed.split() == ["True", "True"]
-
-
-def test_another_path_than_a_preset_is_read(
-    sharp_policy: Path, preset: Callable[[str], str]
-) -> None:
-    path = preset("base: dr-grpo\ntraining: {selection: old}\n")
-    config = run_config(sharp_policy, preset=path)
-    read = settings.read_settings(config.actor_rollout_ref)
-    assert read.selection == "old"
-    assert read.objective.divisor.length == config.actor_rollout_ref.rollout.response_length
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
@@ -190,12 +171,12 @@ def test_the_recipes_for_8_and_64_gpus_have_the_settings_of_the_preset() -> None
 
 
 @pytest.mark.filterwarnings("ignore:Disabled critic")
-def test_the_preset_of_the_page_passes_all_checks(
-    sharp_policy: Path, preset: Callable[[str], str]
-) -> None:
+def test_the_preset_of_the_page_passes_all_checks(sharp_policy, preset):
     [text] = [text for text in PAGE.split("```") if "base: stapo" in text]
     path = preset(text.partition("\n")[2])
     validate(sharp_policy, KL, REF, preset=path)
     read = settings.read_settings(run_config(sharp_policy, KL, preset=path).actor_rollout_ref)
     assert read.selection == "old"
     assert "ref_logprobs" in read.objective.needs.ever
+    config = run_config(sharp_policy, preset="dr-grpo").actor_rollout_ref
+    assert settings.read_settings(config).objective.divisor.length == config.rollout.response_length

@@ -100,13 +100,12 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file; if that fails, the old one stays.
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file and wait until the disk has all bytes; if that fails, the old one stays.
 
     Args:
         path: the file.
         content: its bytes.
-        durable: wait until the disk has all bytes, which protects against power failures.
 
     Raises:
         RunError: the disk refused.
@@ -116,8 +115,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
         with partial.open("wb") as file:
             file.write(content)
             file.flush()
-            if durable:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         partial.replace(path)
     except BaseException as error:  # also Ctrl-C
         with suppress(OSError):  # on a read-only disk, or below a file

@@ -23,8 +23,9 @@ from rlobj.base.files import path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import flattened, load_preset, merge
+from rlobj.data.gym import REWARD, is_gym, refuse_missing
 from rlobj.data.sources import require_source, source_names
-from rlobj.data.tasks import REWARD, TASKS, is_gym, refuse_missing
+from rlobj.data.tasks import TASKS
 
 DEFAULT_TASK = "scratchpad"
 """The task of a run without a model: from the prepared policy, about a minute on a CPU."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase as fnmatch
@@ -12,7 +11,6 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import path_of
-from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
 from rlobj.config.trust import named_code
 
@@ -110,43 +108,15 @@ def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any
     return {path: pair for path, pair in changes.items() if not _within(path, *RESUMABLE_SETTINGS)}
 
 
-def rollout_key(settings: Mapping[str, Any], arithmetic: str, step: int, before: str) -> str:
-    """What rollouts on disk depend on: three words.
+def code_digest(settings: Mapping[str, Any]) -> str:
+    """The digest of the files of rewards, columns, environments and tools that settings name.
 
-    The first word stands for the settings of sampling and grading and for the files of rewards and
-    tools, the second one for the settings of sampling, grading and updates, and the third one also
-    for what they were before.
-
-    Args:
-        settings: of the run.
-        arithmetic: of forward passes.
-        step: the steps done.
-        before: the key at that step; "" = none is known.
+    Modules that these files import are not in it.
     """
-    training, flat = settings["training"], flattened(settings)
-    if several := flat.get("rewards.of"):
-        places = ("server", "device", "batch_tokens")
-        flat["rewards.of"] = [{k: x for k, x in of.items() if k not in places} for of in several]
-    fixed = training["schedule"] == "constant" and training["warmup_ratio"] is None
-
-    def without(*names: str) -> dict[str, Any]:
-        return {path: value for path, value in flat.items() if not _within(path, *names)}
-
-    sampled = _digest(without(*RESUMABLE_SETTINGS, *RECORDED_SETTINGS) | _sources(settings))
-    updated = without(*RESUMABLE_SETTINGS, "evaluation")
-    own = _digest([updated, 0 if fixed else training["steps"], arithmetic])
-    _, last, path = before.split() if before else ("", own, own)
-    return f"{sampled} {own} {path if own == last else _digest([before, step, own])}"
-
-
-def _sources(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the files of rewards, columns, environments and tools, by their names."""
     named = named_code({name: settings.get(name) for name in ("rewards", "columns", "environment")})
     files = [path_of(target.rpartition(":")[0]) for target in named]
-    return {
-        str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
-    }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+    digest = hashlib.sha256()
+    for file in sorted({file for file in files if file.is_file()}):
+        digest.update(f"{file}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]

@@ -7,8 +7,7 @@
     RUN/records/                 see `records.recorder`
     RUN/tables/step-000010-rank-0.parquet
     RUN/initial/                 the policy that came from another run
-    RUN/rollouts/                see `training.rollouts.journal`
-    RUN/checkpoints/step-000010/ see `training.storage.checkpoint`
+    RUN/checkpoints/step-000010/ see `training.checkpoint`
 
 Files are written under a temporary name and renamed when complete; metrics.jsonl is appended to.
 """
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import Argument, ConfigError, RunError, nearest, reported
+from rlobj.base.errors import Argument, ConfigError, Message, RunError, nearest, reported
 from rlobj.base.files import (
     a_file,
     is_locked,
@@ -46,7 +45,7 @@ from rlobj.base.files import (
 )
 from rlobj.config.presets import read_yaml
 from rlobj.config.run_config import RunConfig, given_settings, settings_of
-from rlobj.installation import session
+from rlobj.installation import require_format, session
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +60,12 @@ STOP_FILE = "stopped.json"
 
 REWARD_FILE = "the file of a reward"
 """The name of a change that is no setting: somebody edited that file."""
-FORMAT = 2
+FORMAT = 3
 """Of the files of a run, in sessions.jsonl. A change that makes older runs unreadable adds 1."""
 _STEP = itemgetter("step")
 MOST_LINE = 1 << 24
 """Bytes of the longest line of metrics.jsonl."""
-FOLDERS = ("samples", "records", "tables", "rollouts", "checkpoints")
+FOLDERS = ("samples", "records", "tables", "checkpoints")
 """The folders of a new run."""
 
 
@@ -170,7 +169,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     settings = read_yaml(path / CONFIG_FILE)
     if in_another_trainer(path):
         return settings
-    settings = completed(settings)
     if lacking := _lacking(path, settings):
         raise ConfigError(
             f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
@@ -179,32 +177,15 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run of this format, with those that runs of older versions lack.
-
-    Their defaults do what these runs did.
-    """
-    found = {"environment": settings_of(RunConfig())["environment"], **settings}
-    if isinstance(sampling := found.get("sampling"), Mapping):
-        found["sampling"] = {"context": None, **sampling}
-    return found
-
-
 warn_once = functools.cache(logger.warning)
 
 
 def _refuse_other_formats(path: Path) -> None:
     """Check the format that the newest start of a run has noted; before the first there is none."""
     for start in read_sessions(path)[-1:]:
-        if start.get("format") != FORMAT:
-            versions = start.get("versions")
-            made = versions.get("rlobj") if isinstance(versions, dict) else None
-            raise ConfigError(
-                f"{path} was made by another version of rlobj ({made or 'unknown'}, with files of "
-                f"format {start.get('format', 0)}; expected {FORMAT}): continue it with that "
-                "version, or start a new run from its weights: ",
-                Argument("model", "checkpoints/step-N/model"),
-            )
+        weights = Argument("model", "checkpoints/step-N/model")
+        instead = Message("start a new run from its weights: ", weights)
+        require_format(path, start, FORMAT, start.get("versions"), instead)
 
 
 def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
@@ -585,9 +566,8 @@ class RunFolder:
             link(str(self.metrics), str(aside))
         if (known := len({line["step"] for line in kept} - {0})) < step:
             logger.warning(
-                "%s has lines of %d of %d steps. Checkpoints of the others are not removed: they "
-                "may be the best",
-                *(self.metrics, known, step),
+                f"{self.metrics} has lines of {known} of {step} steps. Checkpoints of the others "
+                "are not removed: they may be the best"
             )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for folder in ("samples", "records", "tables", "checkpoints"):

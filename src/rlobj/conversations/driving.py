@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import json
 import logging
 import math
 import threading
@@ -40,7 +39,6 @@ from rlobj.conversations.environment import (
     limited_messages,
     size_of,
 )
-from rlobj.conversations.ledger import Key, Ledger, from_text, packed_turn, to_text, unpacked_turn
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Sample, Sampler, SamplingSettings, derive_seed
@@ -159,7 +157,6 @@ class Conversations:
         settings: SamplingSettings,
         seeds: Sequence[int],
         done: Done | None = None,
-        ledger: Ledger | None = None,
     ) -> list[list[Sample]]:
         """Hold `count` conversations about each problem; the arguments are those of a sampler.
 
@@ -172,7 +169,6 @@ class Conversations:
             settings: how turns are drawn; `max_tokens` counts the policy's tokens of all turns.
             seeds: one per problem.
             done: called with a problem's number and samples, in the thread of the environments.
-            ledger: turns of a run that was killed, and where new ones are kept.
 
         Raises:
             NoRoom: an opening leaves no room for a turn.
@@ -182,12 +178,11 @@ class Conversations:
         """
         self._running()
         feed: Feed[Request] = Feed(sources=len(problems) * count)
-        call = _Call(feed, settings, ledger)
+        call = _Call(feed, settings, seeds)
         groups: list[list[Sample | None]] = [[None] * count for _ in problems]
 
         async def one(index: int, number: int) -> None:
-            key = (seeds[index], number)
-            spoken = await self._converse(call, problems[index], key, (index, number))
+            spoken = await self._converse(call, problems[index], (index, number))
             groups[index][number] = spoken.sample()
             group = [each for each in groups[index] if each is not None]
             if done is not None and len(group) == count:
@@ -206,8 +201,6 @@ class Conversations:
                 self._sampler.stream(feed, settings, self._arrived)
         finally:
             work.cancel()
-            if ledger is not None:
-                ledger.close()
         try:
             work.result()
         except BaseExceptionGroup as failed:
@@ -217,59 +210,20 @@ class Conversations:
     def _arrived(self, request: Request, sample: Sample) -> None:
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
 
-    async def _converse(self, call: _Call, problem: Problem, key: Key, place: _Place) -> _Spoken:
-        """Hold a conversation; answers that were kept are not asked for again."""
-        version = self._sampler.version
-        kept: Sequence[Any] = call.ledger.found(key, version) if call.ledger is not None else ()
-        environment: Any = None
-        if kept:
-            spoken = _Spoken(from_text("i", kept[0]["prompt"]), kept[0]["messages"])
-        else:
-            environment = await self._made(problem)
-            spoken = await self._begun(environment, problem)
-            opening = {"prompt": to_text(spoken.prompt)}
-            await self._keep(call, key, spoken, 0, opening, environment)
+    async def _converse(self, call: _Call, problem: Problem, place: _Place) -> _Spoken:
+        """Hold a conversation."""
+        environment = await self._made(problem)
+        spoken = await self._begun(environment, problem)
         while not (spoken.turns and spoken.turns[-1].end):
-            number, said = len(spoken.turns), len(spoken.messages)
-            sample, left = await self._drawn(call, spoken, key, place)
+            sample, left = await self._drawn(call, spoken, place)
             spoken.messages.append(self._speech.spoken(sample))
-            written = to_text(sample.tokens)
-            if number + 1 < len(kept) and kept[number + 1]["tokens"] == written:
-                turn = unpacked_turn(kept[number + 1]["turn"])
-                spoken.messages += kept[number + 1]["messages"][1:]
-            else:
-                if environment is None:
-                    environment = await self._made(problem)
-                    state = kept[number]["state"]
-                    given = partial(restore, environment, state)
-                    await self._required(environment, "restore", given, problem)
-                kept = ()
-                seed = derive_seed(*key, "tools", number)
-                turn = await self._answered(environment, spoken, sample, left, seed)
-                more = {"turn": packed_turn(turn), "tokens": written}
-                await self._keep(call, key, spoken, said, more, environment)
+            seed = call.seed(place, "tools", len(spoken.turns))
+            turn = await self._answered(environment, spoken, sample, left, seed)
             spoken.add(turn, sample)
         call.feed.leave()
         owned, environment = [environment], None
         release(owned)
         return spoken
-
-    async def _keep(
-        self,
-        call: _Call,
-        key: Key,
-        spoken: _Spoken,
-        said: int,
-        entry: dict[str, Any],
-        environment: Environment,
-    ) -> None:
-        """Keep the opening, or the answer to a turn, with the messages since `said`."""
-        if call.ledger is not None:
-            number, state = len(spoken.turns) + ("turn" in entry), None
-            with contextlib.suppress(Failed):
-                state = await called(partial(state_of, environment), self.settings.deadline)
-            entry |= {"messages": spoken.messages[said:], "state": state}
-            call.ledger.keep(key, number, self._sampler.version, entry)
 
     async def _made(self, problem: Problem) -> Any:
         """A new environment.
@@ -353,32 +307,17 @@ class Conversations:
                 raise RunError(f"{name}.reset returned no message; expected None, or some messages")
             return said
 
-        given = partial(_reset, environment, problem)
-        return await self._required(environment, "reset", given, problem, read)
-
-    async def _required(
-        self,
-        environment: Environment,
-        method: str,
-        function: Callable[[], Any],
-        problem: Problem,
-        read: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
-        """What a method returns without which there is no conversation.
-
-        Raises:
-            RunError: it failed, or returned something else.
-        """
+        reset = partial(_reset, environment, problem)
         try:
-            if is_adapter(environment) and method == "reset":
-                return read(await function())
-            return await called(function, self.settings.deadline, read)
+            if is_adapter(environment):
+                return read(await reset())
+            return await called(reset, self.settings.deadline, read)
         except Failed as failed:
             on = f" on problem {problem.id!r}"
-            raise RunError(failed.told(f"{_name(environment)}.{method}", on)) from failed
+            raise RunError(failed.told(f"{_name(environment)}.reset", on)) from failed
 
     async def _drawn(
-        self, call: _Call, spoken: _Spoken, key: Key, place: _Place
+        self, call: _Call, spoken: _Spoken, place: _Place
     ) -> tuple[Sample, tuple[int, int | None]]:
         """The next turn, and the tokens that are left then: of the policy, and in all.
 
@@ -388,7 +327,7 @@ class Conversations:
         read = spoken.read()
         policy = call.settings.max_tokens - len(spoken.tokens)
         whole = None if self._context is None else self._context - len(read)
-        seed = derive_seed(*key, "turn", len(spoken.turns))
+        seed = call.seed(place, "turn", len(spoken.turns))
         answer = self._loop.create_future()
         most = policy if whole is None else min(policy, whole)
         call.feed.put(Request(place, answer, read, seed, most))
@@ -554,7 +493,12 @@ class _Call:
 
     feed: Feed[Request]
     settings: SamplingSettings
-    ledger: Ledger | None
+    seeds: Sequence[int]
+
+    def seed(self, place: _Place, purpose: str, turn: int) -> int:
+        """The seed for something in a turn of a conversation."""
+        problem, number = place
+        return derive_seed(self.seeds[problem], number, purpose, turn)
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:
@@ -566,32 +510,3 @@ def _first(failed: BaseExceptionGroup[Any]) -> BaseException:
     """The first error in a group of errors."""
     first = failed.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def state_of(environment: Any) -> Any:
-    """What an environment must be given back after its process was killed; None = unknown.
-
-    It is what its method `state` returns, or else its attributes, where they are plain data.
-    """
-    try:
-        own = _own_state(environment)
-        found = own.state() if own else dict(vars(environment))
-        text = json.dumps(found, allow_nan=False)
-        return found if json.loads(text) == found else None
-    except Exception:
-        return None
-
-
-def restore(environment: Any, state: Any) -> None:
-    """Give an environment what `state_of` returned."""
-    own = _own_state(environment)
-    if own:
-        own.restore(state)
-    else:
-        vars(environment).update(state)
-
-
-def _own_state(environment: Any) -> Any:
-    """The environment, if it has both methods."""
-    methods = (getattr(environment, name, None) for name in ("state", "restore"))
-    return environment if all(map(callable, methods)) else None

@@ -96,10 +96,8 @@ class Environment(Protocol):
     """One conversation's other side; there is one object per conversation.
 
     Methods are plain or `async`. A call that has not returned at its deadline has failed, whatever
-    it does later. If all attributes of an object are plain data (numbers, texts, lists, dicts with
-    text keys), a run that was killed restores them. Other objects may define `state() -> data` and
-    `restore(data)`. If an object has the attribute `conversation_seed`, it is set before each step.
-    A method `reward_at_limit() -> float` returns the rest of the reward of a conversation that
+    it does later. If an object has the attribute `conversation_seed`, it is set before each step. A
+    method `reward_at_limit() -> float` returns the rest of the reward of a conversation that
     reached a limit.
     """
 

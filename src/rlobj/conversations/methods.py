@@ -56,13 +56,6 @@ class ToolEnvironment(Adapter):
             return Turn(done=True)
         return self._answers(calls, await asyncio.gather(*map(self._call, calls)))
 
-    def state(self) -> Any:
-        """Return an empty state: the tools keep nothing."""
-        return {}
-
-    def restore(self, state: Any) -> None:
-        """Do nothing."""
-
     async def _call(self, call: Mapping[str, Any]) -> ToolResult:
         if error := call.get("error"):
             return ToolResult(f"error: {error}", "error")
@@ -148,14 +141,6 @@ class MethodEnvironment(ToolEnvironment):
         except Failed as failed:
             failed.method = "get_reward"
             raise
-
-    def state(self) -> Any:
-        """The attributes of the object."""
-        return dict(vars(self.made))
-
-    def restore(self, state: Any) -> None:
-        """Set the attributes of the object."""
-        vars(self.made).update(state)
 
 
 def adapted(

@@ -57,7 +57,7 @@ class Calculator:
 
 ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"calculator": Calculator}
 """The environments in the box, by name."""
-_SAMPLER = ("version", "context", "stream")
+_SAMPLER = ("context", "stream")
 """The members of a `Sampler` that only conversations use."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.targets import shown
 from rlobj.conversations.environment import Message
-from rlobj.data.problems import Chat, checked_prompt, with_bos
+from rlobj.data.prompts import Chat, checked_prompt, with_bos
 
 _BREAK = "\ufdd0"
 """Where a text is cut before it is encoded. Unicode reserves it for the inside of programs."""

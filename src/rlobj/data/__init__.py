@@ -7,8 +7,8 @@
     MixedStream                   the same of several sources, by weight
     format_prompt, encode_prompt  problem -> text -> token ids
 
-`rlobj.data.tasks` has the built-in tasks, and `rlobj.data.sources` the named training sets and the
-benchmarks.
+`rlobj.data.tasks` has the built-in tasks, `rlobj.data.sources` the named training sets, and
+`rlobj.data.benchmarks` the benchmarks.
 """
 
 from rlobj.base.lazy import names_of

@@ -1,11 +1,11 @@
+from rlobj.data.benchmarks import load_benchmark as load_benchmark
 from rlobj.data.layouts import Columns as Columns
-from rlobj.data.problems import MATH_TEMPLATE as MATH_TEMPLATE
-from rlobj.data.problems import Chat as Chat
 from rlobj.data.problems import MixedStream as MixedStream
 from rlobj.data.problems import Problem as Problem
 from rlobj.data.problems import ProblemStream as ProblemStream
-from rlobj.data.problems import encode_prompt as encode_prompt
-from rlobj.data.problems import format_prompt as format_prompt
+from rlobj.data.prompts import MATH_TEMPLATE as MATH_TEMPLATE
+from rlobj.data.prompts import Chat as Chat
+from rlobj.data.prompts import encode_prompt as encode_prompt
+from rlobj.data.prompts import format_prompt as format_prompt
 from rlobj.data.sources import DataConfig as DataConfig
-from rlobj.data.sources import load_benchmark as load_benchmark
 from rlobj.data.sources import load_problems as load_problems

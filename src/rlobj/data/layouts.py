@@ -8,15 +8,10 @@ r"""Turn rows of published data sets into problems. The known layouts:
 | AIME 2024 | `Problem` or `problem` | `Answer`, or `solution`: `\boxed{204}` |
 | OlympiadBench | `question` | `final_answer`: a list |
 | Knights and Knaves | `quiz` | `solution_text_format`: `(1) Zoey is a knight`, one per line |
-
-Drop duplicate rows of Arrow batches before they become Python objects.
-
-DAPO-Math-17k has 1.79 million rows: each of its 17,000 questions about a hundred times.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -166,11 +161,11 @@ def find_columns(
     """
     names = column_names(row)
     in_any_case = {name.lower(): name for name in reversed(names)}
-    found: dict[str, str] = {}
+    chosen_columns: dict[str, str] = {}
     for part, chosen in columns:
-        known = [in_any_case[each] for each in KNOWN[part] if each in in_any_case]
+        common = [in_any_case[each] for each in KNOWN[part] if each in in_any_case]
         if chosen in names:
-            found[part] = chosen
+            chosen_columns[part] = chosen
         elif chosen is not None and strict:
             what = "nothing at" if "." in chosen else "no column"
             raise DataError(
@@ -178,15 +173,15 @@ def find_columns(
                 f"columns are found in the first row.{nearest(chosen, names)} If other rows have "
                 "it, leave this row out, or set null in it."
             )
-        elif known:
-            found[part] = known[0]
+        elif common:
+            chosen_columns[part] = common[0]
         elif part in required:
             raise DataError(
                 f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
                 f"The columns are: {', '.join(names)}. Name one: ",
                 Setting(f"data.columns.{part}", "COLUMN"),
             )
-    return Columns(**found)
+    return Columns(**chosen_columns)
 
 
 def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -308,41 +303,3 @@ def _number_text(value: Any, where: str) -> str:
     if math.isinf(value):
         raise DataError(f"{where} has the answer {value}; expected a finite number, or text.")
     return f"{value + 0:.0f}" if value == int(value) else str(value)
-
-
-class DuplicateFilter:
-    """Finds rows with the question and the answer of an earlier row of the source.
-
-    It keeps a hash of 16 bytes for each question with its answer.
-
-    Args:
-        columns: the columns; a column that does not exist is replaced by a common name.
-
-    Attributes:
-        dropped: number of duplicate rows.
-    """
-
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
-        self.dropped = 0
-        self._seen: set[bytes] = set()
-
-    def new_rows(self, batch: Any) -> Sequence[int]:
-        """Return the indices of the rows that are not duplicates, in ascending order."""
-        all_rows = range(batch.num_rows)
-        (first,) = batch.slice(0, 1).to_pylist() or [{}]
-        try:
-            columns = find_columns(self._columns, first, "", strict=False)
-        except DataError:  # reported with its location when the rows are read
-            return all_rows
-        names = [str(columns.prompt), str(columns.answer)]
-        heads = [name if name in first else name.partition(".")[0] for name in names]
-        new = []
-        for index, row in enumerate(batch.select(list(dict.fromkeys(heads))).to_pylist()):
-            text = repr([value_of(row, name) for name in names])
-            key = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            if key not in self._seen:
-                self._seen.add(key)
-                new.append(index)
-        self.dropped += batch.num_rows - len(new)
-        return new

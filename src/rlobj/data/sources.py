@@ -1,12 +1,6 @@
-r"""Load problems from a task, a named data set, a file, a folder or the Hugging Face hub.
+"""Load problems from a task, a named data set, a file, a folder or the Hugging Face hub.
 
 name -> source -> rows -> problems -> problems with unique questions
-
-Load published benchmarks by name, from a folder of files or from the Hugging Face hub.
-
-Surrounding blanks of questions are removed. Gold answers stay as published, without their
-wrapping: `\boxed{204}` and `[204]` give `204`, `027` and 27.0 give `27`. Known problems of a
-benchmark are in its notes.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic.dataclasses import dataclass
@@ -26,156 +20,23 @@ from rlobj.base.files import a_file, path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
-from rlobj.data.files import (
-    SUFFIXES,
-    HubSource,
-    hub_rows,
-    letters_and_digits,
-    published_rows,
-    read_file,
-    split_files,
-)
-from rlobj.data.layouts import Columns, DuplicateFilter, RowReader, Several
-from rlobj.data.problems import (
+from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
+from rlobj.data.duplicates import DuplicateFilter
+from rlobj.data.files import SUFFIXES, read_file, split_files
+from rlobj.data.gym import PREFIX, gym_problems, is_gym
+from rlobj.data.hub import HubSource, hub_rows, published_rows
+from rlobj.data.layouts import Columns, RowReader
+from rlobj.data.problems import Problem, Row, UniqueProblems, digest
+from rlobj.data.prompts import (
     ANSWER_TEMPLATE,
     MATH_TEMPLATE,
     PLAIN_TEMPLATE,
-    Problem,
-    Row,
-    UniqueProblems,
-    digest,
     format_prompt,
     placeholders,
 )
-from rlobj.data.tasks import PREFIX, TASKS, gym_problems, is_gym
+from rlobj.data.tasks import TASKS
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A published set of problems.
-
-    Attributes:
-        name: its name in `--on`.
-        title: its name in papers.
-        problems: number of problems.
-        candidates: its data sets on the hub, in the order in which they are tried.
-        several: the meaning of a list of answers.
-        notes: known problems of its gold answers.
-        others: number of problems -> description of other sets with the same name.
-    """
-
-    name: str
-    title: str
-    problems: int
-    candidates: tuple[HubSource, ...]
-    several: Several = "alternatives"
-    notes: tuple[str, ...] = ()
-    others: dict[int, str] = Field(default_factory=dict)
-
-
-class LoadedBenchmark(NamedTuple):
-    """The problems of a benchmark.
-
-    Attributes:
-        problems: its problems. If several answers are right, the first is `answer`, and
-            `extra["alternatives"]` lists all of them.
-        source: the file, folder or hub id from which they were loaded.
-        notes: messages for the user.
-    """
-
-    problems: list[Problem]
-    source: str
-    notes: tuple[str, ...]
-
-
-def load_benchmark(
-    name: str, *, data_dir: Path | None = None, limit: int | None = None
-) -> LoadedBenchmark:
-    """Load the unique problems of a benchmark.
-
-    Args:
-        name: one of `BENCHMARKS`.
-        data_dir: a folder with `aime24.jsonl` (or .parquet, .json, .csv) or `AIME24/test.parquet`.
-            Default: the folder RLOBJ_DATA_DIR, and then the hub.
-        limit: use at most this many problems, from the first.
-
-    Raises:
-        DataError: no such benchmark, or it cannot be read; the message names the expected file.
-        MissingExtra: there is no file, and `datasets` is not installed.
-    """
-    if name not in BENCHMARKS:
-        raise DataError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
-    benchmark = BENCHMARKS[name]
-    source, rows = published_rows(
-        name, benchmark.candidates, "test", fallback=True, data_dir=data_dir
-    )
-    problems, notes = _benchmark_problems(benchmark, rows, source)
-    if not problems:
-        raise DataError(f"{source}: no problem with an answer.")
-    return LoadedBenchmark(problems[:limit], source, (*notes, *benchmark.notes))
-
-
-def _benchmark_problems(
-    benchmark: Benchmark, rows: Iterable[Row], source: str
-) -> tuple[list[Problem], list[str]]:
-    """The unique problems, and notes about the file."""
-    reader, unique = RowReader(several=benchmark.several), UniqueProblems()
-    for problem in reader.problems(rows):
-        own = problem.id if reader.has_ids else str(len(unique.problems))
-        unique.add(
-            replace(
-                problem,
-                id=_identifier(benchmark.name, own),
-                prompt=problem.prompt.strip(),
-                answer=_plain(problem.answer),
-            )
-        )
-    problems = unique.problems
-    notes = []
-    if len(problems) != benchmark.problems:
-        other = benchmark.others.get(len(problems), "scores do not compare with published ones")
-        notes.append(
-            f"{source} has {len(problems)} problems; {benchmark.title} has {benchmark.problems}: "
-            f"{other}"
-        )
-    if unique.repeated:
-        notes.append(f"{unique.repeated} rows repeat a question and were left out")
-    for part, count in reader.left_out.items():
-        if count:
-            notes.append(f"{count} rows without {part} were left out")
-    return problems, notes
-
-
-def _identifier(name: str, own: str) -> str:
-    """Return `aime24-7` for the ids 7 and AIME24-7; other ids do not change."""
-    match = re.fullmatch(r"(.*?)-?(\d+)", own)
-    if match and letters_and_digits(match[1]) in ("", letters_and_digits(name)):
-        return f"{name}-{match[2]}"
-    return own
-
-
-def _plain(answer: str) -> str:
-    """Remove the leading zeros of an integer."""
-    return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
-
-
-BENCHMARKS = {
-    name: Benchmark(name, **keys)
-    for name, keys in packaged_table("rlobj.data", "benchmarks.yaml").items()
-}
-"""Name -> benchmark."""
-
-_SIX = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
-
-GROUPS: dict[str, tuple[str, ...]] = {
-    "all": tuple(BENCHMARKS),
-    "standard": _SIX,
-    "stapo": _SIX,
-    "aime": ("aime24", "aime25"),
-}
-"""Name of a group -> names of its benchmarks."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +138,7 @@ def _read_sources(value: Any) -> Any:
     """Read a list of names and mappings; any other value stays as it is."""
     if not isinstance(value, list | tuple):
         return value
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     problems = [] if value else [("", "expected at least one source in the list")]
     for i, each in enumerate(value):
         try:
@@ -285,14 +146,14 @@ def _read_sources(value: Any) -> Any:
                 raise InvalidFields([("", f"expected a name or {{source: NAME}}, got {each!r}")])
             fields: Any = each if isinstance(each, Mapping) else {"source": each}
             source = Source(**fields)
-            if source.label in found:
+            if source.label in sources:
                 raise InvalidFields([("label", f"{source.label} is taken; each needs its own")])
-            found[source.label] = source
+            sources[source.label] = source
         except InvalidFields as error:
             problems += [(f"{i}.{path}".rstrip("."), text) for path, text in error.problems]
     if problems:
         raise InvalidFields(problems)
-    return tuple(found.values())
+    return tuple(sources.values())
 
 
 class DataConfig(Model):
@@ -439,12 +300,14 @@ def _mixed(
             ", or hold out a share of each: ",
             Setting("data.test_fraction", 0.05),
         )
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for each in sources:
-        given = {key: value for key, value in each if value is not None}
-        own = config.model_copy(update={k: given[k] for k in given.keys() & set(config.keys())})
+        settings = {key: value for key, value in each if value is not None}
+        data = config.model_copy(
+            update={k: settings[k] for k in settings.keys() & set(config.keys())}
+        )
         try:
-            part = load_problems(own, split, answers=answers)
+            part = load_problems(data, split, answers=answers)
         except DataError as error:
             raise DataError(
                 error,
@@ -455,9 +318,11 @@ def _mixed(
         if split == "test" and config.test_template is not None:
             text = config.test_template
         shared = {"source": each.label, "template": text}
-        found += [replace(problem, id=f"{each.label}/{problem.id}", **shared) for problem in part]
-        format_prompt(text, found[-1])
-    return found if split == "train" else sorted(found, key=lambda each: digest(each.prompt))
+        problems += [
+            replace(problem, id=f"{each.label}/{problem.id}", **shared) for problem in part
+        ]
+        format_prompt(text, problems[-1])
+    return problems if split == "train" else sorted(problems, key=lambda each: digest(each.prompt))
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:

@@ -55,9 +55,9 @@ class Templates:
         tree = self._environment.parse(template)
         if next(meta.find_referenced_templates(tree), "") != "":
             raise ValueError("it includes another template, which is not possible")
-        known = meta.find_undeclared_variables(tree)
+        names = meta.find_undeclared_variables(tree)
         called = {x.node.name for x in tree.find_all(nodes.Call) if isinstance(x.node, nodes.Name)}
-        return [sorted(known), sorted(called & known)]
+        return [sorted(names), sorted(called & names)]
 
 
 if __name__ == "__main__":

@@ -45,18 +45,18 @@ class Templates:
         Raises:
             ConfigError: it is no template, calls a function that there is not, or takes too much.
         """
-        right, found, *_ = self._ask(setting, template, None)
+        right, answer, *_ = self._ask(setting, template, None)
         if not right:
-            raise ConfigError(f"{setting} is no template: {found}")
-        names, called = found
+            raise ConfigError(f"{setting} is no template: {answer}")
+        names, called = answer
         if called:
             raise ConfigError(
                 f"{setting} calls {', '.join(called)}, and there is no such function. A template "
                 "has the columns of the problem and the functions of Jinja, such as range"
             )
-        _, found, *certain = self._ask(setting, template, dict.fromkeys(names, "1"))
+        _, answer, *certain = self._ask(setting, template, dict.fromkeys(names, "1"))
         if any(certain):  # another error may be due to these columns
-            raise ConfigError(f"{setting} cannot be filled in: {found}")
+            raise ConfigError(f"{setting} cannot be filled in: {answer}")
         self._names[template] = names
         return names
 
@@ -79,10 +79,10 @@ class Templates:
         read = {name: columns[name] for name in self._names[template] if name in columns}
         right, text, *_ = self._ask(setting, template, read)
         if not right:
-            *known, last = columns
+            *first, last = columns
             raise ConfigError(
                 f"{setting} cannot be filled in for problem {problem.id}: {text}. Its columns are "
-                f"{', '.join(known)} and {last}"
+                f"{', '.join(first)} and {last}"
             )
         return text
 

@@ -38,7 +38,7 @@ from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
-from rlobj.evaluation.samples import Samples
+from rlobj.evaluation.samples import FORMAT, Samples
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
 from rlobj.samplers.types import check_prompts
@@ -408,7 +408,7 @@ def _begin(
     benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
     sessions = [*stored.get("sessions", []), session("started")]
     samples.write_settings(
-        {"format": 1, **settings, "benchmarks": benchmarks, "sessions": sessions}
+        {"format": FORMAT, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )
     for each in sets:
         if drawn := sum(name == each.name for name, _, _ in samples.responses):

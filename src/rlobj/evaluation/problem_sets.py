@@ -21,9 +21,11 @@ from rlobj.config.run_config import RunConfig, build_config
 from rlobj.config.trust import named_code
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem, load_problems
+from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
+from rlobj.data.gym import REWARD, is_gym
 from rlobj.data.problems import digest
-from rlobj.data.sources import BENCHMARKS, GROUPS, NAMED_SOURCES, load_benchmark, source_names
-from rlobj.data.tasks import REWARD, TASKS, is_gym
+from rlobj.data.sources import NAMED_SOURCES, source_names
+from rlobj.data.tasks import TASKS
 from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings

@@ -21,7 +21,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.yaml import packaged_table
-from rlobj.data.problems import DAPO_TEMPLATE, MATH_TEMPLATE
+from rlobj.data.prompts import DAPO_TEMPLATE, MATH_TEMPLATE
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
-from rlobj.base.errors import Argument, ConfigError, DataError, RunError, reported
+from rlobj.base.errors import Argument, ConfigError, DataError, Message, RunError, reported
 from rlobj.base.files import (
     WHOLE,
     a_file,
@@ -42,9 +42,12 @@ from rlobj.base.files import (
     write_whole,
 )
 from rlobj.data import Problem
+from rlobj.installation import require_format
 from rlobj.rewards import Graded
 
 SETTINGS = "settings.json"
+FORMAT = 1
+"""Of the files of an evaluation, in its settings. Another one is refused."""
 LOOK = 1.0
 """Seconds between two looks at what other processes have stored."""
 Key = tuple[str, str, int]
@@ -217,6 +220,7 @@ class Samples:
 
         Raises:
             DataError: settings.json is not a JSON object.
+            ConfigError: the files have another format.
         """
         if self.path is None or not there(self.path / SETTINGS):
             return self._settings
@@ -224,6 +228,12 @@ class Samples:
             found = parse_json(read_whole(self.path / SETTINGS))
         if not isinstance(found, dict):
             raise DataError(f"{self.path / SETTINGS}: expected a JSON object")
+        if "benchmarks" in found:
+            sessions = found.get("sessions")
+            last = sessions[-1] if isinstance(sessions, list) and sessions else None
+            versions = last.get("versions") if isinstance(last, dict) else None
+            again = Message("evaluate again with ", Argument("out", "DIR"))
+            require_format(self.path, found, FORMAT, versions, again)
         return found
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:

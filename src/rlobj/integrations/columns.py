@@ -42,14 +42,18 @@ def check_columns(
         ConfigError: names each missing column, what reads it, and what would provide it.
     """
     of_score = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
-    own = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
-    known = dict.fromkeys(score_columns(objective.scores), of_score) | _ADVICE | {**(advice or {})}
+    otherwise = (
+        "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
+    )
+    advice_of = (
+        dict.fromkeys(score_columns(objective.scores), of_score) | _ADVICE | {**(advice or {})}
+    )
     missing = sorted(objective.needs.ever - {"logprobs", *provided})
     if missing:
         whose = f" of the preset {preset}" if preset else ""
         lines = [
             f"{trainer} does not provide the column '{column}', which "
-            f"{objective.reader(column)}{whose} reads. {known.get(column, own)}"
+            f"{objective.reader(column)}{whose} reads. {advice_of.get(column, otherwise)}"
             for column in missing
         ]
         raise ConfigError("\n".join(lines))

@@ -86,5 +86,5 @@ def compute_score(
 
 def _verdicts(pairs: Sequence[tuple[str, Gold]]) -> list[Verdict]:
     """The verdict on each response, by the gold answer that is best for it."""
-    asked = [(text, gold if isinstance(gold, list | tuple) else [gold]) for text, gold in pairs]
-    return best_of_golds(shared_verifier().verify_many, asked)
+    answers = [(text, gold if isinstance(gold, list | tuple) else [gold]) for text, gold in pairs]
+    return best_of_golds(shared_verifier().verify_many, answers)

@@ -79,16 +79,16 @@ class RunRecord:
                 self._prepare(config, new=state is None)
 
     def _prepare(self, config: RunConfig, new: bool) -> None:
-        known = is_run(self.folder)
-        if known and new:
+        exists = is_run(self.folder)
+        if exists and new:
             raise ConfigError(
                 f"{self.folder} already holds the record of a run: resume that run from one of its "
                 "checkpoints, or choose another folder for the record"
             )
-        if not known:  # a checkpoint may have been copied without it
+        if not exists:  # a checkpoint may have been copied without it
             self._run.create(config, ("records", "tables"))
         self._stack.enter_context(self._run.locked())
-        if known:
+        if exists:
             self._run.write_config(config)
             self._run.truncate(self.steps)
         self._run.add_session(self.steps, {})
@@ -105,13 +105,13 @@ class RunRecord:
         Returns:
             The metrics of the update's tokens over all ranks, and those given.
         """
-        found = {**token_metrics(observed, self._comm), **observed.plan.metrics}
+        measured = {**token_metrics(observed, self._comm), **observed.plan.metrics}
         sampler = observed.table.sampler_logprobs
         if sampler is not None and not self.updates:  # the policy has not moved since the rollout
-            found |= sampler_gap(observed.old_logprobs, sampler, self._comm)
-        found |= metrics
-        self.updates.append((observed, found))
-        return found
+            measured |= sampler_gap(observed.old_logprobs, sampler, self._comm)
+        measured |= metrics
+        self.updates.append((observed, measured))
+        return measured
 
     def end_step(self, metrics: Mapping[str, float] | None = None) -> dict[str, float]:
         """Write the updates since the last step, and the step's line in metrics.jsonl.
@@ -135,8 +135,8 @@ class RunRecord:
         with together(self._comm, "writing metrics.jsonl"):
             if self._comm.rank == 0:
                 for finding in self._watch.add(line):
-                    told = (self.steps, finding.evidence, PAGE, finding.name)
-                    logger.warning("step %d: %s (%s#%s)", *told)
+                    where = f"{PAGE}#{finding.name}"
+                    logger.warning(f"step {self.steps}: {finding.evidence} ({where})")
                 self._run.append({**line, **self._watch.metrics()})
         return line
 
@@ -172,12 +172,12 @@ def observed_update(
             the update, [N]; also `collision` and `entropy_sensitivity` if the trainer knows them.
     """
     table = TokenBatch.concat(tables)
-    given = {name: getattr(table, name) for name in POLICY}
-    given = {name: column.detach() for name, column in given.items() if column is not None}
+    measured = {name: getattr(table, name) for name in POLICY}
+    measured = {name: column.detach() for name, column in measured.items() if column is not None}
     if table.old_logprobs is None:  # the plan read the table's own, and replay must find them
-        read = [name for name in given if f"old_{name}" in objective.needs.plan]
-        given |= {f"old_{name}": given[name] for name in read}
-    nowhere = torch.full_like(given["logprobs"], torch.nan)
+        read = [name for name in measured if f"old_{name}" in objective.needs.plan]
+        measured |= {f"old_{name}": measured[name] for name in read}
+    nowhere = torch.full_like(measured["logprobs"], torch.nan)
     columns = {
         name: torch.cat([each[name].detach() for each in scores]).to(nowhere)
         if scores and name in scores[0]
@@ -185,7 +185,7 @@ def observed_update(
         for name in POLICY
     }
     return ObservedUpdate(
-        objective, state, table.replace(**given), plan.joined, sequences, **columns
+        objective, state, table.replace(**measured), plan.joined, sequences, **columns
     )
 
 
@@ -198,11 +198,11 @@ def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str,
     tables = [observed.table for observed in updates]
     ids = torch.cat([ids_of(table) for table in tables]).tolist()
     rows = list(dict(zip(ids, range(len(ids)), strict=True)).values())  # one for each response
-    known = all(table.rewards is not None for table in tables)
+    rewarded = all(table.rewards is not None for table in tables)
     columns = (
         [table.groups for table in tables],
         [table.lengths for table in tables],
-        [table.reward().double() if known else table.lengths * torch.nan for table in tables],
+        [table.reward().double() if rewarded else table.lengths * torch.nan for table in tables],
         [table.of_turns.bincount(minlength=len(table.lengths)) for table in tables],
     )
     groups, lengths, rewards, turns = (
@@ -222,7 +222,7 @@ def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str,
         "tokens/sampled": tokens,
         "tokens/step": float(comm.sum(torch.tensor(trained))),
     }
-    if not known:
+    if not rewarded:
         return counts
     return {
         **counts,

@@ -72,8 +72,8 @@ def merged_weights(
         if ".lora_" in name:
             continue
         tensor = full(parameter)
-        owner, found, leaf = name.rpartition(".base_layer.")
-        if found:
+        owner, adapted, leaf = name.rpartition(".base_layer.")
+        if adapted:
             name = f"{owner}.{leaf}"
             if leaf == "weight":
                 layer = layers[owner]

@@ -45,7 +45,8 @@ from transformers import (
 
 from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.data.problems import digest
-from rlobj.data.tasks import MARK, TASKS
+from rlobj.data.scratchpad import MARK
+from rlobj.data.tasks import TASKS
 from rlobj.models.loading import no_bars
 
 logger = logging.getLogger(__name__)

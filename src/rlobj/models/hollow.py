@@ -135,20 +135,20 @@ def _difference(model: Any, tensors: dict[str, Any]) -> str | None:
 
 def _warn_unused(source: str, model: Any, tensors: dict[str, Any]) -> None:
     """Name the tensors that the model does not use; its class knows some that old files have."""
-    known = [*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS]
+    patterns = [*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS]
     unused = tensors.keys() - model.state_dict().keys()
-    warn_unused(source, [x for x in unused if not any(re.search(each, x) for each in known)])
+    warn_unused(source, [x for x in unused if not any(re.search(each, x) for each in patterns)])
 
 
 def replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:
     """Put `new(parameter)` in the place of each parameter; tied ones stay tied."""
-    known: dict[int, tuple[Any, nn.Parameter]] = {}
+    replaced: dict[int, tuple[Any, nn.Parameter]] = {}
     for module in root.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                if id(parameter) not in known:
-                    known[id(parameter)] = (parameter, new(parameter))
-                module._parameters[name] = known[id(parameter)][1]
+                if id(parameter) not in replaced:
+                    replaced[id(parameter)] = (parameter, new(parameter))
+                module._parameters[name] = replaced[id(parameter)][1]
 
 
 def is_hollow(parameter: Any) -> bool:

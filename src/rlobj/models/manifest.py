@@ -19,10 +19,10 @@ _READ: set[tuple[str, int, int, int]] = set()
 
 def write_manifest(place: Path) -> None:
     """Write the manifest of the files in a folder."""
-    own = place / "manifest.json"
-    files = sorted(file for file in place.rglob("*") if file.is_file() and file != own)
+    manifest = place / "manifest.json"
+    files = sorted(file for file in place.rglob("*") if file.is_file() and file != manifest)
     listed = {str(file.relative_to(place)): [file.stat().st_size, _crc(file)] for file in files}
-    own.write_text(json.dumps(listed, indent=1), encoding="utf-8")
+    manifest.write_text(json.dumps(listed, indent=1), encoding="utf-8")
 
 
 def require_sound(checkpoint: Path, within: str = "") -> None:
@@ -46,9 +46,9 @@ def damage(checkpoint: Path, within: str = "") -> str | None:
             (size, crc), file = listed[name], checkpoint / name
             if not file.is_file():
                 return f"{name} is missing"
-            found = file.stat()
-            stamp = (str(file), found.st_mtime_ns, found.st_size, crc)
-            if stamp not in _READ and (found.st_size != size or _crc(file) != crc):
+            status = file.stat()
+            stamp = (str(file), status.st_mtime_ns, status.st_size, crc)
+            if stamp not in _READ and (status.st_size != size or _crc(file) != crc):
                 return f"{name} has changed since it was written"
             _READ.add(stamp)
     except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -30,20 +30,20 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
     Raises:
         ConfigError: there is no such file, run or checkpoint, or none with its digest.
     """
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if score.prompt is not None and not is_template(score.prompt):
-        found["prompt"] = _read_template(name, score.prompt)
+        changes["prompt"] = _read_template(name, score.prompt)
     if score.model is not None and not score.is_policy:
-        found["model"] = located(score.model, Path.cwd())
-        found["digest"] = _model_digest(name, score)
+        changes["model"] = located(score.model, Path.cwd())
+        changes["digest"] = _model_digest(name, score)
     if score.run is not None:
         path = path_of(score.run).absolute()
         with reported(ConfigError, f"scores.{name}.run", ConfigError):
             read_settings(path)  # which says what else it is
         checkpoint = _checkpoint(name, score.model_copy(update={"run": str(path)}))
-        found |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
-        found["digest"] = _digest(checkpoint)
-    return score.model_copy(update=found)
+        changes |= {"run": str(path), "checkpoint": str(step_of(checkpoint))}
+        changes["digest"] = _digest(checkpoint)
+    return score.model_copy(update=changes)
 
 
 def check_prompts(config: RunConfig) -> None:
@@ -126,11 +126,11 @@ def _checkpoint(name: str, score: ScoreConfig) -> Path:
 def _model_digest(name: str, score: ScoreConfig) -> str | None:
     """The digest of a score's folder, which is the recorded one; None = the model is a hub id."""
     folder = Path(str(score.model)).expanduser()
-    found = model_digest(folder, (*MODEL_FILES, ".model", ".py"))
-    if score.digest not in (None, found):
-        what = "it has changed since" if found else "there is no such folder any more"
+    digest = model_digest(folder, (*MODEL_FILES, ".model", ".py"))
+    if score.digest not in (None, digest):
+        what = "it has changed since" if digest else "there is no such folder any more"
         raise ConfigError(
             f"scores.{name}.model: {folder} is not the model with the digest {score.digest}: "
             f"{what}. Put the old one back, or start a new run with scores.{name}.digest=null"
         )
-    return found
+    return digest

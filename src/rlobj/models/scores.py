@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, reported
+from rlobj.base.errors import ConfigError, Message, Setting, reported
 from rlobj.base.interleaved import Interleaved
 from rlobj.config.run_config import ModelConfig
 from rlobj.config.scores import ScoreConfig
@@ -42,8 +42,8 @@ def load_score(
     setting = f"scores.{name}.{'run' if score.run else 'model'}"
     with reported(ConfigError, setting, ConfigError):
         theirs = load_tokenizer(config, source)
-    if difference := tokenizer_difference(tokenizer, theirs, score.end):
-        raise ConfigError(f"scores.{name}: {difference}".replace("scores.NAME", f"scores.{name}"))
+    if difference := tokenizer_difference(tokenizer, theirs, score.end, name):
+        raise ConfigError(f"scores.{name}: ", difference)
     with reported(ConfigError, setting, ConfigError), loading(source):
         dtype = score_dtype(score)
         model: Any = load_model(config, source, device=device, dtype=dtype, hollow=hollow)
@@ -56,7 +56,7 @@ def load_score(
     return model
 
 
-def tokenizer_difference(ours: Any, theirs: Any, end: int | None) -> str | None:
+def tokenizer_difference(ours: Any, theirs: Any, end: int | None, name: str) -> str | None:
     """Describe why a teacher cannot read the policy's token ids; None if it can.
 
     Each id of the policy must have the same text in the teacher's vocabulary. Further ids of the
@@ -67,9 +67,10 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None) -> str | None:
         ours: the policy's tokenizer, of transformers.
         theirs: the teacher's tokenizer.
         end: the teacher's token that stands for the policy's end token; None = the same token.
+        name: of the score.
 
     Returns:
-        The first id that differs with both texts, or the setting `scores.NAME.end` to change.
+        The first id that differs with both texts, or the setting to change.
     """
     here, there = ({index: text for text, index in x.get_vocab().items()} for x in (ours, theirs))
     for index in sorted(here):
@@ -78,14 +79,15 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None) -> str | None:
                 f"id {index} is {here[index]!r} in the policy's tokenizer and {there.get(index)!r} "
                 "in the teacher's. Use a teacher with the policy's tokenizer"
             )
-    own, other = ours.eos_token_id, theirs.eos_token_id
-    if end is None and own != other:
-        return (
-            f"the policy ends a response with id {own} ({ours.eos_token!r}), and the teacher with "
-            f"id {other} ({theirs.eos_token!r}): set scores.NAME.end={other}"
+    our_end, other = ours.eos_token_id, theirs.eos_token_id
+    if end is None and our_end != other:
+        return Message(
+            f"the policy ends a response with id {our_end} ({ours.eos_token!r}), and the teacher "
+            f"with id {other} ({theirs.eos_token!r}): use ",
+            Setting(f"scores.{name}.end", other),
         )
     if end is not None and end not in there:
-        return f"scores.NAME.end={end} is no token of the teacher; it ends with id {other}"
+        return f"scores.{name}.end={end} is no token of the teacher; it ends with id {other}"
     return None
 
 

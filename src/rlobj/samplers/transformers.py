@@ -157,11 +157,6 @@ class TransformersSampler:
         return [group(owner) for owner in range(len(prompts))]
 
     @property
-    def version(self) -> int:
-        """The version of the weights that it samples with."""
-        return self._received.version
-
-    @property
     def context(self) -> int | None:
         """The largest number of tokens in prompt and response together; None = no limit."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -176,8 +171,8 @@ class TransformersSampler:
 
         They are drawn together, so that the same log-probs come in every run, to the bit.
         """
-        while (found := feed.take(whole=True)) is not None:
-            requests = sorted(found, key=lambda request: request.place)
+        while (taken := feed.take(whole=True)) is not None:
+            requests = sorted(taken, key=lambda request: request.place)
             prompts = [request.prompt for request in requests]
             limits = [request.max_tokens for request in requests]
             keys = torch.tensor([request.seed for request in requests], dtype=torch.long)
@@ -251,13 +246,13 @@ class TransformersSampler:
                 raise RunError(NOT_FINITE, finding="learning-rate-too-high")
             ids = tokens.tolist()
             texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-            found = zip(
-                *(places.tolist(), ids, logprobs.tolist(), texts, stopped.tolist()), strict=True
-            )
-            for place, own, values, text, stop in found:
-                row, finish = rows[place], "stop" if stop else "length"
-                version = self._received.version
-                yield row, Sample(prompts[row // count], own, values, text, finish, version)
+            values, ended, version = logprobs.tolist(), stopped.tolist(), self._received.version
+            for i, place in enumerate(places.tolist()):
+                row, finish = rows[place], "stop" if ended[i] else "length"
+                yield (
+                    row,
+                    Sample(prompts[row // count], ids[i], values[i], texts[i], finish, version),
+                )
 
     def _decode(
         self,
@@ -381,8 +376,8 @@ def eos_ids(model: Any, tokenizer: Any) -> list[int]:
     special = [
         i for i in listed if i is not None and not tokenizer.decode([i], skip_special_tokens=True)
     ]
-    own = tokenizer.eos_token_id
-    return sorted({*special, *([] if own is None else [own])})
+    end = tokenizer.eos_token_id
+    return sorted({*special, *([] if end is None else [end])})
 
 
 @contextlib.contextmanager

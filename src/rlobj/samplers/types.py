@@ -296,11 +296,6 @@ class Sampler(Protocol):
     """The dtype in which `sync` expects weights; None = the trainer's dtype."""
 
     @property
-    def version(self) -> int:
-        """The version of the weights that it samples with."""
-        ...
-
-    @property
     def context(self) -> int | None:
         """The largest number of tokens in prompt and response together; None = no limit."""
         ...

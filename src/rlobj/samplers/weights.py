@@ -89,8 +89,8 @@ class Received:
     @staticmethod
     def of_worker(answer: dict[str, Any]) -> Received:
         """Read what `WeightExtension.rlobj_received` returned."""
-        found = {name: Digest(*sums) for name, sums in answer["digests"].items()}
-        return Received(answer["version"], found)
+        digests = {name: Digest(*sums) for name, sums in answer["digests"].items()}
+        return Received(answer["version"], digests)
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class Live:
         tensors: dict[str, tuple[str, Digest]] = {}
         for answer in answers:
             for name, (source, *sums) in answer["tensors"].items():
-                own = Digest(*sums)
-                tensors[name] = (source, tensors[name][1] + own if name in tensors else own)
+                digest = Digest(*sums)
+                tensors[name] = (source, tensors[name][1] + digest if name in tensors else digest)
         return Live(tensors, answers[0]["fused"], len(answers) == 1)
 
     def parts(self, source: str) -> list[str]:
@@ -161,20 +161,20 @@ def compare(sent: Mapping[str, Digest], version: int, received: Received) -> Non
         RunError: the version differs, or tensors are missing, unknown or different (by name).
     """
     if received.version != version:
-        held = "no weights" if received.version < 0 else f"version {received.version}"
+        weights = "no weights" if received.version < 0 else f"version {received.version}"
         raise RunError(
-            f"the sampler has {held}, the trainer has version {version}: a weight sync was "
+            f"the sampler has {weights}, the trainer has version {version}: a weight sync was "
             "skipped or lost, or the sampling server was restarted.",
             finding="sampler-drift",
         )
     if received.digests is None:
         return
-    found = received.digests
-    both = sent.keys() & found.keys()
+    arrived = received.digests
+    both = sent.keys() & arrived.keys()
     problems = {
-        "did not arrive": sent.keys() - found.keys(),
-        "was never sent": found.keys() - sent.keys(),
-        "arrived with other values": {name for name in both if sent[name] != found[name]},
+        "did not arrive": sent.keys() - arrived.keys(),
+        "was never sent": arrived.keys() - sent.keys(),
+        "arrived with other values": {name for name in both if sent[name] != arrived[name]},
     }
     _refuse(f"the sampler does not have the trainer's weights of version {version}:", problems)
 
@@ -263,8 +263,8 @@ def compare_live(held: Held, before: Held | None, *, exact: bool = True) -> None
 
 def _layer(name: str) -> str:
     """Return the layer of a tensor: the first number in its name."""
-    found = re.search(r"\.(\d+)\.", name)
-    return f"layer {found[1]}" if found else "outside the layers"
+    match = re.search(r"\.(\d+)\.", name)
+    return f"layer {match[1]}" if match else "outside the layers"
 
 
 def _refuse(head: str, problems: Mapping[str, set[str]], *advice: str | Setting) -> None:

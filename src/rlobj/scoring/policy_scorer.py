@@ -65,10 +65,10 @@ def linear_head(model: Any) -> nn.Linear:
 
 def trunk(model: Any) -> Any:
     """The part of a model that returns its last hidden states."""
-    found = model.get_decoder()
-    if found is model or isinstance(found, nn.Linear):  # Llama 4, ModernBERT
+    decoder = model.get_decoder()
+    if decoder is model or isinstance(decoder, nn.Linear):  # Llama 4, ModernBERT
         return model.model
-    return found
+    return decoder
 
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -182,8 +182,8 @@ class PolicyScorer(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None
     ) -> Tensor:
         optional = {"attention_mask": attention_mask, "position_ids": position_ids}
-        given = {name: value for name, value in optional.items() if value is not None}
-        return trunk(self.model)(input_ids=input_ids, use_cache=False, **given)[0]
+        inputs = {name: value for name, value in optional.items() if value is not None}
+        return trunk(self.model)(input_ids=input_ids, use_cache=False, **inputs)[0]
 
     @torch.no_grad()
     def _matching(self, head: nn.Linear) -> LogitShape:

@@ -232,8 +232,8 @@ _SETTINGS: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
-    given = {"hidden": hidden, "weight": weight, "targets": targets, "bias": bias}
-    for name, value in given.items():
+    tensors = {"hidden": hidden, "weight": weight, "targets": targets, "bias": bias}
+    for name, value in tensors.items():
         if not (isinstance(value, Tensor) or (name == "bias" and value is None)):
             raise BatchError(f"{name} is a {type(value).__name__}; expected a torch tensor.")
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:

@@ -6,7 +6,6 @@
         adapter/        only with LoRA: a peft folder (model/ has merged weights)
         optimizer/      AdamW's moments by parameter name; every rank writes a share
         random/         random states of Python and torch, one file per rank
-        rollouts/       sampled but not yet trained on
         state.json      step, controllers, position in the problems
         manifest.json   size in bytes and CRC-32 of every file
 
@@ -18,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,13 +60,13 @@ class State(Model):
     objective: dict[str, Any]
     """Controllers by name, and `update`."""
     stream: _Stream | _Streams
-    """See `ProblemStream.state`."""
+    """See `ProblemStream.state`: the place after the rollout of that step."""
     failures: dict[str, NonNegativeInt]
     """See `Skips.state`."""
     records: dict[str, NonNegativeInt]
     """See `Recorder.state`."""
-    key: str
-    """See `rollout_key`."""
+    code: str
+    """See `code_digest`."""
     settings: dict[str, Any]
     """Of the run at that step."""
     strategy: str
@@ -80,7 +79,6 @@ def write(
     parallel: Any,
     policy: Policy,
     state: Mapping[str, Any],
-    add: Callable[[Path], None],
     lagged: Mapping[str, Any],
 ) -> Path:
     """Write a checkpoint. It gets its final name when every rank has written its part.
@@ -91,7 +89,6 @@ def write(
         parallel: the strategy that trains the policy.
         policy: the policy.
         state: content of state.json.
-        add: adds files to the folder; called on the first rank only.
         lagged: scores whose weights follow the policy, by name.
 
     Raises:
@@ -108,12 +105,11 @@ def write(
                     (place / folder).mkdir(parents=True)
         with _writing(run, comm):
             _write_shares(place, parts, comm.rank, comm.size)
-            own = json.dumps(_random_state())
-            (place / "random" / f"rank-{comm.rank}.json").write_text(own, encoding="utf-8")
+            state_text = json.dumps(_random_state())
+            (place / "random" / f"rank-{comm.rank}.json").write_text(state_text, encoding="utf-8")
         with _writing(run, comm):
             if comm.rank == 0:
                 _write_rest(place, policy, state, comm.size)
-                add(place)
                 manifest.write_manifest(place)
                 settle(place, run.checkpoints / name)
     except RunError:
@@ -292,10 +288,10 @@ def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -
         if not parameter.requires_grad:
             continue
         keys = [f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")]
-        held = [key in sources for key in keys]
-        if not any(held):  # the loss does not depend on this parameter
+        saved = [key in sources for key in keys]
+        if not any(saved):  # the loss does not depend on this parameter
             continue
-        if not all(held):
+        if not all(saved):
             raise RunError(f"{checkpoint / 'optimizer'} has no moments of {name}")
         moments = {key.rpartition("/")[2]: sources[key].get_tensor(key) for key in keys}
         parallel.set_moments(parameter, moments)

@@ -22,10 +22,11 @@ from rlobj.data.sources import place_of
 from rlobj.models.loading import arithmetic
 from rlobj.models.location import require_weights
 from rlobj.ranks import ProcessGroup, together
-from rlobj.samplers.vllm.connection import check_vllm
+from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
-from rlobj.training.parallel.environment import launched, read_launch
+from rlobj.training.parallel.accelerate_launch import read_launch
+from rlobj.training.parallel.environment import launched
 from rlobj.training.sizes import GIB, Cards, Size, own_card
 from rlobj.training.workload import STEP, decode_steps
 
@@ -58,10 +59,10 @@ def open_hardware(
     usual = torch.get_num_threads() if torch.cuda.is_available() else 1
     threads = config.training.threads
     torch.set_num_threads(usual if threads == "auto" else threads)
-    given = dict(os.environ)  # open processes have other variables
-    accelerator = open_processes(stack, grouped=True) if launched(given) else None
+    environment = dict(os.environ)  # open processes have other variables
+    accelerator = open_processes(stack, grouped=True) if launched(environment) else None
     comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
-    choices = choose_together(config, comm, given, model, stored)
+    choices = choose_together(config, comm, environment, model, stored)
     config = settled(config, choices)
     parallel = open_parallel(
         config.training.strategy,
@@ -240,11 +241,11 @@ def _smallest(found: Sequence[tuple[str, int] | None]) -> Cards | None:
     Args:
         found: (name, bytes) of each rank's GPU; None = it has none.
     """
-    if not (known := [each for each in found if each is not None]):
+    if not (cards := [each for each in found if each is not None]):
         return None
-    least = min(size for _, size in known)
-    if least < _ALIKE * max(size for _, size in known):
-        names = {f"{name} ({size / GIB:.1f} GiB)": None for name, size in known}
+    least = min(size for _, size in cards)
+    if least < _ALIKE * max(size for _, size in cards):
+        names = {f"{name} ({size / GIB:.1f} GiB)": None for name, size in cards}
         logger.warning(
             f"the processes have different GPUs, {' and '.join(names)}: what fits is estimated for "
             "the smallest, and every step waits for the slowest"

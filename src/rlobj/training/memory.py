@@ -211,8 +211,10 @@ def estimate(
     lora = config.model.lora
     trained = size.total if lora is None else lora.rank * size.adapters
     parts = dict(_states(trained, size, strategy, ranks))
-    own = WORD * trained / (1 if strategy == "ddp" else ranks)
-    squares = own if card else min(own, 2.0 * WORD * size.matrix)  # a tensor at a time on a CPU
+    stored = WORD * trained / (1 if strategy == "ddp" else ranks)
+    squares = (
+        stored if card else min(stored, 2.0 * WORD * size.matrix)
+    )  # a tensor at a time on a CPU
     parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
     offload = card and config.training.offload == "cpu" and strategy in ("zero2", "zero3")
     moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
@@ -235,8 +237,8 @@ def estimate(
         layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
         update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
         parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
-    found = _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
-    return replace(found, assumed=tuple(_assumed(config, size)))
+    memory = _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
+    return replace(memory, assumed=tuple(_assumed(config, size)))
 
 
 def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
@@ -438,12 +440,12 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     Returns:
         The choices, each with its reason. If nothing fits, those that need least.
     """
-    found: list[Choice] = []
+    choices: list[Choice] = []
 
     def take(setting: str, value: Any, reason: str) -> None:
         nonlocal config
         if is_open(config, setting):
-            found.append(Choice(setting, value, reason))
+            choices.append(Choice(setting, value, reason))
             config = with_settings(config, {setting: value})
 
     take("sampling.engine", "vllm", "the fastest sampler on a GPU")
@@ -464,7 +466,7 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     }
     for setting, value in fit.values.items():
         take(setting, value, reasons[setting])
-    return found
+    return choices
 
 
 def _strategies(config: RunConfig, count: int) -> list[str]:
@@ -531,7 +533,7 @@ def ways(
         rank = [Setting("model.lora.rank", 16)]
         tries += [(rank, lora, each, cards.count) for each in strategies]
     tries += [([], again, widest, cards.count * 2**power) for power in range(1, 7)]
-    found: list[tuple[Message, Memory]] = []
+    fitting: list[tuple[Message, Memory]] = []
     for first, changes, chosen, count in tries:
         more = Cards(count, cards.bytes)
         values, memory = _fitting(with_settings(config, changes), size, more, [chosen])
@@ -544,10 +546,10 @@ def ways(
         if memory.fits and (count > 1 or chosen == strategy):
             if count > cards.count:
                 typed.append(Argument("processes", count))
-            found.append((Message.joined(" ", [*first, *typed]), memory))
+            fitting.append((Message.joined(" ", [*first, *typed]), memory))
             if count > cards.count:
                 break
-    return found
+    return fitting
 
 
 def require_memory(
@@ -561,8 +563,8 @@ def require_memory(
     memory = estimate(config, size, strategy, ranks, card)
     if card is None or memory.fits:
         return
-    found = ways(config, size, strategy, Cards(ranks, card))
-    fitting = [Message(way, f": {_gib(each)}") for way, each in found[:3]]
+    others = ways(config, size, strategy, Cards(ranks, card))
+    fitting = [Message(way, f": {_gib(each)}") for way, each in others[:3]]
     room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
     text = Message(
         f"{room}a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "

@@ -43,16 +43,17 @@ from rlobj.config.scores import is_template
 from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.config.trust import named_code, trusted
 from rlobj.data import load_problems
-from rlobj.data.sources import BENCHMARKS, NAMED_SOURCES
+from rlobj.data.benchmarks import BENCHMARKS
+from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs
 from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.objectives.objective import Objective
-from rlobj.training.loop.clock import Callback
+from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:
     from rlobj.training.loop.inputs import CallerInputs
-    from rlobj.training.loop.running import TrainingResult
+    from rlobj.training.loop.result import TrainingResult
 
 logger = logging.getLogger(__name__)
 
@@ -307,7 +308,8 @@ def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, An
 
 def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
     """Continue a run. If all steps are done, the result is that of the finished run."""
-    from rlobj.training.loop.running import TrainingResult, run_training
+    from rlobj.training.loop.result import TrainingResult
+    from rlobj.training.loop.running import run_training
 
     path, directory, config, done, longer = found
     if done == config.training.steps:
@@ -442,7 +444,7 @@ def check_functions(config: RunConfig) -> None:
 
         check_named(config.environment)
     if config.columns and checked("columns"):
-        from rlobj.training.rollouts.collector import OwnColumns
+        from rlobj.training.rollouts.own_columns import OwnColumns
 
         OwnColumns(config).check(load_problems(config.data, "train"))
     if (config.rewards.targets or config.rewards.models) and checked("rewards"):
@@ -585,7 +587,7 @@ def _launches(processes: int | None, inputs: CallerInputs) -> bool:
 
 def _launched(words: Sequence[str], processes: int | None, out: Path) -> TrainingResult:
     """Train in new processes, and read what they left."""
-    from rlobj.training.loop.running import TrainingResult
+    from rlobj.training.loop.result import TrainingResult
     from rlobj.training.parallel.launcher import launch
 
     start = time.perf_counter()

@@ -115,12 +115,12 @@ class Size:
         try:
             file, _ = PretrainedConfig.get_config_dict(config.name, local_files_only=local)
             _check_numbers(file.get("text_config") or file, config.name)
-            found = AutoConfig.from_pretrained(
+            settings = AutoConfig.from_pretrained(
                 config.name, trust_remote_code=code, local_files_only=local
             )
-            _check_numbers(vars(found.get_text_config()), config.name)
+            _check_numbers(vars(settings.get_text_config()), config.name)
             with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(found, trust_remote_code=code)
+                model = AutoModelForCausalLM.from_config(settings, trust_remote_code=code)
             return cls.of(model, config.lora)
         except ConfigError:
             raise
@@ -166,9 +166,11 @@ def classifier_parameters(name: str) -> int | None:
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     try:
-        found = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        settings = AutoConfig.from_pretrained(name, trust_remote_code=False)
         with torch.device("meta"):
-            model = AutoModelForSequenceClassification.from_config(found, trust_remote_code=False)
+            model = AutoModelForSequenceClassification.from_config(
+                settings, trust_remote_code=False
+            )
         return sum(parameter.numel() for parameter in model.parameters())
     except Exception:  # as in `Size.named`
         return None
@@ -229,8 +231,8 @@ class Cards:
         """
         number = r"([0-9]{1,6})\s*[x*×]\s*"
         form = rf"(?:{number})?(?:({'|'.join(KINDS)})|([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GiB)?)"
-        found = re.fullmatch(form, text.strip(), re.IGNORECASE)
-        count, name, size = found.groups() if found else ("0", None, "0")
+        match = re.fullmatch(form, text.strip(), re.IGNORECASE)
+        count, name, size = match.groups() if match else ("0", None, "0")
         name = name and name.upper()
         memory = float(KINDS[name].memory if name else size)
         if not int(count or 1) or not 1 <= memory <= 10_000:

@@ -123,10 +123,10 @@ def _scorings(config: RunConfig) -> float:
     needs, updates = objective.needs, training.updates * len(objective.phases)
     policy = {"logprobs", "entropy", "collision", "old_logprobs", "proxy_logprobs"}
     read = policy & (needs.observe | needs.plan)
-    own = 1.0 if updates > 1 or read or "proxy_logprobs" in needs.loss else 0.0
+    passes = 1.0 if updates > 1 or read or "proxy_logprobs" in needs.loss else 0.0
     if training.selection == "current" and read - {"old_logprobs"}:
-        own += (updates - 1) / training.updates_per_step
-    return own + len(objective.read_scores)
+        passes += (updates - 1) / training.updates_per_step
+    return passes + len(objective.read_scores)
 
 
 def _generation(
@@ -138,18 +138,18 @@ def _generation(
     response sets the least number of decode steps. What tools say is computed once; nothing waits
     for them.
     """
-    own = math.ceil(responses / cards.count)
+    share = math.ceil(responses / cards.count)
     if config.sampling.engine == "transformers":
-        return decode_steps(config, own) * STEP
+        return decode_steps(config, share) * STEP
     most, fitting = config.sampling.max_tokens, memory.sequences
     said = FULL * heard(config, size)
     room = AT_ONCE if fitting is None else fitting * longest(config, size) / (mean + said)
-    together = max(1.0, min(own, room, AT_ONCE))
+    together = max(1.0, min(share, room, AT_ONCE))
     cache = 4 * size.layers * size.keys * together * (mean + said) / 2
     reading = (2 * size.total + cache) / (cards.bandwidth * DECODING)
     computing = 2 * size.total / (cards.flops * DECODING)
-    steps = max(own * mean / together, most)
-    return steps * max(reading, computing * together) + own * said * computing
+    steps = max(share * mean / together, most)
+    return steps * max(reading, computing * together) + share * said * computing
 
 
 def decode_steps(config: RunConfig, responses: int) -> int:
@@ -166,13 +166,13 @@ def _disk(config: RunConfig, size: Size, tokens: float) -> dict[str, float]:
     trained = size.total if lora is None else lora.rank * size.adapters
     count = min(saved.keep, steps // saved.every if saved.every else 1) or 1
     count += bool(saved.best and saved.every and config.evaluation.every)
-    found = {
+    sizes = {
         f"{count} checkpoints, and one while it is written": (count + 1)
         * (4.0 * size.total + 8.0 * trained + (4.0 * trained if lora else 0.0)),
         "records": output.records_mb * 1e6,
     }
     if output.samples_every:
-        found["samples"] = SAMPLE_BYTES * tokens * steps / output.samples_every
+        sizes["samples"] = SAMPLE_BYTES * tokens * steps / output.samples_every
     if output.tables_every:
-        found["tables"] = TABLE_BYTES * tokens * (steps // output.tables_every + 1)
-    return found
+        sizes["tables"] = TABLE_BYTES * tokens * (steps // output.tables_every + 1)
+    return sizes

@@ -29,8 +29,8 @@ def report(
 ) -> Path:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
-    Runs may be unfinished, of different tasks and lengths, and of older versions. Nothing that
-    their files name is imported.
+    Runs may be unfinished, and of different tasks and lengths. Nothing that their files name is
+    imported.
 
     Args:
         runs: the folder of a run, or several of them.

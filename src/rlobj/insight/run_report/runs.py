@@ -142,7 +142,7 @@ def _read(path: Path) -> Run:
         if not _add_effects(record, lines):
             notes.append("shares of touched tokens are estimates: the record has a sample of them")
     except (RlobjError, OSError) as error:
-        if any((path / "records").glob("*.parquet")):  # older runs have none
+        if any((path / "records").glob("*.parquet")):  # else there is no record
             notes.append(f"no shares of touched tokens: {visible(str(error), 300)}")
     run = Run(path, settings, lines)
     if not run.steps:

@@ -110,7 +110,7 @@ class Progress:
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
             state, rows = dict(saved["state"]), int(saved["rows"])
-            own, record = dict(saved["objective"]), saved["record"]
+            saved_objective, record = dict(saved["objective"]), saved["record"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
@@ -119,7 +119,7 @@ class Progress:
             raise ConfigError(
                 f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
             )
-        changed = difference(own, _settings(objective))
+        changed = difference(saved_objective, _settings(objective))
         for name, old, new in changed:
             logger.warning(f"{path}: objective.{name} was {old}; the run goes on with {new}")
         if changed and record is not None:

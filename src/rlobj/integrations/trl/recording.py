@@ -86,8 +86,8 @@ class RecordEvents(TrainerCallback):
         before = {**progress.state, "update": progress.state["update"] - 1}
         metrics = {**progress.window.metrics, "train/grad_norm": self.grad_norm}
         metrics |= self._of_rollouts(max(len(progress.window.rollouts), 1))
-        found = record.update(_observed(progress.window, before), metrics)
-        for name, value in found.items():
+        measured = record.update(_observed(progress.window, before), metrics)
+        for name, value in measured.items():
             if name not in metrics:
                 trainer._metrics["train"][f"rlobj/{name}"].append(value)
         if trainer._step % (args.steps_per_generation * trainer.num_iterations) == 0:
@@ -97,13 +97,15 @@ class RecordEvents(TrainerCallback):
         """What TRL logs of the last rollouts, as the record names it."""
         logged, size = self._trainer._metrics["train"], self._trainer.args.generation_batch_size
         last = {name: logged[key][-count:] for name, key in _LOGGED.items() if logged.get(key)}
-        found = {name: sum(values) / len(values) for name, values in last.items()}
+        averages = {name: sum(values) / len(values) for name, values in last.items()}
         if "tools/calls" in last:  # TRL has calls per response, and failures per call
             calls = [frequency * size for frequency in last["tools/calls"]]
-            found["tools/calls"] = sum(calls)
-            found["tools/errors"] = sum(map(mul, calls, last["tools/errors"]))
-            found["response/truncated"] = found["turns/at_turns"] + found["turns/at_tokens"]
-        return found
+            averages["tools/calls"] = sum(calls)
+            averages["tools/errors"] = sum(map(mul, calls, last["tools/errors"]))
+            averages["response/truncated"] = (
+                averages["turns/at_turns"] + averages["turns/at_tokens"]
+            )
+        return averages
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Record the last step, whose rollout may have more micro-batches than were trained on."""

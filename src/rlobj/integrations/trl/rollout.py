@@ -66,16 +66,16 @@ class Rollouts(_Trainer):
         A rollout for the training has `rlobj_advantages` [B, T], too; the plan fills them in.
         """
         progress, needs, training = self._progress, self.objective.needs, self.model.training
-        found: list[Tensor] = []
+        calculated: list[Tensor] = []
         entropies: list[Tensor] = []
         logged: dict[str, list[Any]] = {}
         conversations: list[tuple[Any, Any]] = []
 
         def graded(*arguments: Any, **named: Any) -> Tensor:
-            found.append(grade(*arguments, **named))
+            calculated.append(grade(*arguments, **named))
             logged.update(self._pending_extra_logs if self._own else {})
             conversations.extend(zip(*arguments[2:4], strict=True) if self.tools else ())
-            return found[-1]
+            return calculated[-1]
 
         def scored(model: Any, *arguments: Any, **named: Any) -> Any:
             if self._reads & ENTROPY and model is not self.ref_model:
@@ -103,7 +103,7 @@ class Rollouts(_Trainer):
         for name, scorer in self._scores.items():
             with together(self._comm, f"scoring by scores.{name}"):
                 output[f"{OWN}{name}_logprob"] = scorer.logprobs(output)
-        rewards, size = found[-1], len(output["completion_ids"])
+        rewards, size = calculated[-1], len(output["completion_ids"])
         rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
         ids = rows + progress.rows if training else rows
         group = self.num_generations if training else self.num_generations_eval
@@ -146,7 +146,7 @@ class Rollouts(_Trainer):
 
     def _own_columns(self, rows: Any, logged: Mapping[str, Any], device: Any) -> dict[str, Tensor]:
         """The columns of the user's own, [B]: of the data set, or logged by a reward function."""
-        found, error = dict[str, Tensor](), None
+        columns, error = dict[str, Tensor](), None
         for name, source in self._own.items():
             values = logged.get(name, ()) if source == "reward" else [x.get(name) for x in rows]
             numbers = [float(value) for value in values if isinstance(value, Real)]
@@ -159,22 +159,22 @@ class Rollouts(_Trainer):
                     else f"a data set with the column '{name}', which has a number in each row"
                 )
                 error = ConfigError(f"columns.{name}={source}: expected {expected}")
-            found[f"{OWN}{name}"] = torch.tensor(numbers, device=device)
+            columns[f"{OWN}{name}"] = torch.tensor(numbers, device=device)
         agree(error, "sampling", self._comm)
-        return found
+        return columns
 
 
 @contextmanager
 def replaced(trainer: Any, name: str, method: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """Give this object another method inside the block, before every override; yields its own."""
-    own = {key: value for key, value in vars(trainer).items() if key == name}
+    attributes = {key: value for key, value in vars(trainer).items() if key == name}
     usual = getattr(trainer, name)
     setattr(trainer, name, method)
     try:
         yield usual
     finally:
         delattr(trainer, name)
-        vars(trainer).update(own)
+        vars(trainer).update(attributes)
 
 
 def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
@@ -240,15 +240,15 @@ def sequences(inputs: Mapping[str, Any]) -> Iterator[tuple[list[int], Sequence[i
     """Prompt ids and response ids of each response; tool output is what the policy reads."""
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
     columns = (x.cpu() for x in (*(inputs[name] for name in names), trained(inputs)))
-    for prompt, known, response, said, mine in zip(*columns, strict=True):
-        ids, own = response[said.bool()].tolist(), mine[said.bool()].tolist()
+    for prompt, read, response, said, mine in zip(*columns, strict=True):
+        ids, marks = response[said.bool()].tolist(), mine[said.bool()].tolist()
         tokens, gaps = list[int](), list[tuple[int, list[int]]]()
-        for written, part in groupby(zip(ids, own, strict=True), lambda pair: pair[1]):
+        for written, part in groupby(zip(ids, marks, strict=True), lambda pair: pair[1]):
             if gap := [token for token, _ in part]:
                 tokens += gap if written else ()
                 gaps += () if written else [(len(tokens), gap)]
         gaps = [gap for gap in gaps if gap[0] < len(tokens)]  # nobody reads what is said last
-        yield prompt[known.bool()].tolist(), Interleaved(tokens, gaps) if gaps else tokens
+        yield prompt[read.bool()].tolist(), Interleaved(tokens, gaps) if gaps else tokens
 
 
 def whole_rows(inputs: Mapping[str, Any]) -> Iterator[tuple[int, Row]]:

@@ -70,11 +70,11 @@ class TrlScore:
         if self._server is not None:
             return self._server.logprobs(sequences)
         assert self._scorer is not None
-        found: list[Any] = [()] * len(sequences)
+        logprobs: list[Any] = [()] * len(sequences)
         lengths = [sequence_length(*each) for each in sequences]
         for part in micro_batches(lengths, _BUDGET, packed=self._scorer.packed):
-            own = [sequences[i] for i in part]
-            scores = score_samples(self._scorer, own, temperature=self._temperature).logprobs
-            for i, each in zip(part, scores.split([len(t) for _, t in own]), strict=True):
-                found[i] = each
-        return found
+            chosen = [sequences[i] for i in part]
+            scores = score_samples(self._scorer, chosen, temperature=self._temperature).logprobs
+            for i, each in zip(part, scores.split([len(t) for _, t in chosen]), strict=True):
+                logprobs[i] = each
+        return logprobs

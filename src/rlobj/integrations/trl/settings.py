@@ -190,8 +190,8 @@ def _read(objective: Any, max_tokens: int) -> Objective:
         )
     preset = objective if isinstance(objective, Preset) else load_preset(objective)
     sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
-    found = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
-    if unused := [name for name, value in found.items() if value]:
+    sections = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
+    if unused := [name for name, value in sections.items() if value]:
         logger.warning(
             f"preset {preset.name}: TRL samples and grades by its own settings, not by "
             f"{' and '.join(unused)} of the preset"

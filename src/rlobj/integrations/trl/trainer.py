@@ -107,7 +107,7 @@ class ObjectiveMixin(_Trainer):
     ) -> None:
         args = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.USUAL if args is None else vars(args)
-        given = {
+        named_options = {
             "objective": objective,
             "advantages": advantages,
             "selection": selection,
@@ -116,7 +116,7 @@ class ObjectiveMixin(_Trainer):
             "columns": columns,
             "scores": scores,
         }
-        options = read_options(config, given)
+        options = read_options(config, named_options)
         self._own, self._scores = options.columns, dict[str, TrlScore]()
         own = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
@@ -317,15 +317,15 @@ class ObjectiveMixin(_Trainer):
         advantages = "rlobj_advantages" if self._own_advantages else "advantages"
         names, mask = self.reward_func_names, trained(inputs)
         weights: list[float] = self.reward_weights.tolist()
-        own = {name: inputs[f"{OWN}{name}"][:, None].expand_as(mask) for name in self._own}
-        own |= {f"{name}_logprob": inputs[f"{OWN}{name}_logprob"] for name in self._scores}
+        columns = {name: inputs[f"{OWN}{name}"][:, None].expand_as(mask) for name in self._own}
+        columns |= {f"{name}_logprob": inputs[f"{OWN}{name}_logprob"] for name in self._scores}
         by_turn = {}
         if self._progress.turns:
             by_turn = turn_columns(mask, total_reward(inputs["rlobj_rewards"], weights))
         return TokenBatch.from_padded(
             mask,
             logprobs,
-            columns=own,
+            columns=columns,
             entropy=entropies,
             advantages=inputs.get(advantages),
             reward_names=names if len(set(names)) == len(names) else None,

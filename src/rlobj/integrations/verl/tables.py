@@ -133,10 +133,10 @@ def correct(
     accepted = values(data["response_mask"])[kept].to(weights.dtype)
     extra = {WEIGHT: weights, ACCEPTED: accepted}
     extra = {name: value.detach().to(table.logprobs.device) for name, value in extra.items()}
-    own = objective.replace(columns=(*objective.columns, *extra))
+    widened = objective.replace(columns=(*objective.columns, *extra))
     rule = column(ACCEPTED) > 0
-    phase = rule if own.phase is None else own.phase & rule
-    corrected = own.replace(phase=phase).reweight(column(WEIGHT))
+    phase = rule if widened.phase is None else widened.phase & rule
+    corrected = widened.replace(phase=phase).reweight(column(WEIGHT))
     return corrected, table.replace(columns={**table.columns, **extra})
 
 

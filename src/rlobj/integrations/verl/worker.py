@@ -173,8 +173,8 @@ class ObjectiveWorker(TrainingWorker):
         tensordict_utils.assign_non_tensor(batch, **settings, calculate_entropy=True)
         with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=loaded):
             output = self.engine.infer_batch(batch, loss_function=None)["model_output"]
-        found = scored(output, batch)
-        return {name: x.to(self.device) for name, x in found.items() if x is not None}
+        columns = scored(output, batch)
+        return {name: x.to(self.device) for name, x in columns.items() if x is not None}
 
     # Checkpoints: the controllers' state lies beside verl's own files.
 

@@ -76,8 +76,8 @@ class RequireKey:
         return None
 
     def _allows(self, scope: Any) -> bool:
-        given = _values(scope, b"authorization")
-        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+        keys = _values(scope, b"authorization")
+        return len(keys) == 1 and hmac.compare_digest(keys[0], self._expected)
 
 
 def _values(scope: Any, header: bytes) -> list[bytes]:

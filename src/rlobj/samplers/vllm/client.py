@@ -1,222 +1,30 @@
-"""Sample from servers that were started with `rlobj serve`, on this or other machines.
-
-Send weights to all servers of a fleet, by files or by broadcast.
-"""
+"""Sample from servers that were started with `rlobj serve`, on this or other machines."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
-import os
-import secrets
-import shutil
-import socket
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
-from rlobj.base.files import free_port
+from rlobj.base.errors import ConfigError, RlobjError, RunError
 from rlobj.base.progress import waiting
-from rlobj.samplers.types import Feed, Mapped, WeightsLost
+from rlobj.samplers.types import Feed, Mapped
 from rlobj.samplers.vllm.auth import SILENCE
-from rlobj.samplers.vllm.connection import Connection, Fleet, ServerGone
-from rlobj.samplers.vllm.extension import WeightGroup
+from rlobj.samplers.vllm.connection import Connection
+from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.responses import Asked, Response, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
+from rlobj.samplers.vllm.transfer import Transfer
 from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-_DAY = 86400.0
-"""Age in seconds at which a folder of weights is what a killed trainer left."""
-
-
-class Transfer:
-    """Sends weights to the servers of a fleet.
-
-    Args:
-        fleet: the servers; `living` are afterwards those that loaded the weights.
-        settings: transport, and the address for broadcasts.
-    """
-
-    def __init__(self, fleet: Fleet, settings: ServerSettings) -> None:
-        self._fleet = fleet
-        self._settings = settings
-        self._group: tuple[list[Connection], WeightGroup] | None = None
-
-    def push(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Send weights to all servers that answer, by files if all of them can read them.
-
-        Raises:
-            WeightsLost: servers ended meanwhile; it may succeed when it is repeated.
-            RunError: no server answers in time, or one cannot load the weights.
-        """
-        fleet = self._fleet
-        for node in fleet.nodes:
-            node.holder = node.holder or f"{secrets.token_hex(8)} process-{os.getpid()}"
-        nodes = fleet.join()
-        fleet.living = list(nodes)
-        joined = self._group is not None
-        try:
-            with self._folder() as folder:
-                if self._by_file(nodes, folder):
-                    _store(weights, folder)
-                    with self._paused(nodes):
-                        self._call(nodes, "rlobj_load_files", str(folder), version)
-                else:
-                    self._broadcast(nodes, weights, version)
-        except RunError as error:
-            if fleet.living == nodes and not joined:  # no server is gone: it would fail again
-                raise
-            raise WeightsLost("a server ended while it got weights (", error, ")") from error
-        if not fleet.living:
-            raise fleet.lost()
-
-    def _call(self, nodes: list[Connection], method: str, *arguments: Any) -> list[list[Any]]:
-        """Call a method of the servers' workers; leave out servers that are gone."""
-        found = self._fleet.each(nodes, lambda node: node.call(method, *arguments, long=True))
-        return list(found.values())
-
-    @contextmanager
-    def _paused(self, nodes: list[Connection]) -> Iterator[None]:
-        """Pause generation inside the block, and clear the prefix caches at its end."""
-        each = self._fleet.each
-        each(nodes, lambda node: node.post("/pause?mode=wait", long=True))
-        try:
-            yield
-            cleared = each(nodes, lambda node: node.post("/reset_prefix_cache"))
-            if not all((answer or {}).get("success", True) for answer in cleared.values()):
-                raise RunError(
-                    "a server did not clear its prefix cache; responses would mix policies"
-                )
-        finally:
-            each(nodes, lambda node: node.post("/resume"))
-
-    def _by_file(self, nodes: list[Connection], folder: Path) -> bool:
-        """Whether the transport is files; "auto" means that every server can read a file here."""
-        if self._settings.transport != "auto":
-            return self._settings.transport == "file"
-        probe = folder / "probe"
-        probe.touch()
-        answers = self._call(nodes, "rlobj_sees", str(probe))
-        return all(each["sees"] for workers in answers for each in workers)
-
-    def _broadcast(
-        self, nodes: list[Connection], weights: Iterable[tuple[str, Tensor]], version: int
-    ) -> None:
-        held, self._group = self._group, None  # of no use after a failure
-        group = held[1] if held and held[0] == nodes else self._open(nodes)
-        with self._paused(nodes):
-            self._with_servers(
-                lambda: self._call(nodes, "rlobj_receive", version), lambda: group.send(weights)
-            )
-        self._group = (nodes, group) if self._fleet.living == nodes else None
-
-    @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """Create an empty folder in shared memory, and delete it afterwards.
-
-        What a killed trainer left is replaced if it was the same run, and deleted after a day.
-        """
-        shared = Path("/dev/shm")
-        base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-        name = hashlib.sha256(self._fleet.nodes[0].holder.encode()).hexdigest()[:16]
-        folder = base / f"rlobj-{os.getuid()}-{name}"
-        for left in base.glob(f"rlobj-{os.getuid()}-*"):
-            if left == folder or left.stat().st_mtime < time.time() - _DAY:
-                shutil.rmtree(left, ignore_errors=True)
-        try:
-            folder.mkdir(mode=0o700)
-            yield folder
-        except OSError as error:
-            raise RunError(
-                f"cannot write the weights for the server to {folder}: {error}. Free space "
-                "there, or use ",
-                Setting("sampling.server.transport", "broadcast"),
-                ".",
-            ) from error
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _open(self, nodes: list[Connection]) -> WeightGroup:
-        """Open a broadcast group with the workers of all servers."""
-        kind = nodes[0].about[0]["device"]
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(
-                f"the server at {nodes[0].url} receives broadcasts on its GPU, but the "
-                "trainer has no GPU. On one machine, use ",
-                Setting("sampling.server.transport", "file"),
-                ".",
-            )
-        device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else "cpu"
-        address = self._settings.broadcast_address or _own_address(nodes[0].url)
-        port = self._settings.broadcast_port or free_port("")
-        first, ranks = 1, {}
-        for node in nodes:
-            ranks[node] = first
-            first += len(node.about)
-        given = (address, port, first, self._settings.timeout)
-        return self._with_servers(
-            lambda: self._fleet.each(
-                nodes, lambda node: node.call("rlobj_open", *given, ranks[node], long=True)
-            ),
-            lambda: WeightGroup(address, port, 0, first, torch.device(device), given[3]),
-        )
-
-    def _with_servers(self, there: Callable[[], Any], here: Callable[[], Any]) -> Any:
-        """Call the servers in a thread while `here` runs in this one; return the result of `here`.
-
-        Raises:
-            RunError: the server's error if it has one, otherwise the error of `here`.
-        """
-        with ThreadPoolExecutor(1) as pool:
-            remote = pool.submit(there)
-            try:
-                result = here()
-            except RuntimeError as error:
-                remote.result()
-                raise RunError(
-                    f"the server cannot receive weights by broadcast: {error}"
-                ) from error
-            remote.result()
-        return result
-
-
-def _store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-    """Write each tensor to a safetensors file; the names of the files ascend."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    for number, (name, tensor) in enumerate(weights):
-        try:
-            whole = tensor.detach().cpu().contiguous()
-            save_file({name: whole}, folder / f"{number:06d}.safetensors")
-        except SafetensorError as error:  # no space
-            raise OSError(str(error)) from error
-
-
-def _own_address(url: str) -> str:
-    """Find this machine's address in its connection to the server."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        with socket.create_connection((parts.hostname or "", port), timeout=10) as connection:
-            return str(connection.getsockname()[0])
-    except OSError as error:
-        raise ServerGone(f"the server at {url} cannot be reached ({error})") from error
 
 
 class VllmServerSampler(VllmBase):
@@ -330,12 +138,12 @@ class VllmServerSampler(VllmBase):
         """
         if not self._primary:
             return Received(self._expected, None)
-        found = self._ask("rlobj_received")
-        held = {node: workers[0]["version"] for node, workers in found.items()}
-        self._fleet.living = [node for node in held if held[node] >= min(self._expected, 0)]
+        answers_of = self._ask("rlobj_received")
+        versions = {node: workers[0]["version"] for node, workers in answers_of.items()}
+        self._fleet.living = [node for node in versions if versions[node] >= min(self._expected, 0)]
         if not self._fleet.living:
-            raise self._fleet.lost(held)
-        answers = [answer for node in self._fleet.living for answer in found[node]]
+            raise self._fleet.lost(versions)
+        answers = [answer for node in self._fleet.living for answer in answers_of[node]]
         if any(answer != answers[0] for answer in answers):
             urls = ", ".join(node.url for node in self._fleet.living)
             raise RunError(
@@ -353,13 +161,13 @@ class VllmServerSampler(VllmBase):
         """
         if not self._primary:
             return Live({})
-        found = {node: Live.of_workers(own) for node, own in self._ask("rlobj_live").items()}
-        first, *others = found.values()
+        weights = {node: Live.of_workers(own) for node, own in self._ask("rlobj_live").items()}
+        first, *others = weights.values()
         for own in others:
             for name, (_, mine) in first.tensors.items():
                 if own.tensors[name][1].unordered != mine.unordered:
                     raise RunError(
-                        f"the servers at {', '.join(node.url for node in found)} compute with "
+                        f"the servers at {', '.join(node.url for node in weights)} compute with "
                         f"different weights: {name}. Restart them, then resume the run."
                     )
         return first
@@ -368,10 +176,10 @@ class VllmServerSampler(VllmBase):
         """Call a method of all workers of the servers that hold the weights."""
         fleet = self._fleet
         fleet.living = fleet.living or fleet.holding(self._expected)
-        found = fleet.each(fleet.living, lambda node: node.call(method, long=True))
-        if not found:
+        answers = fleet.each(fleet.living, lambda node: node.call(method, long=True))
+        if not answers:
             raise fleet.lost()
-        return found
+        return answers
 
     def sleep(self) -> None:
         """Do nothing: a server uses its own memory."""
@@ -392,5 +200,5 @@ class VllmServerSampler(VllmBase):
 
 def _response(choice: Any) -> Response:
     logprobs = choice["logprobs"] or {"token_logprobs": []}
-    given = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
-    return Response(choice["token_ids"], given, choice["finish_reason"])
+    values = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
+    return Response(choice["token_ids"], values, choice["finish_reason"])

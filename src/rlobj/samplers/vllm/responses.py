@@ -245,26 +245,26 @@ class VllmBase(ABC):
         collected.done = lambda index, samples: done(requests[index], samples[0])
 
         def asked(request: Request) -> Asked:
-            own = settings.model_copy(update={"max_tokens": request.max_tokens})
-            check_prompts([request.prompt], own, self._context, self._vocabulary)
+            limited = settings.model_copy(update={"max_tokens": request.max_tokens})
+            check_prompts([request.prompt], limited, self._context, self._vocabulary)
             requests.append(request)
             prompts.append(request.prompt)
-            return request.prompt, request_fields(own, 1, request.seed, self._eos)
+            return request.prompt, request_fields(limited, 1, request.seed, self._eos)
 
         self._send(Mapped(feed, asked), lambda i, answer: collected.add(i, self._responses(answer)))
 
     def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
         """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
-        found: dict[int, list[float]] = {}
+        logprobs: dict[int, list[float]] = {}
 
         def arrived(index: int, answer: Any) -> None:
             prompt, response = sequences[index]
             values, mark = self._scores(answer, len(prompt), whole(response)), own(response)
-            found[index] = values if mark is None else [*compress(values, mark)]
+            logprobs[index] = values if mark is None else [*compress(values, mark)]
 
-        asked = [[*prompt, *whole(response)] for prompt, response in sequences]
-        self._send(Feed.whole([(ids, SCORING) for ids in asked]), arrived)
-        return [value for index in range(len(asked)) for value in found[index]]
+        prompts = [[*prompt, *whole(response)] for prompt, response in sequences]
+        self._send(Feed.whole([(ids, SCORING) for ids in prompts]), arrived)
+        return [value for index in range(len(prompts)) for value in logprobs[index]]
 
     @abstractmethod
     def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:

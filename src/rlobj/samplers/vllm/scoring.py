@@ -16,7 +16,8 @@ from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
 from rlobj.base.interleaved import own, whole
 from rlobj.base.progress import beat, waiting
 from rlobj.samplers.types import Feed
-from rlobj.samplers.vllm.connection import Connection, Fleet
+from rlobj.samplers.vllm.connection import Connection
+from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.responses import SCORING
 from rlobj.samplers.vllm.settings import ServerSettings
 
@@ -131,14 +132,14 @@ class ServerScorer:
             beat()
 
         with self._named(), waiting():  # the fleet's patience is the limit
-            asked = [[*prompt, *whole(response)] for prompt, response in sequences]
-            if (longest := max(map(len, asked), default=0)) > self.context:
+            prompts = [[*prompt, *whole(response)] for prompt, response in sequences]
+            if (longest := max(map(len, prompts), default=0)) > self.context:
                 raise ConfigError(
                     f"a sequence has {longest} tokens, and the server at {self.url} scores "
                     f"at most {self.context} (max_model_len={self._node.limit}, less one). Start "
                     f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
                 )
-            bodies = Feed.whole([{"prompt": ids, **SCORING} for ids in asked])
+            bodies = Feed.whole([{"prompt": ids, **SCORING} for ids in prompts])
             self._fleet.complete(bodies, arrived, 0)
             self._check_values(sequences, found)
         return found
@@ -223,8 +224,8 @@ def _read(answer: Any, start: int, response: Sequence[int]) -> list[float]:
     """Read the log-probabilities of a response that begins at `start`; NaN = there is none."""
     ids, mark = whole(response), own(response)
     entries = (answer["choices"][0].get("prompt_logprobs") or [])[start : start + len(ids)]
-    found: list[float] = []
+    values: list[float] = []
     for token, entry in compress(zip_longest(ids, entries), repeat(True) if mark is None else mark):
         value = (entry or {}).get(str(token), {}).get("logprob")
-        found.append(math.nan if value is None else value)
-    return [-math.inf if value == _MINUS_INFINITY else value for value in found]
+        values.append(math.nan if value is None else value)
+    return [-math.inf if value == _MINUS_INFINITY else value for value in values]

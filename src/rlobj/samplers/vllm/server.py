@@ -20,8 +20,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 from rlobj.base.errors import Argument, ConfigError, RunError
 from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
-from rlobj.samplers.vllm.connection import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.extension import EXTENSION
+from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, ServerSettings, check_extra
 
 STOPPING = 10.0
@@ -76,7 +76,7 @@ def command(
         ConfigError: rlobj sets one of the arguments itself.
     """
     check_extra(arguments, _ARGUMENTS)
-    given = {name.replace("-", "_"): value for name, value in arguments.items()}
+    options = {name.replace("-", "_"): value for name, value in arguments.items()}
     defaults: dict[str, Any] = {"max_model_len": "auto"}
     if vllm_on_cpu():
         defaults |= {"kv_cache_memory_bytes": 256 << 20, "enforce_eager": True, **WHOLE_PROMPTS}
@@ -92,7 +92,7 @@ def command(
         "disable_uvicorn_access_log": True,
     }
     words = [sys.executable, "-P", "-m", "rlobj.samplers.vllm"]
-    for name, value in {**defaults, **given, **ours}.items():
+    for name, value in {**defaults, **options, **ours}.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
@@ -140,9 +140,9 @@ class Server:
         self.local = auth.is_local(host)
         self.default_url = self.url == ServerSettings().url
         self.log: Path = auth.state_dir() / f"{port}.log"
-        given = os.environ.get(auth.KEY_VARIABLE)
-        self._key = given or secrets.token_urlsafe(32)
-        self.key_path: Path | None = None if given else auth.key_file(port)
+        key = os.environ.get(auth.KEY_VARIABLE)
+        self._key = key or secrets.token_urlsafe(32)
+        self.key_path: Path | None = None if key else auth.key_file(port)
         self._command = command(model, host, port, dtype, arguments or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -275,6 +275,6 @@ class Server:
     def _tail(self) -> str:
         """The end of the log; before it the error of the first process that failed."""
         lines = last_lines(self.log)
-        causes = [found[1] for line in lines if (found := _CAUSE.search(line))]
+        causes = [match[1] for line in lines if (match := _CAUSE.search(line))]
         cause = f"{causes[0]}\n" if causes else ""
         return f"{cause}the end of {self.log}:\n" + "\n".join(lines[-15:])

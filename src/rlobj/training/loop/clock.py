@@ -1,50 +1,20 @@
-"""The time of a step, by phases.
-
-Callbacks: objects that receive the events of a run.
-"""
+"""The time of a step, by phases."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from rlobj.base.progress import beat
+from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:
-    from rlobj.evaluation import BenchmarkSummary
-    from rlobj.insight import Finding
-
-
-class Callback:
-    """Receives the events of a run. Every method does nothing here; override those you need."""
-
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """The supervised training of the embedded policy has done some of its steps."""
-
-    def started(self, facts: Mapping[str, str]) -> None:
-        """The run is ready. `facts` describes policy, problems, device, ... in short texts."""
-
-    def phase(self, name: str) -> None:
-        """A stage of the step begins: sampling, scoring, updating, syncing or evaluating."""
-
-    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step is complete. Steps count from 1."""
-
-    def found(self, finding: Finding) -> None:
-        """The diagnosis of the run has a finding that the step before did not have."""
-
-    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
-        """The policy was evaluated on the held-out problems after a step; 0 = before the first."""
-
-    def saved(self, path: Path) -> None:
-        """A checkpoint was written."""
-
+    pass
 
 PHASES = (
     "sampling",

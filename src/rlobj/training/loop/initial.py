@@ -19,7 +19,7 @@ from rlobj.models.embedded import embedded_policy
 from rlobj.models.loading import load_model
 from rlobj.models.policy import Policy, load_policy, policy_of
 from rlobj.ranks import together
-from rlobj.training.loop.clock import Callback
+from rlobj.training.loop.callbacks import Callback
 from rlobj.training.parallel import Parallel
 
 

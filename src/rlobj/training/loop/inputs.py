@@ -18,7 +18,7 @@ from rlobj.data.sources import Source
 from rlobj.evaluation.engines import require_tokenizer
 from rlobj.rewards import Grader, Reward, Several, function_grader
 from rlobj.rewards.kinds import Ungraded
-from rlobj.training.loop.clock import Callback
+from rlobj.training.loop.callbacks import Callback
 
 _SETTINGS = {
     "model": "model.name",

@@ -30,10 +30,11 @@ from rlobj.records.token_metrics import token_metrics
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.forward import ForwardPasses, GradientRows, depends_on_sequence_length
+from rlobj.training.loop.forward import ForwardPasses
+from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
 from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sample_checks import SampleChecks
 from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
 
@@ -192,8 +193,8 @@ class Learner:
         plan = self.plan(phase, batch)
         measured: list[MicroBatchResult] = []
         for micro in self._micro_batches(phase, batch, plan):
-            own = plan.part(micro.rows)
-            output = phase.loss(micro.table, own, check=False)  # the step below is skipped
+            part = plan.part(micro.rows)
+            output = phase.loss(micro.table, part, check=False)  # the step below is skipped
             if micro.trained:
                 with self.clock.inside("backward"):
                     self.parallel.backward(output.loss, last=micro.last)
@@ -219,9 +220,8 @@ class Learner:
         """This rank's part of the rollout, in mini-batches of whole groups."""
         self.clock.start("scoring")
         with self.clock.inside("other"):
-            return shard(
-                *(rollout, self.config, self.comm, self.parallel.device, self.judge, self.hints)
-            )
+            device = self.parallel.device
+            return shard(rollout, self.config, self.comm, device, self.judge, self.hints)
 
     def score(self, whole: StepBatch) -> TokenBatch:
         """The table of a step with the columns that the objective reads from the policy.
@@ -252,8 +252,11 @@ class Learner:
         if "temperature" not in of:
             return self.forward.columns(self.scorer, sequences, **_ALL, **of)
         with torch.no_grad():
-            own = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
-        return {**self.forward.columns(self.scorer, sequences, **_ALL), "proxy_logprobs": own}
+            proxy_logprobs = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
+        return {
+            **self.forward.columns(self.scorer, sequences, **_ALL),
+            "proxy_logprobs": proxy_logprobs,
+        }
 
     def logprobs(self, sequences: Sequences, **settings: Any) -> Tensor:
         """log π of the response tokens under the present weights, [N]."""
@@ -307,8 +310,8 @@ class Learner:
             rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
         trained, inputs, masks = rows.inputs(batch.sequences)
         counts.add_update(batch.sequences, inputs, int(rows.rows.sum()))
-        asked = {"entropy": True} if batch.current else _ALL  # the others are known
-        passes = self.forward.run(self.scorer, inputs, masks, **asked)
+        columns = {"entropy": True} if batch.current else _ALL  # the others are known
+        passes = self.forward.run(self.scorer, inputs, masks, **columns)
         with self.clock.inside("forward"):
             for part, scores, last in passes:
                 responses = [trained[i] for i in part]
@@ -331,10 +334,10 @@ class Learner:
             return every
         if batch.current:
             return phase.tokens_with_gradient(table, plan)
-        found = phase.responses_with_gradient(table, plan)
-        if not self._scored and not any_rank(bool(found.any()), self.comm):
+        responses = phase.responses_with_gradient(table, plan)
+        if not self._scored and not any_rank(bool(responses.any()), self.comm):
             return every
-        return table.spread(found)
+        return table.spread(responses)
 
     def entropy_change(self, table: TokenBatch, predicted: float) -> dict[str, float]:
         """What the updates since the last rollout have done to the mean entropy, and should have.

@@ -49,7 +49,8 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import OwnColumns, Response
+from rlobj.training.rollouts.own_columns import OwnColumns
+from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import open_trackers, require_trackers
 
@@ -114,8 +115,17 @@ def open_trainer(
                 stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, [*train, *test], stack)
         trainer = Trainer(
-            *(config, inputs.callbacks, parallel, policy, learner, stream),
-            *(test, sampler, grader, run, conversations),
+            config,
+            inputs.callbacks,
+            parallel,
+            policy,
+            learner,
+            stream,
+            test,
+            sampler,
+            grader,
+            run,
+            conversations,
         )
         stack.enter_context(trainer.pipeline)
         changes = trainer.prepare_folder(newest, resume, stack)
@@ -178,8 +188,8 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         note = " (no test split; to evaluate, use data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
     test = test[: config.evaluation.problems]
-    if known := known_problems(train, test):
-        logger.warning(f"{', '.join(source_names(data.test or data.source))}: {known}")
+    if warning := known_problems(train, test):
+        logger.warning(f"{', '.join(source_names(data.test or data.source))}: {warning}")
     return train, test, ""
 
 
@@ -210,11 +220,11 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
 
 def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
     """The checkpoint to continue from, the same on all ranks; None before the first."""
-    found: Path | None = None
+    newest: Path | None = None
     with together(comm, "reading the checkpoint"):
         if comm.rank == 0:
-            found = checkpoint.newest_sound(run, set_aside=True)
-    return comm.broadcast(found)
+            newest = checkpoint.newest_sound(run, set_aside=True)
+    return comm.broadcast(newest)
 
 
 def _short_enough(
@@ -312,18 +322,21 @@ def _conversations(
     Raises:
         ConfigError: the environment or the tools cannot be used, or a problem leaves no room.
     """
-    found = stack.enter_context(
+    conversations = stack.enter_context(
         open_conversations(
-            *(config.environment, sampler, policy.tokenizer, policy.chat),
+            config.environment,
+            sampler,
+            policy.tokenizer,
+            policy.chat,
             partial(format_prompt, policy.template),
             given=inputs.passed("environment"),
             tools=inputs.tools,
             context=config.sampling.context,
         )
     )
-    if found is not None:
-        found.check(problems)
-    return found
+    if conversations is not None:
+        conversations.check(problems)
+    return conversations
 
 
 def _size(model: Any) -> str:

@@ -3,8 +3,6 @@ on, or an error.
 
 SIGTERM and Ctrl-C finish and save the step before the run ends. A run that waits for its sampler
 saves the steps before.
-
-What a training run returns.
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -30,72 +27,16 @@ from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.trust import trust_option
 from rlobj.insight.diagnosis import Finding
-from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.ranks import any_rank
 from rlobj.samplers.types import WaitEnded
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.result import TrainingResult
 from rlobj.training.loop.step import explained, run_step
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel.hangs import HangWatch
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """A run that ended.
-
-    Attributes:
-        path: the run directory.
-        steps: steps done in all; fewer than `training.steps` if the run was interrupted.
-        seconds: wall time of this session.
-        history: the lines of metrics.jsonl, one dict a step. Step 0 is the evaluation before the
-            first update.
-        passed: the model and the tokenizer that Python code passed to the run, or None.
-    """
-
-    path: Path
-    steps: int
-    seconds: float
-    history: list[dict[str, Any]] = field(repr=False)
-    passed: tuple[Any, Any] | None = field(default=None, repr=False)
-
-    @cached_property
-    def model(self) -> Any:
-        """The trained policy: a transformers model in evaluation mode.
-
-        A model object that was passed to `train` is trained in place and returned here. Otherwise
-        the model is loaded from the newest checkpoint, onto the CPU, when it is first asked for.
-
-        Raises:
-            RunError: the run has no checkpoint, because it made no step.
-        """
-        if self.passed is not None:
-            return self.passed[0].eval()
-        return load_model(run_folder.read_run_config(self.path).model, str(self._folder)).eval()
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The tokenizer of `model`."""
-        if self.passed is not None:
-            return self.passed[1]
-        return load_tokenizer(run_folder.read_run_config(self.path).model, str(self._folder))
-
-    @property
-    def best_checkpoint(self) -> Path | None:
-        """The checkpoint with the highest held-out accuracy, or reward where nothing says what is
-        right; the earliest of equals, None if none of the run's checkpoints was evaluated."""
-        return run_folder.best_checkpoint(self.path)
-
-    @property
-    def _folder(self) -> Path:
-        newest = run_folder.newest_checkpoint(self.path)
-        if newest is None:
-            raise RunError(f"{self.path} has no checkpoint yet, so there is no trained model")
-        return newest / "model"
-
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ECHO = 1.0
 """Seconds in which a second signal counts as the first: a service manager may signal every process
@@ -132,7 +73,8 @@ def run_training(
         open_trainer(config, out, inputs, resume=resume) as trainer,
         noted(trainer),
         HangWatch(
-            *(trainer.comm, config.training.hang_timeout),
+            trainer.comm,
+            config.training.hang_timeout,
             lambda: trainer.learner.clock.stage,
             partial(write_note, trainer),
         ),
@@ -221,10 +163,12 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
     run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
     best = run_folder.best_checkpoint(run, before=finding.since)
-    measure, known = run_folder.held_out(run)
-    found = f"none was saved with a {measure.name}{' above 0' * (measure is run_folder.ACCURACY)}"
+    measure, measured = run_folder.held_out(run)
+    checkpoint = (
+        f"none was saved with a {measure.name}{' above 0' * (measure is run_folder.ACCURACY)}"
+    )
     if best is not None:
-        found = f"{best}, {measure.name} {known[best]:.3f}"
+        checkpoint = f"{best}, {measure.name} {measured[best]:.3f}"
     trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if "training.learning_rate" in finding.cure:
@@ -237,7 +181,7 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     return Message(
         f"training.stop_on lists {finding.name}.\n",
         str(finding),
-        f"\nBest checkpoint before step {finding.since}: {found}\n{advice}",
+        f"\nBest checkpoint before step {finding.since}: {checkpoint}\n{advice}",
     )
 
 

@@ -35,7 +35,7 @@ from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer
-from rlobj.training.rollouts.collector import Response
+from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
 
 
@@ -78,9 +78,9 @@ class Lagged:
     @torch.no_grad()
     def _exchange(self) -> None:
         for name, kept in self._kept.items():
-            own = self._parallel.stored(self._trained[name])
-            before = own.clone()
-            own.copy_(kept)
+            stored = self._parallel.stored(self._trained[name])
+            before = stored.clone()
+            stored.copy_(kept)
             kept.copy_(before)
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
@@ -176,18 +176,18 @@ class Scores:
                     strict=True,
                 )
             ]
-            found = self._columns(name, score, sequences, table)
+            columns = self._columns(name, score, sequences, table)
             if score.frozen is not None or score.server is not None:
-                self._require_finite(name, found, table, step)
+                self._require_finite(name, columns, table, step)
             raw = score_column(name)
-            fields = {raw: found.pop(raw)} if raw == "ref_logprobs" else {}
-            table = table.replace(columns={**table.columns, **found}, **fields)
+            fields = {raw: columns.pop(raw)} if raw == "ref_logprobs" else {}
+            table = table.replace(columns={**table.columns, **columns}, **fields)
         return table
 
     def finite(self, table: TokenBatch) -> bool:
         """Whether the columns that the policy's own weights gave are finite on this rank."""
-        own = [n for n, x in self.all.items() if x.frozen is None and x.server is None]
-        columns = [table.column(score_column(name), "the step") for name in own]
+        names = [n for n, x in self.all.items() if x.frozen is None and x.server is None]
+        columns = [table.column(score_column(name), "the step") for name in names]
         return all(bool(column.isfinite().all()) for column in columns)
 
     def follow(self, step: int) -> None:
@@ -207,16 +207,16 @@ class Scores:
             sequences: of the table.
         """
         found: dict[str, float] = {}
-        known = ~logprobs.isnan()
+        scored = ~logprobs.isnan()
         for name, score in self.all.items():
             gap = (table.column(score_column(name), "the metrics") - logprobs).detach()
-            gap = gap.masked_fill(~known, 0.0)
-            found[f"score/{name}/gap"] = self._mean(gap, known)
+            gap = gap.masked_fill(~scored, 0.0)
+            found[f"score/{name}/gap"] = self._mean(gap, scored)
             if score.own_end is not None and not score.settings.required:
                 ends = [bool(len(t)) and t[-1] == score.own_end for _, t in sequences]
                 last = table.positions == table.spread(table.lengths) - 1
                 ended = (
-                    known
+                    scored
                     & last
                     & table.spread(torch.tensor(ends, dtype=torch.bool, device=gap.device))
                 )
@@ -255,12 +255,12 @@ class Scores:
             weights = self._model.disable_adapter()
         elif score.lagged is not None:
             weights = score.lagged.in_place()
-        asked = {"entropy": True} if name in self._entropies else {}
+        settings = {"entropy": True} if name in self._entropies else {}
         with weights, torch.no_grad():
             scorer = score.frozen or self._scorer
-            columns = self._forward.columns(scorer, sequences, **asked)
-        found = {score_column(name): columns["logprobs"]}
-        return found | ({f"{name}_entropy": columns["entropy"]} if asked else {})
+            columns = self._forward.columns(scorer, sequences, **settings)
+        logprobs = {score_column(name): columns["logprobs"]}
+        return logprobs | ({f"{name}_entropy": columns["entropy"]} if settings else {})
 
     def _require_finite(
         self, name: str, found: Mapping[str, Tensor], table: TokenBatch, step: int
@@ -299,7 +299,7 @@ def open_scores(
         ConfigError: a model cannot be loaded, or reads other tokens than the policy.
         RunError: a server does not answer.
     """
-    found: dict[str, Score] = {}
+    scores: dict[str, Score] = {}
     end, ever = policy.tokenizer.eos_token_id, objective.needs.ever
     for name in sorted(objective.read_scores):
         settings = config.scores.get(name, ScoreConfig())
@@ -319,11 +319,11 @@ def open_scores(
             )
             if parallel.rank == 0:
                 server.check(policy.tokenizer, end=settings.end)
-            found[name] = Score(settings, server=server, own_end=end)
+            scores[name] = Score(settings, server=server, own_end=end)
         elif settings.is_policy:
-            found[name] = Score(settings)
+            scores[name] = Score(settings)
         elif settings.required and config.model.lora is not None:  # the reference
-            found[name] = Score(settings, bare=True)
+            scores[name] = Score(settings, bare=True)
         else:
             if settings.required:
                 model = initial(dtype=score_dtype(settings), hollow=parallel.shards)
@@ -340,15 +340,15 @@ def open_scores(
                 _require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)
                 with reading(model):
-                    own = PolicyScorer(model, config.training.packed)
-            found[name] = Score(settings, parallel.frozen(own), own_end=end)
-    return found
+                    scorer = PolicyScorer(model, config.training.packed)
+            scores[name] = Score(settings, parallel.frozen(scorer), own_end=end)
+    return scores
 
 
 def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
     """Check that a model reads sequences as long as the policy's."""
-    own, other = prompt_limit(config, policy), prompt_limit(config, model)
-    if other is not None and (own is None or other < own):
+    limit, other = prompt_limit(config, policy), prompt_limit(config, model)
+    if other is not None and (limit is None or other < limit):
         raise ConfigError(
             f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",
             Setting("data.max_prompt_tokens", other),
@@ -391,12 +391,10 @@ def hints_of(
         for name, score in config.scores.items()
         if score.prompt is not None and name in read
     }
-    whole = {problem.id: problem for problem in problems}  # a rollout on disk lacks the columns
     context = prompt_limit(config, policy.model, configured=False)
     unknown = policy.tokenizer.unk_token_id
 
     def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
-        problem = whole.get(problem.id, problem)
         text = templates.fill(f"scores.{name}.prompt", prompts[name], problem, feedback)
         ids = policy.encode(replace(problem, prompt=text))
         if unknown is not None and unknown in ids:

@@ -6,7 +6,7 @@
     Learner._update      plan -> loss and backward per micro-batch -> optimizer step
 
 What is called here is in `trainer.py` and `learner.py`, which also keep the time. `guarded` says
-what is saved and deleted when a step fails, and `explained` what the error says.
+what is saved when a step fails, and `explained` what the error says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rlobj.config.run_config import settings_of
 from rlobj.config.trust import trust_option
 from rlobj.ranks import RankFailed
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.rollouts.sample_checks import SamplerGap
 
 
 def run_step(trainer: Trainer) -> None:
@@ -47,20 +46,16 @@ def run_step(trainer: Trainer) -> None:
 def guarded(trainer: Trainer) -> Iterator[None]:
     """Leaves the run in order when a step fails.
 
-    - If samples do not come from the policy, their rollout is deleted: no run may train on it.
-    - If the sampler is lost, the steps done so far are saved.
+    If the sampler is lost, the steps done so far are saved.
     """
     with explained(trainer):
         try:
             yield
         except RankFailed:
             raise
-        except RunError as error:
+        except RunError:
             stage = trainer.learner.clock.stage
-            if stage in ("scoring", "updating") and isinstance(error, SamplerGap):
-                if trainer.comm.rank == 0:
-                    trainer.journal.drop(trainer.learner.steps)
-            elif stage in ("syncing", "evaluating"):
+            if stage in ("syncing", "evaluating"):
                 trainer.write()
                 trainer.save(now=True)
             elif stage == "sampling":

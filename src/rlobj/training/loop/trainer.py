@@ -22,7 +22,7 @@ from rlobj.base.files import nearby, remove, step_of
 from rlobj.base.processes import seed_generators
 from rlobj.base.progress import waiting
 from rlobj.config import run_folder
-from rlobj.config.resuming import changed, recorded, rollout_key
+from rlobj.config.resuming import changed, code_digest, recorded
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.starting import doubts
 from rlobj.conversations.driving import Conversations
@@ -38,16 +38,19 @@ from rlobj.rewards import Grader
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
 from rlobj.training import checkpoint
-from rlobj.training.loop.clock import Callback
+from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics, source_metrics
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
-from rlobj.training.rollouts.collector import Collector, Rollout
-from rlobj.training.rollouts.journal import Journal, Pipeline, Synchronizer, write_samples
-from rlobj.training.rollouts.sample_checks import Probes
+from rlobj.training.rollouts.collector import Collector
+from rlobj.training.rollouts.pipeline import Pipeline
+from rlobj.training.rollouts.probes import Probes
+from rlobj.training.rollouts.rollout import Rollout
+from rlobj.training.rollouts.sample_table import write_samples
 from rlobj.training.rollouts.sharding import MiniBatch
+from rlobj.training.rollouts.synchronizer import Synchronizer
 from rlobj.training.trackers import Trackers
 
 PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
@@ -81,7 +84,8 @@ class Trainer:
         saved: the step of the newest checkpoint; -1 = none.
         saved_at: `time.monotonic()` when it was written, or when the steps of this session began.
         begun: findings of the last step that the step before did not have; on the first rank.
-        journal: the rollouts on disk.
+        position: of the stream, after the rollout of the last step done.
+        code: digest of the files of rewards, columns, environments and tools; see `code_digest`.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
         probes: sequences that show whether the sampler follows the policy.
@@ -111,12 +115,17 @@ class Trainer:
         config, depth = self.config, self.config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm) if depth else self.comm
-        self.journal = Journal(self.run, comm)
         collector = Collector(
-            *(config, self.policy, self.sampler, self.grader, self.stream, comm),
-            *(self.conversations, self.journal.ledger),
+            config,
+            self.policy,
+            self.sampler,
+            self.grader,
+            self.stream,
+            comm,
+            self.conversations,
         )
-        self.pipeline = Pipeline(collector, self.journal, depth, config.training.steps)
+        self.position, self.code = self.stream.state(), code_digest(settings_of(config))
+        self.pipeline = Pipeline(collector, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(
             self.sampler,
@@ -138,46 +147,37 @@ class Trainer:
     ) -> dict[str, tuple[Any, Any]]:
         """Create a new run's folder, or continue from a checkpoint and delete what came after it.
 
-        The rollouts of later steps stay: they are trained on again.
-
         Returns:
             The settings that were changed (before, now); on the first rank.
         """
-        learner, rank, changes, key = self.learner, self.comm.rank, {}, ""
+        learner, rank, changes = self.learner, self.comm.rank, {}
         initial = None if self.config.origin is None else self.config.model.name
         self.config = self.run.adopted(self.config)
         settings = settings_of(self.config)
-        stored = None
-        if newest is not None:
-            state = checkpoint.read_state(newest)
-            stored, key = state.settings, state.key
+        state = None if newest is None else checkpoint.read_state(newest)
+        if newest is not None and state is not None:
             learner.steps = self.saved = state.step
             learner.state = state.objective
             self.skips.restore(state.failures)
             self.recorder.state = dict(state.records)
             self.stream.restore(state.stream)
+            self.position = self.stream.state()
             checkpoint.restore_optimizer(newest, self.parallel, self.policy.model)
             checkpoint.restore_scores(newest, learner.scores.lagged)
             checkpoint.restore_random(newest, rank)
-        old, key = key, rollout_key(settings, str(learner.autocast), learner.steps, key)
-        self.journal.since, self.journal.key = learner.steps, key
         with together(self.comm, "preparing the run's folder"):
             if rank == 0 and not resume:
                 self.run.create(self.config, initial=initial)
                 stack.enter_context(self.run.locked())
             elif rank == 0:
-                before = stored or run_folder.read_settings(self.run.path)
-                changes = recorded(changed(run_folder.completed(before), settings))
-                if old:
-                    same = rollout_key(before, "", 0, "").split()[0]  # with the files of today
-                    if same != old.split()[0]:
-                        changes[run_folder.REWARD_FILE] = (old.split()[0], same)
+                before = state.settings if state else run_folder.read_settings(self.run.path)
+                changes = recorded(changed(before, settings))
+                if state and state.code != (code := code_digest(before)):
+                    changes[run_folder.REWARD_FILE] = (state.code, code)
                 self.run.write_config(self.config)
                 self.run.truncate(learner.steps if newest is not None else -1)
                 for line in self.run.lines():
                     self.watch.add(line)
-                if newest is not None:
-                    self.journal.copy_from(newest / "rollouts")
             if rank == 0:
                 self.run.add_session(learner.steps, changes)
         return changes
@@ -274,7 +274,6 @@ class Trainer:
         else:
             self.sampler.sleep()
             clock.move("sampling", "grading", seconds["grade"])
-            clock.move("sampling", "writing", seconds["write"])
             hidden = {"sampling": 0.0, "grading": seconds["hidden"]}
         names = self.config.rewards.names or ()
         decoupled = bool(names) and self.config.objective.advantage.decoupled
@@ -315,7 +314,7 @@ class Trainer:
         Raises:
             RunError: too many steps without an update in a row.
         """
-        done = self.learner.steps
+        done, self.position = self.learner.steps, rollout.stream
         self.skips.count_step(done - 1, self.metrics, rollout.undecided)
         self.metrics.pop("train/updates", None)
         self.metrics |= self.learner.forward.counts.metrics(self.comm)
@@ -352,8 +351,8 @@ class Trainer:
                 if score is None:
                     return fresh, []
                 # The engine draws a token to score a sequence: the last one leaves room for it.
-                found = [(s.prompt, s.tokens[:-1]) for s in fresh if len(s.tokens) > 1]
-                probes.sequences = probes.sequences or found
+                pairs = [(s.prompt, s.tokens[:-1]) for s in fresh if len(s.tokens) > 1]
+                probes.sequences = probes.sequences or pairs
                 return fresh, score(probes.sequences)
 
         fresh, engine = self.repeated(exchange, push=True)
@@ -436,45 +435,39 @@ class Trainer:
         """
         done, settings, comm = self.learner.steps, self.config.checkpoint, self.comm
         due = _due(done, settings.every) or done == self.config.training.steps or self._is_best()
-        if not (due or now or self._is_late()):
-            if not (settings.every or settings.minutes) and comm.rank == 0:
-                self.journal.forget(before=done)  # no checkpoint will cover them
-            return
-        if done in (0, self.saved):
+        if not (due or now or self._is_late()) or done in (0, self.saved):
             return
         state = {
             "step": done,
             "objective": self.learner.state,
-            "stream": self.stream.state(),
+            "stream": self.position,
             "failures": self.skips.state(),
             "records": self.recorder.state,
             "strategy": self.parallel.strategy,
             "processes": comm.size,
             "settings": settings_of(self.config),
-            "key": self.journal.key,
+            "code": self.code,
         }
-        ahead = self.pipeline.pending()
-
-        def add_rollouts(folder: Path) -> None:
-            self.journal.copy_into(folder / "rollouts", ahead)
-
         with self.learner.clock.inside("writing"):
             self.recorder.close_file()  # a resumed run deletes the files of later steps
             with waiting():  # for a slow disk
                 path = checkpoint.write(
-                    *(self.run, done, self.parallel, self.policy, state, add_rollouts),
+                    self.run,
+                    done,
+                    self.parallel,
+                    self.policy,
+                    state,
                     self.learner.scores.lagged,
                 )
             self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
                     best = run_folder.best_checkpoint(self.run.path) if settings.best else None
-                    known = {line["step"] for line in self.run.lines()}
+                    steps = {line["step"] for line in self.run.lines()}
                     for old in run_folder.checkpoints(self.run.path)[: -settings.keep]:
                         # one whose line is damaged or lost may be the best
-                        if old != best and (step_of(old) in known or not settings.best):
+                        if old != best and (step_of(old) in steps or not settings.best):
                             remove(old)
-                    self.journal.forget(before=done)
         for callback in self.callbacks:
             callback.saved(path)
 

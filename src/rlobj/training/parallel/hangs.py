@@ -72,24 +72,24 @@ class HangWatch:
         return self._store.multi_get(self._keys)
 
     def _watch(self) -> None:
-        known: dict[int, tuple[bytes, float]] = {}
-        looked, asked = time.monotonic(), None
+        progress: dict[int, tuple[bytes, float]] = {}
+        looked, exchange = time.monotonic(), None
         with ThreadPool(1) as thread:  # in a thread: no timeout ends a call of a stopped store
             while not self._over.wait(self._interval):
                 if time.monotonic() - looked > self._interval + 2 * _OFTEN:
-                    known.clear()  # this process was stopped itself
-                asked = asked or thread.apply_async(self._exchange)
+                    progress.clear()  # this process was stopped itself
+                exchange = exchange or thread.apply_async(self._exchange)
                 try:
-                    texts, asked = asked.get(_OFTEN), None
+                    texts, exchange = exchange.get(_OFTEN), None
                 except (multiprocessing.TimeoutError, RuntimeError):
                     texts = [b""]  # the first process, which has the store, does not answer
                 looked = now = time.monotonic()
                 for rank, text in enumerate(texts):
-                    before, since = known.get(rank, (text, now))
-                    known[rank] = (text, since if text == before else now)
-                silent = [r for r in range(len(texts)) if now - known[r][1] > self._limit]
+                    before, since = progress.get(rank, (text, now))
+                    progress[rank] = (text, since if text == before else now)
+                silent = [r for r in range(len(texts)) if now - progress[r][1] > self._limit]
                 if silent and not self._over.is_set():
-                    self._end(silent, known)
+                    self._end(silent, progress)
 
     def _end(self, silent: list[int], known: dict[int, tuple[bytes, float]]) -> None:
         """Say which processes hang, and end this one."""

@@ -1,30 +1,23 @@
-"""The interface of all strategies.
-
-The strategy ddp: one process, or torch's DistributedDataParallel over several.
-
-The strategy fsdp2: torch's fully_shard shards weights, gradients and moments.
-"""
+"""The interface of all strategies."""
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlobj.models.hollow import filled, is_hollow, replace_parameters, values
+from rlobj.models.hollow import filled, values
 from rlobj.ranks import ProcessGroup
-from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
+from rlobj.scoring import PolicyScorer, TokenScores
 
 Moments = dict[str, Tensor]
 """AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""
-
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
 Scorer = Callable[..., TokenScores]
 
 
@@ -203,11 +196,11 @@ def _local(tensor: Any) -> Tensor:
 def _as(parameter: Any, tensor: Tensor) -> Tensor:
     """A copy of a whole tensor, which every rank has, sharded as the parameter is."""
     if isinstance(parameter, DTensor):
-        return _shard(parameter, tensor, parameter.device)
+        return shard_of(parameter, tensor, parameter.device)
     return values(tensor, parameter.device, parameter.dtype)
 
 
-def _shard(parameter: DTensor, tensor: Tensor, device: torch.device) -> DTensor:
+def shard_of(parameter: DTensor, tensor: Tensor, device: torch.device) -> DTensor:
     """A parameter's shards, of which this rank copies its own, some rows of a whole tensor."""
     mesh = parameter.device_mesh
     rows = -(-len(tensor) // mesh.size())
@@ -220,102 +213,3 @@ def _shard(parameter: DTensor, tensor: Tensor, device: torch.device) -> DTensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
-
-
-class Replicated(Parallel):
-    """Plain training in one process; data parallelism in several."""
-
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
-        self._optimizer = optimizer
-        self._module = self.accelerator.prepare_model(Columns(scorer))
-        if self.size > 1:
-            self._arrange_buckets()
-        return self._score
-
-    def _arrange_buckets(self) -> None:
-        """Run a first backward pass, after which DDP arranges its buckets.
-
-        With three or more ranks, sums depend on this arrangement. A resumed run must compute the
-        same sums as an uninterrupted one.
-        """
-        scores = self._score(*pad_sequences([], self.device))
-        self.backward(scores.logprobs.sum() * 0, last=True)
-        self._optimizer.zero_grad()
-
-    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
-        with self.accelerator.no_sync(self._module):  # `backward` decides when to reduce gradients
-            return super()._score(*inputs, **settings)
-
-    def backward(self, loss: Tensor, last: bool) -> None:
-        sync = self.accelerator.trigger_sync_in_backward(self._module)
-        with sync if last else contextlib.nullcontext():
-            super().backward(loss, last)
-
-
-class FullySharded(Parallel):
-    """FSDP2: gathers a decoder layer while it computes, and other weights while the scorer does.
-
-    Gradients are reduced into their shards at every micro-batch. Reducing them only at the last one
-    would need memory for whole gradients on every rank.
-    """
-
-    shards = True
-
-    def frozen(self, scorer: PolicyScorer) -> Scorer:
-        return sharded_scorer(scorer, self.device, self.size)
-
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
-        root = Columns(scorer)
-        names = {id(parameter): name for name, parameter in root.named_parameters()}
-        shard_layers(root, self.device, self.size)
-        shards = dict(root.named_parameters())
-        for group in optimizer.param_groups:
-            group["params"] = [shards[names[id(parameter)]] for parameter in group["params"]]
-        self._module, self._optimizer = root, optimizer
-        return self._score
-
-
-def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
-    """Let each rank store its part of a scorer's weights; a layer is gathered while it computes.
-
-    Of hollow parameters, each rank reads only its part.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    unread = {name: x.unread for name, x in _named(root) if is_hollow(x)}
-    replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
-    root._apply(lambda x: x if x.is_meta else x.to(device))
-    mesh = init_device_mesh(device.type, (ranks,))
-    for layer in _layers(root.scorer.model.get_decoder()):
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-    fully_shard(root, mesh=mesh, reshard_after_forward=True)
-    names = {id(parameter): name for name, parameter in _named(root)}
-
-    def read(parameter: Any) -> nn.Parameter:
-        if (whole := unread.get(names[id(parameter)])) is None:
-            return parameter
-        return _like(parameter, _shard(parameter, whole(), device))
-
-    replace_parameters(root, read)
-
-
-def _named(root: nn.Module) -> Iterator[tuple[str, Any]]:
-    yield from root.named_parameters()
-
-
-def _like(parameter: nn.Parameter, tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
-
-
-def sharded_scorer(scorer: PolicyScorer, device: torch.device, ranks: int) -> Scorer:
-    """A scorer that is never trained, in shards."""
-    root = Columns(scorer)
-    shard_layers(root, device, ranks)
-    return lambda *inputs, **settings: TokenScores(**root(*inputs, **settings))
-
-
-def _layers(decoder: nn.Module) -> list[nn.Module]:
-    """Return the decoder's layers, which are the members of its module lists."""
-    lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
-    return [layer for each in lists for layer in each]

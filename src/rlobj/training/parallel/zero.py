@@ -15,14 +15,8 @@ from torch import Tensor, nn
 
 from rlobj.models.hollow import filled
 from rlobj.scoring import PolicyScorer
-from rlobj.training.parallel.strategies import (
-    MOMENTS,
-    Columns,
-    Moments,
-    Parallel,
-    Scorer,
-    sharded_scorer,
-)
+from rlobj.training.parallel.fsdp2 import sharded_scorer
+from rlobj.training.parallel.strategies import MOMENTS, Columns, Moments, Parallel, Scorer
 
 PERSISTENT_ELEMENTS = 100_000
 """Stage 3 does not shard parameters up to this size, such as norms: gathering costs more."""
@@ -156,10 +150,10 @@ class Zero(Parallel):
             return super().stored(parameter)
         from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
-        held: Any = parameter
-        if held.ds_status == ZeroParamStatus.AVAILABLE:  # a small one, which stays gathered
-            held.partition()
-        return held.ds_tensor.detach()
+        shard: Any = parameter
+        if shard.ds_status == ZeroParamStatus.AVAILABLE:  # a small one, which stays gathered
+            shard.partition()
+        return shard.ds_tensor.detach()
 
     def share(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
         if self._stage < 3:

@@ -1,1 +1,1 @@
-"""Rollouts: sampling, grading, storage on disk, and division over the ranks."""
+"""Rollouts: sampling, grading, sample tables, and division over the ranks."""

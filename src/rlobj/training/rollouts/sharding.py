@@ -26,7 +26,7 @@ from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
 from rlobj.rewards.function_worker import ColumnValue
 from rlobj.scoring.packing import sequence_length
-from rlobj.training.rollouts.collector import Response, Rollout, rewards_differ
+from rlobj.training.rollouts.rollout import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
@@ -138,7 +138,7 @@ def shard(
             NaN = not judged.
         hints: encodes the prompts of scores.
     """
-    own = [
+    local = [
         _Response(
             r.id,
             r.group,
@@ -155,7 +155,7 @@ def shard(
         )
         for r in rollout.responses
     ]
-    responses = list(itertools.chain(*comm.gather(own)))
+    responses = list(itertools.chain(*comm.gather(local)))
     parts = _parts(responses, config.training.updates_per_step)
     last = _without_gradient(responses)
     owners = {response.id: response.rank for response in responses}
@@ -247,10 +247,10 @@ def _table(
             for response in held
             for turn in response.turns or [0] * len(response.tokens)
         ]
-        turns, given = zip(*pairs, strict=True)
+        turns, turn_rewards = zip(*pairs, strict=True)
         by_turn = {
             "turn": torch.tensor(turns),
-            "turn_reward": torch.tensor(given, dtype=torch.float64),
+            "turn_reward": torch.tensor(turn_rewards, dtype=torch.float64),
         }
     return TokenBatch(
         lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),

@@ -1,0 +1,148 @@
+r"""Load published benchmarks by name, from a folder of files or from the Hugging Face hub.
+
+Surrounding blanks of questions are removed. Gold answers stay as published, without their
+wrapping: `\boxed{204}` and `[204]` give `204`, `027` and 27.0 give `27`. Known problems of a
+benchmark are in its notes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from rlobj.base.errors import DataError, nearest
+from rlobj.base.yaml import packaged_table
+from rlobj.data.files import letters_and_digits
+from rlobj.data.hub import HubSource, published_rows
+from rlobj.data.layouts import RowReader, Several
+from rlobj.data.problems import Problem, Row, UniqueProblems
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A published set of problems.
+
+    Attributes:
+        name: its name in `--on`.
+        title: its name in papers.
+        problems: number of problems.
+        candidates: its data sets on the hub, in the order in which they are tried.
+        several: the meaning of a list of answers.
+        notes: known problems of its gold answers.
+        others: number of problems -> description of other sets with the same name.
+    """
+
+    name: str
+    title: str
+    problems: int
+    candidates: tuple[HubSource, ...]
+    several: Several = "alternatives"
+    notes: tuple[str, ...] = ()
+    others: dict[int, str] = Field(default_factory=dict)
+
+
+class LoadedBenchmark(NamedTuple):
+    """The problems of a benchmark.
+
+    Attributes:
+        problems: its problems. If several answers are right, the first is `answer`, and
+            `extra["alternatives"]` lists all of them.
+        source: the file, folder or hub id from which they were loaded.
+        notes: messages for the user.
+    """
+
+    problems: list[Problem]
+    source: str
+    notes: tuple[str, ...]
+
+
+def load_benchmark(
+    name: str, *, data_dir: Path | None = None, limit: int | None = None
+) -> LoadedBenchmark:
+    """Load the unique problems of a benchmark.
+
+    Args:
+        name: one of `BENCHMARKS`.
+        data_dir: a folder with `aime24.jsonl` (or .parquet, .json, .csv) or `AIME24/test.parquet`.
+            Default: the folder RLOBJ_DATA_DIR, and then the hub.
+        limit: use at most this many problems, from the first.
+
+    Raises:
+        DataError: no such benchmark, or it cannot be read; the message names the expected file.
+        MissingExtra: there is no file, and `datasets` is not installed.
+    """
+    if name not in BENCHMARKS:
+        raise DataError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
+    benchmark = BENCHMARKS[name]
+    source, rows = published_rows(
+        name, benchmark.candidates, "test", fallback=True, data_dir=data_dir
+    )
+    problems, notes = _benchmark_problems(benchmark, rows, source)
+    if not problems:
+        raise DataError(f"{source}: no problem with an answer.")
+    return LoadedBenchmark(problems[:limit], source, (*notes, *benchmark.notes))
+
+
+def _benchmark_problems(
+    benchmark: Benchmark, rows: Iterable[Row], source: str
+) -> tuple[list[Problem], list[str]]:
+    """The unique problems, and notes about the file."""
+    reader, unique = RowReader(several=benchmark.several), UniqueProblems()
+    for problem in reader.problems(rows):
+        name = problem.id if reader.has_ids else str(len(unique.problems))
+        unique.add(
+            replace(
+                problem,
+                id=_identifier(benchmark.name, name),
+                prompt=problem.prompt.strip(),
+                answer=_plain(problem.answer),
+            )
+        )
+    problems = unique.problems
+    notes = []
+    if len(problems) != benchmark.problems:
+        other = benchmark.others.get(len(problems), "scores do not compare with published ones")
+        notes.append(
+            f"{source} has {len(problems)} problems; {benchmark.title} has {benchmark.problems}: "
+            f"{other}"
+        )
+    if unique.repeated:
+        notes.append(f"{unique.repeated} rows repeat a question and were left out")
+    for part, count in reader.left_out.items():
+        if count:
+            notes.append(f"{count} rows without {part} were left out")
+    return problems, notes
+
+
+def _identifier(name: str, own: str) -> str:
+    """Return `aime24-7` for the ids 7 and AIME24-7; other ids do not change."""
+    match = re.fullmatch(r"(.*?)-?(\d+)", own)
+    if match and letters_and_digits(match[1]) in ("", letters_and_digits(name)):
+        return f"{name}-{match[2]}"
+    return own
+
+
+def _plain(answer: str) -> str:
+    """Remove the leading zeros of an integer."""
+    return answer.lstrip("0") or "0" if re.fullmatch(r"0\d+", answer) else answer
+
+
+BENCHMARKS = {
+    name: Benchmark(name, **keys)
+    for name, keys in packaged_table("rlobj.data", "benchmarks.yaml").items()
+}
+"""Name -> benchmark."""
+_SIX = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "all": tuple(BENCHMARKS),
+    "standard": _SIX,
+    "stapo": _SIX,
+    "aime": ("aime24", "aime25"),
+}
+"""Name of a group -> names of its benchmarks."""

@@ -1,0 +1,91 @@
+"""Problems of reasoning-gym (arXiv:2505.24760), made on this machine.
+
+data: {source: "reasoning-gym:countdown", gym: {size: 5000, max_numbers: 4}}
+
+The keys of `data.gym` are those of the dataset's configuration class.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import DataError, MissingExtra, nearest
+from rlobj.data.problems import Problem, digest
+
+PREFIX = "reasoning-gym:"
+REWARD = "reasoning_gym"
+EXTRA = "reasoning-gym"
+DEFAULTS = {"seed": 0, "size": 1000}
+_WORKER = Path(__file__).parents[1] / "answers" / "gym_worker.py"
+
+
+def is_gym(source: Any) -> bool:
+    """Whether a source is a dataset of reasoning-gym."""
+    return isinstance(source, str) and source.startswith(PREFIX)
+
+
+def refuse_missing(source: str) -> None:
+    """Refuse a source if reasoning-gym is not installed.
+
+    Raises:
+        MissingExtra: so it is.
+    """
+    if find_spec("reasoning_gym") is None:
+        unsure = "Whether it has a dataset of this name can be checked only then."
+        raise MissingExtra("reasoning-gym", EXTRA, source, unsure)
+
+
+def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Make the problems of a split; training and test problems have different seeds.
+
+    `extra["reasoning_gym"]` has what the dataset's scorer needs. Another process makes the
+    problems, with a fixed hash seed, because some datasets depend on it.
+
+    Args:
+        source: `reasoning-gym:NAME`.
+        split: train or test.
+        settings: of the dataset. `size` is the number of problems of each split, 1000 by default;
+            `seed` is 0 by default. A test problem that is also a training problem is left out.
+
+    Raises:
+        MissingExtra: reasoning-gym, or a package that it needs, is not installed.
+        DataError: an unknown dataset or setting, or a value that the dataset refuses.
+    """
+    refuse_missing(source)
+    name, settings = source.removeprefix(PREFIX), {**DEFAULTS, **settings}
+    done = subprocess.run(
+        [sys.executable, "-P", str(_WORKER), "problems"],
+        input=json.dumps({"name": name, "settings": settings, "split": split}),
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        why = (done.stderr.strip() or "crashed").splitlines()[-1]
+        if absent := re.fullmatch(r"ModuleNotFoundError: No module named '([^']+)'", why):
+            raise MissingExtra(absent[1], EXTRA, source)
+        raise DataError(f"{source}: {why}")
+    reply = json.loads(done.stdout)
+    if "unknown" in reply:
+        what = "dataset" if reply["unknown"] == name else f"setting of {name}"
+        near = nearest(reply["unknown"], reply["known"])
+        raise DataError(f"reasoning-gym has no {what} '{reply['unknown']}'.{near}")
+    if "error" in reply:
+        raise DataError(f"{source} with {settings}: {reply['error']}")
+    return [
+        Problem(
+            id=f"{name}-{digest(entry['question'])[:16]}",
+            prompt=entry["question"],
+            answer=entry["answer"] or "",
+            extra={REWARD: {"name": name, "settings": settings, "metadata": entry["metadata"]}},
+        )
+        for entry in reply["problems"]
+    ]

@@ -1,0 +1,204 @@
+"""Read rows of published data sets: local copies, else the Hugging Face hub.
+
+One request first tests whether the hub can be reached, because the packages that read it repeat
+every request for half a minute before they fail. If it cannot be reached, the local cache is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import Argument, DataError, Message, MissingExtra, Setting, nearest
+from rlobj.base.files import path_of
+from rlobj.data.duplicates import DuplicateFilter
+from rlobj.data.files import SUFFIXES, arrow_rows, local_copy, read_file, split_files
+from rlobj.data.problems import Row
+
+logger = logging.getLogger(__name__)
+
+ADVICE = "HF_ENDPOINT=URL in the environment sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A data set on the hub.
+
+    Attributes:
+        id: `owner/name`.
+        split: one split; None = all of them, by name.
+        config: the configuration to read; None = the only one.
+    """
+
+    id: str
+    split: str | None = "train"
+    config: str | None = None
+
+    def __str__(self) -> str:
+        split = "" if self.split is None else f"[{self.split}]"
+        return f"{self.id}{f'/{self.config}' if self.config else ''}{split}"
+
+
+def published_rows(
+    name: str,
+    candidates: Sequence[HubSource],
+    split: str,
+    *,
+    fallback: bool,
+    duplicates: DuplicateFilter | None = None,
+    data_dir: Path | None = None,
+) -> tuple[str, Iterator[Row]]:
+    """Return where a published data set is read from, and the rows of a split.
+
+    Args:
+        name: its name; the name of a copy.
+        candidates: the data sets on the hub that have this split, in the order in which they are
+            tried.
+        split: train or test.
+        fallback: use all of a copy if its file names do not name a split.
+        duplicates: drops duplicate rows.
+        data_dir: the folder that has a copy. Default: the folder in the environment variable
+            RLOBJ_DATA_DIR, if it has one, and then the hub.
+
+    Raises:
+        MissingExtra: there is no copy, and `datasets` is not installed.
+        DataError: there is no such folder, file or split, or it cannot be loaded.
+    """
+    variable = os.environ.get("RLOBJ_DATA_DIR")
+    folder = data_dir or (Path(variable) if variable else None)
+    if folder is not None:
+        folder = path_of(folder)
+        if not folder.is_dir():
+            own = Argument("data_dir", folder) if data_dir else f"RLOBJ_DATA_DIR={variable}"
+            raise DataError(own, ": there is no such folder.")
+        copy = local_copy(folder, name)
+        if copy is not None and (copy.is_dir() or fallback):
+            files = split_files(copy, split, fallback=fallback)
+            return str(copy), (row for file in files for row in read_file(file, duplicates))
+    form = (
+        f"{name}.jsonl (or .parquet, .json, .csv) with the columns problem and answer, or a folder "
+        f"{name}/ with files named train and test"
+    )
+    if data_dir is not None:
+        there = [p.name for p in data_dir.iterdir() if p.is_dir() or p.suffix in SUFFIXES]
+        advice = nearest(f"{name}.jsonl", there) if there else " The folder has no data files."
+        raise DataError(f"{folder} has no {form}.{advice}")
+    if not candidates:
+        raise DataError(
+            f"{name} has no split '{split}'. Use ",
+            Setting("data.test", "FILE"),
+            ", or hold out a share of it: ",
+            Setting("data.test_fraction", 0.1),
+        )
+    instead = Message(
+        "Without the hub: ",
+        Argument("data_dir", "DIR"),
+        f", or RLOBJ_DATA_DIR=DIR, a folder with {form}.",
+    )
+    source, part = first_available(candidates, name, instead)
+    return str(source), _rows(str(source), part, duplicates)
+
+
+def first_available(
+    candidates: Sequence[HubSource], name: str, instead: str
+) -> tuple[HubSource, Any]:
+    """Return the first candidate that can be loaded, and what `datasets` gives for it.
+
+    If the hub cannot be reached, only the local cache is used.
+
+    Args:
+        candidates: data sets, in the order in which they are tried.
+        name: name of the data set, for error messages.
+        instead: a sentence that says what to give if no candidate can be loaded.
+
+    Raises:
+        MissingExtra: `datasets` is not installed.
+        DataError: no candidate can be loaded; the message has the reason for each.
+    """
+    try:
+        import datasets.config
+    except ImportError:
+        raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", instead) from None
+    unreachable, failures = _unreachable(datasets, *(source.id for source in candidates)), []
+    lost, before = bool(unreachable), datasets.config.HF_HUB_OFFLINE
+    try:
+        for source in candidates:
+            datasets.config.HF_HUB_OFFLINE = before or lost
+            try:
+                part = datasets.load_dataset(source.id, source.config, split=source.split)
+            except Exception as error:
+                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                failures.append(f"  {source}: {'not in the local cache' if lost else text[:200]}")
+                lost = lost or isinstance(error, ConnectionError)
+            else:
+                if unreachable:
+                    logger.warning("%s: %s comes from the local cache", unreachable, source)
+                return source, part
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+    why = f"Could not load {name} from the Hugging Face hub: {unreachable}".rstrip()
+    lines = [why, *failures, *([ADVICE] if unreachable else []), instead]
+    raise DataError(Message.joined("\n", lines))
+
+
+def hub_rows(
+    identifier: str,
+    name: str | None,
+    split: str,
+    *,
+    fallback: bool,
+    duplicates: DuplicateFilter | None = None,
+) -> Iterator[Row]:
+    """Yield the rows of one split of a data set on the hub, or of a local copy.
+
+    Args:
+        identifier: `owner/name`, or the folder of a copy.
+        name: configuration of the data set; None = the only one.
+        split: name of the split.
+        fallback: if the data set has a single split, use it whatever its name is.
+        duplicates: drops duplicate rows.
+
+    Raises:
+        MissingExtra: `datasets` is not installed.
+        DataError: the data set cannot be loaded, or has no such split.
+    """
+    stem = identifier.rpartition("/")[2]
+    instead = (
+        "Without the hub, give a local copy: the folder of the data set, or a file such as "
+        f"{stem}.jsonl, {stem}.parquet or {stem}.csv with the columns problem and answer."
+    )
+    _, parts = first_available([HubSource(identifier, None, name)], f"'{identifier}'", instead)
+    if split not in parts:
+        if not (fallback and len(parts) == 1):
+            raise DataError(
+                f"'{identifier}' has no split '{split}'. It has: {', '.join(parts)}. Change "
+                "data.split, data.test or data.test_fraction."
+            )
+        (split,) = parts
+    yield from _rows(f"{identifier}[{split}]", parts[split], duplicates)
+
+
+def _rows(name: str, part: Any, duplicates: DuplicateFilter | None) -> Iterator[Row]:
+    tables = part.with_format("arrow").iter(batch_size=8192)
+    return arrow_rows(name, (batch for table in tables for batch in table.to_batches()), duplicates)
+
+
+def _unreachable(datasets: Any, *identifiers: str) -> str:
+    """Return why the hub cannot be reached; empty if it can be, or is not needed.
+
+    Any response counts. The timeout is `HF_HUB_ETAG_TIMEOUT`, 10 seconds by default.
+    """
+    if datasets.config.HF_HUB_OFFLINE or all(Path(name).exists() for name in identifiers):
+        return ""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # the type depends on the HTTP package
+        return f"{constants.ENDPOINT} cannot be reached ({' '.join(str(error).split())[:200]})"
+    return ""

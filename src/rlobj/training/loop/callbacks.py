@@ -1,0 +1,36 @@
+"""Objects that receive the events of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlobj.evaluation import BenchmarkSummary
+    from rlobj.insight import Finding
+
+
+class Callback:
+    """Receives the events of a run. Every method does nothing here; override those you need."""
+
+    def warm_starting(self, done: int, total: int, loss: float) -> None:
+        """The supervised training of the embedded policy has done some of its steps."""
+
+    def started(self, facts: Mapping[str, str]) -> None:
+        """The run is ready. `facts` describes policy, problems, device, ... in short texts."""
+
+    def phase(self, name: str) -> None:
+        """A stage of the step begins: sampling, scoring, updating, syncing or evaluating."""
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step is complete. Steps count from 1."""
+
+    def found(self, finding: Finding) -> None:
+        """The diagnosis of the run has a finding that the step before did not have."""
+
+    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
+        """The policy was evaluated on the held-out problems after a step; 0 = before the first."""
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint was written."""

@@ -1,0 +1,82 @@
+"""The strategy fsdp2: torch's fully_shard shards weights, gradients and moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlobj.models.hollow import is_hollow, replace_parameters
+from rlobj.scoring import PolicyScorer, TokenScores
+from rlobj.training.parallel.strategies import Columns, Parallel, Scorer, shard_of
+
+
+class FullySharded(Parallel):
+    """FSDP2: gathers a decoder layer while it computes, and other weights while the scorer does.
+
+    Gradients are reduced into their shards at every micro-batch. Reducing them only at the last one
+    would need memory for whole gradients on every rank.
+    """
+
+    shards = True
+
+    def frozen(self, scorer: PolicyScorer) -> Scorer:
+        return sharded_scorer(scorer, self.device, self.size)
+
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+        root = Columns(scorer)
+        names = {id(parameter): name for name, parameter in root.named_parameters()}
+        shard_layers(root, self.device, self.size)
+        shards = dict(root.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [shards[names[id(parameter)]] for parameter in group["params"]]
+        self._module, self._optimizer = root, optimizer
+        return self._score
+
+
+def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
+    """Let each rank store its part of a scorer's weights; a layer is gathered while it computes.
+
+    Of hollow parameters, each rank reads only its part.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    unread = {name: x.unread for name, x in _named(root) if is_hollow(x)}
+    replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
+    root._apply(lambda x: x if x.is_meta else x.to(device))
+    mesh = init_device_mesh(device.type, (ranks,))
+    for layer in _layers(root.scorer.model.get_decoder()):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    fully_shard(root, mesh=mesh, reshard_after_forward=True)
+    names = {id(parameter): name for name, parameter in _named(root)}
+
+    def read(parameter: Any) -> nn.Parameter:
+        if (whole := unread.get(names[id(parameter)])) is None:
+            return parameter
+        return _like(parameter, shard_of(parameter, whole(), device))
+
+    replace_parameters(root, read)
+
+
+def _named(root: nn.Module) -> Iterator[tuple[str, Any]]:
+    yield from root.named_parameters()
+
+
+def _like(parameter: nn.Parameter, tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+
+
+def sharded_scorer(scorer: PolicyScorer, device: torch.device, ranks: int) -> Scorer:
+    """A scorer that is never trained, in shards."""
+    root = Columns(scorer)
+    shard_layers(root, device, ranks)
+    return lambda *inputs, **settings: TokenScores(**root(*inputs, **settings))
+
+
+def _layers(decoder: nn.Module) -> list[nn.Module]:
+    """Return the decoder's layers, which are the members of its module lists."""
+    lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
+    return [layer for each in lists for layer in each]

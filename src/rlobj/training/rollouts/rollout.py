@@ -1,0 +1,94 @@
+"""A rollout: the graded responses of a step, and which groups of them have a signal."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rlobj.data import Problem
+from rlobj.objectives.joining import differ
+from rlobj.rewards import Graded
+from rlobj.rewards.function_worker import ColumnValue
+from rlobj.samplers import Sample
+
+Seconds = defaultdict[str, float]
+"""Seconds by purpose: `sample`; `grade` after sampling had ended; `hidden`, grading while sampling
+went on."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """One graded response.
+
+    Attributes:
+        id: unique in the step over all ranks.
+        group: id of its prompt's group, unique in the step over all ranks.
+        problem: the problem that it answers.
+        sample: its tokens.
+        grade: the grade before shaping; of several rewards, `grade.rewards` ends with the length
+            penalty if there is one.
+        reward: the reward after shaping; NaN = undecided.
+        columns: the run's own columns, each with one value or one for each token.
+        turn_rewards: of the turns of a conversation; they add up to the reward.
+    """
+
+    id: int
+    group: int
+    problem: Problem
+    sample: Sample
+    grade: Graded
+    reward: float
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+    turn_rewards: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """This rank's responses of one step.
+
+    Attributes:
+        responses: whole groups, one after another.
+        dead: responses of the groups that dynamic sampling left out.
+        batches: batches of prompts that dynamic sampling took (1 without it).
+        seconds: time of this process by purpose.
+        stream: the position of the problem stream after it.
+        surplus: groups of all ranks with a signal that were left out: the step had enough.
+    """
+
+    responses: list[Response]
+    dead: list[Response]
+    batches: int
+    seconds: Seconds
+    stream: dict[str, Any]
+    surplus: int = 0
+
+    @property
+    def undecided(self) -> Counter[str]:
+        """The reasons of responses without a verdict, with their numbers."""
+        grades = [each.grade for each in (*self.responses, *self.dead)]
+        return Counter(grade.reason for grade in grades if grade.undecided)
+
+
+def has_signal(group: Sequence[Response], decoupled: bool) -> bool:
+    """Whether the rewards of a group's decided responses differ.
+
+    Args:
+        group: its responses.
+        decoupled: each of several rewards has an advantage of its own, and one that differs is
+            enough.
+    """
+    decided = [r for r in group if not math.isnan(r.reward)]
+    columns = [r.grade.rewards if decoupled else (r.reward,) for r in decided]
+    return any(rewards_differ(frozenset(column)) for column in zip(*columns, strict=True))
+
+
+@functools.lru_cache(1 << 12)
+def rewards_differ(rewards: frozenset[float]) -> bool:
+    """Whether decided rewards differ by more than rounding."""
+    return differ(torch.tensor(list(rewards), dtype=torch.float64))

@@ -1,0 +1,56 @@
+"""Sample tables of a step, as Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rlobj.base.files import step_name
+from rlobj.config.run_folder import RunFolder
+from rlobj.conversations.grading import described
+from rlobj.ranks import ProcessGroup
+from rlobj.training.rollouts.rollout import Rollout
+
+
+def write_samples(
+    run: RunFolder, step: int, rollout: Rollout, comm: ProcessGroup, names: Sequence[str] = ()
+) -> None:
+    """Write the sample table of all ranks: one row per response, with its problem, text and grade.
+
+    Each of several rewards has a column, such as `reward_format`; `names` are their names. With
+    several sources, the column `source` has their labels. `response` is the last message of a
+    conversation, and the column `conversation` has all turns, as JSON.
+    """
+    responses = [*rollout.responses, *rollout.dead]
+    columns = {
+        "id": [r.id for r in responses],
+        "group": [r.group for r in responses],
+        "problem": [r.problem.id for r in responses],
+        "prompt": [r.problem.prompt for r in responses],
+        "answer": [r.problem.answer for r in responses],
+        "source": [r.problem.source for r in responses],
+        "response": [r.sample.text for r in responses],
+        "conversation": [
+            json.dumps([*map(described, r.sample.turns)]) if r.sample.turns else None
+            for r in responses
+        ],
+        "graded_answer": [r.grade.answer for r in responses],
+        "correct": [r.grade.correct for r in responses],
+        "reason": [r.grade.reason for r in responses],
+        "reward": [r.reward for r in responses],
+        **{
+            f"reward_{name}": [r.grade.rewards[k] for r in responses]
+            for k, name in enumerate(names)
+        },
+        "length": [len(r.sample.tokens) for r in responses],
+        "finish": [r.sample.finish for r in responses],
+        "weight_version": [r.sample.weight_version for r in responses],
+        "kept": [i < len(rollout.responses) for i in range(len(responses))],
+    }
+    parts = comm.gather(columns)
+    if not comm.rank:
+        whole = {key: [value for part in parts for value in part[key]] for key in columns}
+        for name in ("source", "conversation"):
+            if not any(whole[name]):
+                del whole[name]
+        run.write_table(f"samples/{step_name(step)}.parquet", whole)
