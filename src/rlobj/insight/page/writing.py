@@ -521,7 +521,8 @@ def store_data(page: PageRows) -> tuple[dict[str, Any], dict[str, bytes]]:
     real = _numbers(rows["position"]) >= 0
     starts = np.flatnonzero(first)
     before = np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int32)
-    responses, tokens = rows.take(starts), rows.filter(pyarrow.array(real))
+    responses = rows.take(starts)
+    tokens = rows if real.all() else rows.filter(pyarrow.array(real))  # a copy
     columns = {"start": {"per": "response", **_described(pyarrow.array(before), element)}}
     for name in rows.column_names:
         each = name in PER_RESPONSE or name.startswith("reward:")
