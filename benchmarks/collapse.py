@@ -33,7 +33,7 @@ RUNS = {
 """What each run sets, above the preset grpo."""
 STEPS, SEEDS = 40, 3
 SWEEP = ("(advantage > 0) & (prob < TAU)", "TAU=0.001..0.5:8")
-TOKEN = {"where": "(advantage > 0) & (prob < 0.1)", "step": "10", "at": "10_1_163_6"}
+TOKEN = {"range:advantage": "0.001..", "range:prob": "..0.1", "step": "10", "at": "10_1_218_6"}
 """What the picture of the inspection page shows."""
 
 

@@ -69,7 +69,7 @@ class Browser:
                 return answer["result"]
             self.events.append(answer)
 
-    def _receive(self, seconds: float = 60) -> dict[str, Any]:
+    def _receive(self, seconds: float = 300) -> dict[str, Any]:
         until = time.monotonic() + seconds
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(0, until - time.monotonic()))
@@ -92,7 +92,7 @@ class Browser:
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 20) -> None:
+    def wait(self, script: str, seconds: float = 120) -> None:
         """Until an expression is true."""
         until = time.monotonic() + seconds
         while not self.run(f"!!({script})"):

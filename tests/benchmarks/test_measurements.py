@@ -207,7 +207,7 @@ def test_records_compares_steps_with_those_of_the_same_number() -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
-def test_a_made_up_page_opens_and_is_filtered_by_every_rule(tmp_path: Path) -> None:
+def test_a_made_up_page_opens_and_is_filtered(tmp_path: Path) -> None:
     page.make_run(tmp_path / "run", 6000, 1)
     path = page.write_inspection_page(tmp_path / "run")
     times = page.opened(path, tmp_path / "profile", 1)

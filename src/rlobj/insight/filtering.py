@@ -15,7 +15,7 @@ import torch
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import Argument, ConfigError, nearest
-from rlobj.objectives.evaluator import EXACT_POWERS, OPERATIONS, Evaluator, Values, power
+from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Expr, nodes, parse
@@ -30,25 +30,11 @@ OWN_COLUMNS = tuple(name for name in _RECORDED if name not in COLUMNS)
 """Recorded columns that rules of an objective do not have; true is 1 and false is 0."""
 
 
-def _portable(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The function in double precision, rounded to single: the same number on any machine."""
-    return lambda *x: function(*(each.double() for each in x)).float().to(x[0].dtype)
+def _log(prob: torch.Tensor) -> torch.Tensor:
+    """log π, rounded once: the same number at each place of a table."""
+    return prob.double().log().to(prob.dtype)
 
 
-def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    exact = exponent.dim() == 0 and float(exponent) in EXACT_POWERS
-    return power(base, exponent) if exact else _portable(power)(base, exponent)
-
-
-FUNCTIONS_OF_PAGES = {
-    **OPERATIONS,
-    "exp": _portable(lambda x: torch.exp(x)),
-    "log": _portable(lambda x: torch.log(x)),
-    "**": _power,
-}
-"""The functions of numbers as JavaScript computes them as well."""
-
-_log = FUNCTIONS_OF_PAGES["log"]
 _DERIVED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "logprob": ("prob", _log),
     "surprisal": ("prob", lambda prob: -_log(prob)),
@@ -90,7 +76,7 @@ def read_filter(where: str | Expr) -> Expr:
             raise ConfigError(
                 f"'{node}' depends on other tokens of the update, and the record is only a sample "
                 "of them. Compare with a number instead, such as entropy < 0.5, or evaluate the "
-                "rule on whole updates: rlobj replay RUN --rule RULE, or rlobj inspect RUN --html"
+                "rule on whole updates: rlobj replay RUN --rule RULE"
             )
     return rule
 
@@ -168,8 +154,6 @@ def only_recorded(rule: Expr | None) -> bool:
 
 class _Rows(Evaluator):
     """Recorded rows, each a response by itself."""
-
-    functions = FUNCTIONS_OF_PAGES
 
     def __init__(self, rule: Expr, rows: Any) -> None:
         super().__init__()

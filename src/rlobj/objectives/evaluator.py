@@ -107,11 +107,9 @@ class Evaluator:
         decided: bool [N], rows of decided responses.
         decided_responses: bool [B].
         selections: for each evaluated cut, by its text: selected tokens and population.
-        functions: the operators and functions of numbers, by their names in text.
         populations: how nodes are evaluated that read other tokens, once per update.
     """
 
-    functions: Mapping[str, Callable[..., Tensor]] = OPERATIONS
     populations: ClassVar[Mapping[type[Expr], Callable[[Any, Any], Values]]] = {}
 
     table: TokenBatch
@@ -256,15 +254,15 @@ class Evaluator:
             case nodes.Controlled():
                 return self._constant(nodes.Constant(self.state[node.name]["value"]).value)
             case nodes.Arithmetic():
-                function = self.functions[node.operator]
+                function = OPERATIONS[node.operator]
                 return self._finite(node, self._combine(node, function, node.left, node.right))
             case nodes.Function():
-                function = self.functions[node.name]
+                function = OPERATIONS[node.name]
                 return self._finite(node, self._combine(node, function, *node.arguments))
             case nodes.Negative():
                 return self._combine(node, torch.neg, node.operand)
             case nodes.Compare():
-                found = self._combine(node, self.functions[node.operator], node.left, node.right)
+                found = self._combine(node, OPERATIONS[node.operator], node.left, node.right)
                 undefined = found.undefined
                 data = found.data if undefined is None else found.data & ~undefined
                 return Values(data, undefined, found.wrong)

@@ -12,7 +12,7 @@ An element has base64 of deflate of little-endian numbers. The element `store-me
 
     size               the number of rows
     columns            name -> {type, per, element, values}
-    updates            the whole updates: step, update, state
+    updates            the whole updates: step, update
 
 type is float32 (null is NaN), int32, float64, bool (bytes 0, 1, 2 = null) or text; then the numbers
 are int32 places in the list of `values`, an element of its own. `per` is "token" or "response".
@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -50,14 +50,17 @@ from rlobj.config.run_folder import (
     read_settings,
 )
 from rlobj.insight.coverage import Coverage
-from rlobj.insight.filtering import TOKEN_BY_TOKEN, deciding
+from rlobj.insight.filtering import TOKEN_BY_TOKEN, columns_of, deciding, matching, undecided
 from rlobj.insight.numbers import share, tokens_by_step
+from rlobj.objectives.explanation import rule_columns
+from rlobj.objectives.frame import Frame
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import NAMES, Expr, Rule
 from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
+from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.reading import COLUMNS, Record, read_records, sound, why_no_rows
 from rlobj.records.rows import numbers, numpy, rows_of
@@ -69,8 +72,6 @@ from rlobj.reporting.pages import definition_list, fill, pack, render_page
 __all__ = ["write_inspection_page"]
 
 _asset = partial(packaged, "rlobj.insight.page")
-STORE = ("rules", "evaluate", "store")
-"""Scripts that read the rows of a page: `rules` and `openStore`."""
 VIEWS = ("page", "scales", "filter", "details", "responses", "tokens", "planes", "inspect")
 
 
@@ -104,12 +105,10 @@ def write_inspection_page(
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
     tokens = tokens_by_step(read_metrics(run))
-    objective = _objective(page)
-    found = deciding(objective).values() if objective else ()
-    rules: dict[Expr, str] = {rule: ", ".join(fields) for rule, fields in found}
+    rules = _rules(page.objective)
     given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
-    if objective and objective.mismatch:
-        given.append(("mismatch", objective.mismatch))
+    if page.objective and page.objective.mismatch:
+        given.append(("mismatch", page.objective.mismatch))
     name = visible(named_folder(run).name, 100)
     body = {
         "title": escape(name),
@@ -119,8 +118,7 @@ def write_inspection_page(
     about = {
         "tokens": tokens,
         "touched": page.touched,
-        "rules": [{"field": field, "parts": _parts(rule)} for rule, field in rules.items()],
-        "examples": _examples(page, rules),
+        "rules": [_described_rule(rule, field) for rule, field in rules.items()],
         "columns": {
             **{n: {"meaning": each[0]} for n, each in RULE_COLUMNS.items()},
             **{n: {"unit": each.unit, "meaning": each.meaning} for n, each in COLUMNS.items()},
@@ -131,7 +129,7 @@ def write_inspection_page(
         f"{name}: tokens",
         fill(_asset("assets/inspect.html"), body),
         styles=_asset("assets/inspect.css"),
-        scripts=[_asset(f"assets/{name}.js") for name in (*STORE, *VIEWS)],
+        scripts=[_asset(f"assets/{name}.js") for name in ("store", *VIEWS)],
         data={"about": about, "store-meta": meta},
         packed=columns,
         libraries=["echarts"],
@@ -140,34 +138,42 @@ def write_inspection_page(
     return path
 
 
-def _objective(page: PageRows) -> Objective | None:
+def _objective(settings: Mapping[str, Any]) -> Objective | None:
     """The objective of a run; None if this version or this computer cannot read it."""
     try:
         with without_imports():
-            return Objective(**page.settings["objective"])
+            return Objective(**settings["objective"])
     except (ConfigError, ValidationError, TypeError, KeyError):
         return None
 
 
-def _conditions(expression: Expr) -> list[Rule]:
-    """A rule, or the conditions in a number."""
+def _rules(objective: Objective | None) -> dict[Expr, str]:
+    """The rules and numbers that decide about tokens, each with the fields that hold it."""
+    found = () if objective is None else deciding(objective).values()
+    return {rule: ", ".join(fields) for rule, fields in found}
+
+
+def parts_of(expression: Expr) -> list[Rule]:
+    """The parts of a rule, or of the conditions in a number."""
+    rules = [node.rule for node in expression.walk() if isinstance(node, When)]
     if isinstance(expression, Rule):
-        return [expression]
-    return [node.rule for node in expression.walk() if isinstance(node, When)]
+        rules = [expression]
+    either = [each for rule in rules for each in flat(rule, Logic, "|")]
+    return list(dict.fromkeys(part for each in either for part in flat(each, Logic, "&")))
 
 
-def _parts(expression: Expr) -> list[dict[str, Any]]:
-    """The parts of a rule, of which the page says whether they hold for a token."""
-    either = [each for rule in _conditions(expression) for each in flat(rule, Logic, "|")]
-    parts = [part for each in either for part in flat(each, Logic, "&")]
-    return [
-        {
-            "text": str(part),
-            "population": not all(isinstance(node, TOKEN_BY_TOKEN) for node in part.walk()),
-            "bounds": list(_bounds(part)),
-        }
-        for part in dict.fromkeys(parts)
+def part_column(part: Rule) -> str:
+    """The column that says of each token whether a part of the run's rules holds."""
+    return f"holds:{part}"
+
+
+def _described_rule(rule: Expr, field: str) -> dict[str, Any]:
+    """A rule of the run for the panel and the planes of the page."""
+    parts = [
+        {"text": str(part), "column": part_column(part), "bounds": [*_bounds(part)]}
+        for part in parts_of(rule)
     ]
+    return {"field": field, "parts": parts}
 
 
 def _bounds(rule: Expr | None) -> Iterator[dict[str, Any]]:
@@ -179,16 +185,6 @@ def _bounds(rule: Expr | None) -> Iterator[dict[str, Any]]:
         case Cut(side, Column(name)):
             yield {"text": str(rule), "column": name, "value": None, "below": side == "bottom"}
             yield from _bounds(rule.within)
-
-
-def _examples(page: PageRows, rules: Iterable[Expr]) -> list[str]:
-    """Rules to choose for the filter, the run's own first."""
-    found = [str(rule) for each in rules for rule in _conditions(each)]
-    if page.rows["spurious"].null_count < len(page.rows):
-        found.append("(spurious > 0) & (kept > 0)")
-    if page.rows["prob"].null_count < len(page.rows):
-        found.append("prob < 0.001")
-    return [*dict.fromkeys(found)]
 
 
 def _facts(
@@ -252,17 +248,18 @@ class PageRows:
         rows: a pyarrow table with the columns of the record, and for whole updates also logprob,
             old_logprob, old_entropy, collision, old_collision, ref_gap, proxy_gap, length, prompt,
             turn_reward, read (what the policy read before the token), `reward:NAME`, and an
-            objective's own columns. A response without tokens has one row, whose position is -1.
-        updates: the whole updates: step, update, and the values of controllers as `state`.
+            objective's own columns. `holds:PART` says whether a part of the run's rules holds; null
+            = not known. A response without tokens has one row, whose position is -1.
+        updates: step and update of the whole updates.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
-        settings: of the run.
+        objective: that of the run; None if it cannot be read.
         touched: each token that was touched or is spurious is there.
     """
 
     rows: Any
     updates: list[dict[str, Any]]
     notes: list[str]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    objective: Objective | None = None
     touched: bool = True
 
 
@@ -288,7 +285,8 @@ def read_rows(
         ConfigError: no run there, or neither records nor full tables, or damaged records.
     """
     run = Path(run)
-    settings = read_settings(run)
+    objective = _objective(read_settings(run))
+    rules = [part for expression in _rules(objective) for part in parts_of(expression)]
     texts = TokenTexts(_vocabulary(run))
     parts, updates, notes = [], [], []
     whole, left, refused = set[int](), budget, set[int]()
@@ -301,11 +299,11 @@ def read_rows(
         try:
             with sound(run):
                 tables = list(read_tables(run, [step], trust=trust))
-                parts += [whole_rows(table, texts) for table in tables]
+                parts += [whole_rows(table, texts, rules) for table in tables]
         except (ConfigError, BatchError, KeyError, TypeError, ValueError) as error:
             notes.append(f"Step {step} shows its recorded tokens only: {error}")
             continue
-        updates += [described(table) for table in tables]
+        updates += [{"step": table.step, "update": table.update} for table in tables]
         whole.add(step)
         left -= tokens
     if refused:
@@ -318,12 +316,12 @@ def read_rows(
         notes.append("Only steps with full tables are shown: the run has no record.")
     else:
         rows, touched = _recorded(run, whole, left, notes)
-        parts.append(rows)
+        parts.append(with_parts(rows, rules))
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
         raise ConfigError(f"{run} has no recorded token: ", why_no_rows(run))
     rows = rows.sort_by([(name, "ascending") for name in ORDER])
-    return PageRows(rows, updates, notes, settings, touched)
+    return PageRows(rows, updates, notes, objective, touched)
 
 
 def _table_sizes(run: Path) -> list[tuple[int, int]]:
@@ -345,8 +343,14 @@ def listed(steps: set[int]) -> str:
     return ", ".join(map(str, found)) if len(found) < 9 else f"{found[0]} to {found[-1]}"
 
 
-def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
-    """All tokens of decided responses of an update, planned again."""
+def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = ()) -> Any:
+    """All tokens of decided responses of an update, planned again.
+
+    Args:
+        update: the update.
+        texts: of tokens.
+        rules: the parts of the run's rules.
+    """
     table, unknown = update.table, torch.full_like(update.table.logprobs, torch.nan)
     plan = update.objective.plan([table], update.state, clauses=True)
     assert plan.clauses is not None
@@ -373,6 +377,8 @@ def whole_rows(update: UpdateTable, texts: TokenTexts) -> Any:
     more |= {name: numbers(values[chosen]) for name, values in per_response.items()}
     for name, values in more.items():
         rows = rows.append_column(name, pyarrow.array(values, from_pandas=True))
+    for rule, held in _held(update, rules):
+        rows = rows.append_column(part_column(rule), pyarrow.array(numpy(held[decided])))
     rows = rows.append_column("prompt", prompts.take(numpy(chosen)).dictionary_encode())
     empty = (table.decided_responses & (table.lengths == 0)).nonzero()[:, 0]
     alone = {
@@ -421,11 +427,28 @@ def _more_columns(
     return {**own, **found}, {"length": table.lengths, **rewards}
 
 
-def described(update: UpdateTable) -> dict[str, Any]:
-    """An update's number and the values of its controllers."""
-    known = update.objective.controllers.keys() & update.state.keys()
-    state = {name: float(update.state[name]["value"]) for name in sorted(known)}
-    return {"step": update.step, "update": update.update, "state": state}
+def _held(update: UpdateTable, rules: Iterable[Rule]) -> Iterator[tuple[Rule, torch.Tensor]]:
+    """The tokens on which each part of the run's rules holds, bool [N].
+
+    Parts are left out that read what the update lacks.
+    """
+    for rule in rules:
+        reads = rule_columns([("the page", rule)], None, update.objective.scores)
+        with contextlib.suppress(BatchError):
+            frame = Frame([update.table], reads, SingleProcess(), update.state)
+            held = frame.rule(rule)
+            frame.check()
+            yield rule, held
+
+
+def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:
+    """Recorded rows that say which parts of the run's rules hold; a sample has no populations."""
+    for rule in rules:
+        alone = all(isinstance(node, TOKEN_BY_TOKEN) for node in rule.walk())
+        if alone and {*columns_of(rule)} <= {*rows.column_names}:
+            held = pc.if_else(undecided(rule, rows), None, matching(rule, rows))
+            rows = rows.append_column(part_column(rule), held)
+    return rows
 
 
 def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> tuple[Any, bool]:
@@ -506,7 +529,8 @@ def store_data(page: PageRows) -> tuple[dict[str, Any], dict[str, bytes]]:
     real = _numbers(rows["position"]) >= 0
     starts = np.flatnonzero(first)
     before = np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int32)
-    responses, tokens = rows.take(starts), rows.filter(pyarrow.array(real))
+    responses = rows.take(starts)
+    tokens = rows if real.all() else rows.filter(pyarrow.array(real))  # a copy
     columns = {"start": {"per": "response", **_described(pyarrow.array(before), element)}}
     for name in rows.column_names:
         each = name in PER_RESPONSE or name.startswith("reward:")

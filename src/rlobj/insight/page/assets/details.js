@@ -2,10 +2,8 @@
 /* The panel with every column of one token, in a fixed place with a fixed order. */
 
 const HINT =
-  "Point at a token, or press Tab and the arrows. Keys: / to the filter, n and p from match to match.";
+  "Point at a token, or press Tab and the arrows. Keys: / to the text, n and p from match to match.";
 const PLACE = ["step", "update", "group", "response", "turn", "position", "token"];
-const ruled = about.rules.flatMap(({ parts }) => parts);
-const masks = new Map(); // by the text of a part of a rule
 const cells = new Map(); // name -> the element of its value
 let shown = -1; // row in the panel; the one of the address, or one under the pointer
 
@@ -50,8 +48,7 @@ function buildDetails() {
 async function showDetails(row) {
   if (row < 0) return;
   shown = row;
-  await load([...store.names]);
-  for (const { text } of ruled) await loadMask(text);
+  await load(store.names);
   if (shown !== row) return;
   const place = responseAt(row);
   const [before, after] = contextOf(row);
@@ -84,32 +81,12 @@ async function showDetails(row) {
   }
 }
 
-/* The rows on which a part of a rule holds and the columns it reads, or the problem it has. */
-async function loadMask(text) {
-  if (masks.has(text)) return;
-  try {
-    const rule = rules.parse(text);
-    const names = rules.names(rule);
-    await load(names);
-    masks.set(text, { names, mask: rules.select(rule, store) });
-  } catch (error) {
-    if (!(error instanceof RuleError)) throw error;
-    masks.set(text, { problem: visible(error.message, 300) });
-  }
-  await new Promise((done) => setTimeout(done)); // the page answers before the next one
-}
-
 /* Whether a part of a rule holds for a token: a sign, and its meaning. */
-function holds({ text, population }, row) {
-  const { mask, names, problem } = masks.get(text);
-  if (problem) return ["?", problem];
-  if (population && !responseAt(row).whole) {
-    return ["?", "not known: the page has only a sample of this update's tokens"];
-  }
-  if (names.some((name) => Number.isNaN(column(name)[row]))) {
-    return ["?", "not known: it reads a number that was not recorded"];
-  }
-  return mask[row] ? ["✓", "holds"] : ["✗", "does not hold"];
+function holds(part, row) {
+  const held = column(part.column)[row];
+  if (held === 1) return ["✓", "holds"];
+  if (held === 0) return ["✗", "does not hold"];
+  return ["?", "not known: it compares tokens of which the page has a sample, or reads a number that was not recorded"];
 }
 
 /* What is inside `container` and has a row shows it in the panel while the pointer is there. */

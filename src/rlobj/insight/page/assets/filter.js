@@ -1,60 +1,50 @@
 "use strict";
-/* The filter above all views: a rule, a text, an effect and a range of steps. */
+/* The filter above all views: a text, an effect, a range of steps, and a range of each column. */
 
-const FIELDS = ["where", "text", "effect", "from", "to"];
-/* mask: 1 for the rows that the filter finds; answers: 1 for the updates that can answer its rule. */
-const chosen = { mask: null, answers: null, narrowed: false, complete: false };
-/* Whether the page surely has each token that the filter may find, or each touched one. */
-const certain = (touched = !["", "untouched"].includes(state.effect)) =>
-  chosen.complete || (touched && about.touched);
-/* What stands before a count on the page, from the variance of its estimate. */
-const mark = (variance, sure = certain()) => (variance > 0 ? "≈ " : sure ? "" : "≥ ");
-/* What was probably meant where a rule cannot be read. */
-const HINTS = [
-  [/&&|\|\|/, "write & or | once"],
-  [/^.{0,2}!/, "write ~ before a rule in parentheses"],
-  [/^.{0,2}[^<>=]=[^=]/, "compare with < or >, such as kept < 1"],
-  [/\d,\d/, "write a point in a number: 0.01"],
-  [/^.{0,2}\d+%/, "write a share as a number: 0.8"],
-];
-/* The same, by the message and the rule; these stand alone. */
-const WHOLE = [
-  [/number '(spurious|kept)'/, "spurious and kept are 1 or 0. Write spurious > 0, or kept < 1"],
-  [/\b(token|text|effect) *[=!]=/, 'The fields to the right find a text, such as "7" in quotes, and an effect'],
-];
+const FIELDS = ["text", "effect", "from", "to"];
+/* mask: 1 for the rows that the filter finds; knows: for each update, whether it has the numbers. */
+const chosen = { mask: null, knows: [], narrowed: false, complete: false };
+const ranges = new Map(); // by column: {read, show, prepare}, of its fields
+let whole = null; // the text of each response whose tokens are all there
 let turns = 0; // number of the newest filter; older ones end when they notice
 
+/* Whether the page surely has each token that the filter may find, or each touched one. */
+const certain = (touched = onlyTouched()) => chosen.complete || (touched && about.touched);
+const onlyTouched = () => !["", "untouched"].includes(state.effect) || state[rangeOf("spurious")] === "1..";
+/* What stands before a count on the page, from the variance of its estimate. */
+const mark = (variance, sure = certain()) => (variance > 0 ? "≈ " : sure ? "" : "≥ ");
+
 const inRange = ({ step }) => step >= Number(state.from) && step <= Number(state.to || Infinity);
-const counted = (update, i) => inRange(update) && (chosen.answers?.[i] ?? true);
+const counted = (update, i) => inRange(update) && chosen.knows[i];
 
 async function applyFilter() {
   const turn = ++turns;
-  try {
-    const rule = state.where.trim() ? rules.parse(state.where) : null;
-    await load(rule ? rules.names(rule) : []);
-    if (turn !== turns) return;
-    chosen.mask = rule ? rules.select(rule, store) : new Uint8Array(store.size).fill(1);
-    chosen.answers = rule && store.answers(rule);
-    showProblem(null);
-  } catch (error) {
-    if (!(error instanceof RuleError)) throw error;
-    showProblem(error);
-    chosen.mask ??= new Uint8Array(store.size).fill(1);
-    byId("found").textContent = "";
-    byId("matches").hidden = true;
-    return;
-  }
-  store.updates.forEach((each, i) => {
-    if (!counted(each, i)) chosen.mask.fill(0, each.start, each.end);
-  });
+  const names = RANGED.filter((name) => state[rangeOf(name)]);
+  await load(names);
+  if (turn !== turns) return;
+  const numbers = names.filter((name) => name !== "spurious"); // null = not judged
+  chosen.knows = store.updates.map((_, i) => numbers.every((name) => store.knows(name)[i]));
+  chosen.mask = new Uint8Array(store.size);
+  store.updates.forEach((each, i) => chosen.mask.fill(counted(each, i), each.start, each.end));
+  for (const name of names) keepRange(name);
   const { text, effect } = state;
-  const quoted = /^"(.*)"$/s.exec(text);
-  if (text) keep("text", (each) => (quoted ? each === quoted[1] : each?.includes(text)));
+  if (text) keepText(text);
   if (effect === "touched") keep("effect", (each) => each !== null);
   else if (effect) keep("effect", (each) => (each ?? "untouched") === effect);
-  chosen.narrowed = Boolean(state.where.trim() || text || effect);
+  chosen.narrowed = Boolean(text || effect || names.length);
+  byId("reset").disabled = [...FIELDS, ...RANGED.map(rangeOf)].every((key) => !state[key]);
   showCount();
   refresh(["mask"]);
+}
+
+/* Keep the rows whose number lies in a range, such as "0.1..": both ends belong to it. */
+function keepRange(name) {
+  const values = column(name);
+  const [low, high] = state[rangeOf(name)].split("..").map((end) => Math.fround(end || NaN));
+  for (let row = 0; row < store.size; row++) {
+    const value = values[row];
+    if (value < low || value > high || Number.isNaN(value)) chosen.mask[row] = 0;
+  }
 }
 
 /* Keep the rows whose text in a column holds. */
@@ -63,6 +53,32 @@ function keep(name, holds) {
   const kept = Uint8Array.from(valuesOf(name), (each) => holds(each));
   const none = Number(holds(null) ?? 0);
   for (let row = 0; row < store.size; row++) chosen.mask[row] &= kept[codes[row]] ?? none;
+}
+
+/* Keep the rows whose token has a text, alone or with the tokens beside it; in quotes: is the text. */
+function keepText(text) {
+  const quoted = /^"(.*)"$/s.exec(text);
+  if (quoted) return keep("text", (each) => each === quoted[1]);
+  const [codes, texts] = [column("text"), valuesOf("text").map((each) => each ?? "")];
+  const alone = texts.map((each) => each.includes(text));
+  const found = Uint8Array.from(codes, (code) => alone[code]);
+  const textOf = (row) => texts[codes[row]];
+  whole ??= store.responses.map((each) =>
+    each.whole ? Array.from(codes.subarray(each.start, each.end), (code) => texts[code]).join("") : "",
+  );
+  store.responses.forEach((each, i) => {
+    let [row, begin] = [each.start, 0]; // of its text in that of the response
+    for (let at = whole[i].indexOf(text); at >= 0; at = whole[i].indexOf(text, at + 1)) {
+      while (begin + textOf(row).length <= at) begin += textOf(row++).length;
+      for (let [next, place] = [row, begin]; place < at + text.length; place += textOf(next++).length) found[next] = 1;
+    }
+    const more = text.length - 1;
+    for (row = each.start; more && !each.whole && row < each.end; row++) {
+      const [before, after] = [word("before", row) ?? "", word("after", row) ?? ""];
+      if ((before.slice(-more) + textOf(row) + after.slice(0, more)).includes(text)) found[row] = 1;
+    }
+  });
+  for (let row = 0; row < store.size; row++) chosen.mask[row] &= found[row];
 }
 
 function showCount() {
@@ -78,8 +94,8 @@ function showCount() {
   const counts = [...stepsOf(asked)].map((step) => about.tokens[step]);
   const some = used.length < asked.length;
   const exact = some || counts.every((count) => count !== undefined);
-  const whole = some || !exact ? tokens[0] + tokens[1] : counts.reduce((sum, each) => sum + each, 0);
-  const lines = [`${exact ? "" : "≈ "}${number(Math.round(whole))} tokens`];
+  const all = some || !exact ? tokens[0] + tokens[1] : counts.reduce((sum, each) => sum + each, 0);
+  const lines = [`${exact ? "" : "≈ "}${number(Math.round(all))} tokens`];
   const partial = stepsOf(used.filter((each) => !each.whole));
   const needed = [...partial].reduce((sum, step) => sum + about.tokens[step], 0);
   const present = used.filter(({ step }) => partial.has(step)).reduce((sum, each) => sum + surely(each), 0);
@@ -88,17 +104,20 @@ function showCount() {
     const here = countIn({ start: 0, end: store.size }, (row) => inside[row]);
     lines[0] = `unknown: the page has ${number(here)} of ${lines[0]}, and none that the filter finds`;
   } else if (chosen.narrowed) {
+    const sure = certain() && !variance[1];
     const error = Math.round(Math.sqrt(variance[1]));
     const count = `${mark(variance[1]).replace("≥", "at least")}${number(Math.round(tokens[1]))}`;
-    const share = percent(tokens[1] / whole);
+    const share = percent(tokens[1] / all);
     const where = some ? ` of ${saidOf(used, asked)}` : "";
     lines[0] = `${count}${error ? ` ± ${number(error)}` : ""} of ${lines[0]}${where} (${share})`;
+    const responses = store.responses.filter(({ start, end }) => chosen.mask.subarray(start, end).includes(1));
+    lines[0] += ` in ${sure ? "" : "≥ "}${number(responses.length)} response${responses.length === 1 ? "" : "s"}`;
     const [missed, caught] = sum.spurious;
-    const [found, all] = [certain(), certain(true)].map((sure) => (sure && !variance[1] ? "" : "≈ "));
-    if (known.spurious[1]) lines.push(`precision ${found}${percent(caught / known.spurious[1])}`);
-    if (missed + caught) lines.push(`recall ${all}${percent(caught / (missed + caught))}`);
+    if (known.spurious[1]) lines.push(`precision ${sure ? "" : "≈ "}${percent(caught / known.spurious[1])}`);
+    const recall = certain(true) && !variance[1] ? "" : "≈ ";
+    if (missed + caught) lines.push(`recall ${recall}${percent(caught / (missed + caught))}`);
   }
-  if (!used.length && some) lines.splice(0, 3, "No step here has all tokens, which this rule compares");
+  if (!used.length && some) lines.splice(0, 3, "No step here has these numbers");
   byId("found").textContent = lines.join(" · ");
   byId("matches").hidden = !chosen.narrowed || !tokens[1];
 }
@@ -107,29 +126,12 @@ function showCount() {
 const surely = (update) => countIn(update, (row) => column("inclusion_probability")[row] === 1);
 const stepsOf = (updates) => new Set(updates.map(({ step }) => step));
 
-/* "the 6 steps with all tokens", or the updates if others of these steps lack numbers. */
+/* "the 6 steps with these numbers", or the updates if others of these steps lack them. */
 function saidOf(used, asked) {
   const steps = stepsOf(used);
   const all = asked.every((each) => !steps.has(each.step) || used.includes(each));
   const [size, noun] = all ? [steps.size, "step"] : [used.length, "update"];
-  const name = size === 1 ? noun : `${number(size)} ${noun}s`;
-  return `the ${name} with all tokens${all ? "" : " scored"}`;
-}
-
-function showProblem(error) {
-  const box = byId("problem");
-  box.hidden = !error;
-  byId("where").toggleAttribute("aria-invalid", Boolean(error));
-  if (!error) return;
-  const at = error.at ?? 0;
-  const start = Math.max(0, at - 40);
-  const caret = `${" ".repeat(visible(state.where.slice(start, at)).length)}^`;
-  const line = visible(state.where.slice(start, start + 80));
-  const code = make("pre", {}, error.at === undefined ? line : `${line}\n${caret}`);
-  const near = state.where.slice(Math.max(0, at - 2), at + 6);
-  const hint = HINTS.find(([pattern]) => pattern.test(near))?.[1];
-  const whole = WHOLE.find(([pattern]) => pattern.test(`${error.message}\n${state.where}`))?.[1];
-  box.replaceChildren(code, visible(whole ?? (hint ? `${error.message}: ${hint}` : error.message), 600));
+  return `the ${size === 1 ? noun : `${number(size)} ${noun}s`} with these numbers`;
 }
 
 /* Go to the nearest match after or before the token that is shown; keys then move from there. */
@@ -143,38 +145,109 @@ function toMatch(by, keys = false) {
   }
 }
 
+/* The range of a column: a slider with two handles above its two numbers. */
+function buildRange(name) {
+  const { unit, meaning } = describeColumn(name);
+  const label = visible(name.replaceAll("_", " "), 40);
+  const head = make("div", { class: "one-line", title: meaning }, label, " ", make("small", {}, unit));
+  const box = make("div", { class: "range", role: "group", "aria-label": label }, head);
+  byId("ranges").append(box);
+  if (store.meta.columns[name].type === "bool") {
+    const select = make("select", { "aria-label": label });
+    choices(select, [["", "any"], ["1..", "yes"], ["..0", "no"]], "");
+    box.append(select);
+    const show = (text) => (select.value = text);
+    return { read: () => select.value, show, prepare() {} };
+  }
+  const [ends, handles] = ["number", "range"].map((type) =>
+    ["least", "most"].map((end) => make("input", { type, step: "any", placeholder: " ", "aria-label": `${end} ${label}` })),
+  );
+  const slider = make("div", { class: "slider" }, ...handles);
+  box.append(slider, make("div", { class: "ends" }, ...ends));
+  for (const handle of handles) Object.assign(handle, { min: 0, max: 1, step: 0.002, disabled: true });
+  let scale = null; // of the column, when it is loaded
+  const place = () => {
+    box.classList.toggle("set", ends.some(({ value }) => value));
+    handles.forEach((handle, i) => {
+      handle.value = scale && ends[i].value ? scale.placeOf(Number(ends[i].value)) : i;
+      slider.style.setProperty(["--from", "--to"][i], handle.value);
+    });
+    handles[0].style.zIndex = handles[0].value > 0.5 ? 1 : 0; // where both meet, it can go back
+  };
+  slider.addEventListener("input", ({ target }) => {
+    const i = handles.indexOf(target);
+    const [from, to] = handles.map(({ value }) => Number(value));
+    const at = i ? Math.max(from, to) : Math.min(from, to);
+    ends[i].value = at === i ? "" : scale.numberAt(at);
+    place();
+  });
+  box.addEventListener("input", place);
+  place();
+  return {
+    read: () => (ends.some(({ value }) => value) ? ends.map(({ value }) => value).join("..") : ""),
+    show(text) {
+      [ends[0].value, ends[1].value] = text.includes("..") ? text.split("..") : ["", ""];
+      place();
+    },
+    prepare() {
+      scale = sliderOf(name);
+      ends.forEach((end, i) => (end.placeholder = number(scale.ends[i])));
+      for (const handle of handles) handle.disabled = !scale.wide;
+      place();
+    },
+  };
+}
+
+/* Before the columns are read, so that nothing moves when they are. */
+function buildRanges() {
+  byId("ranges").replaceChildren();
+  for (const name of RANGED) ranges.set(name, buildRange(name));
+  const more = RANGED.length - FIRST.length;
+  const say = (open) => (byId("more-ranges").textContent = open ? "fewer columns" : `${more} more columns`);
+  byId("more-ranges").hidden = more < 1;
+  byId("more-ranges").addEventListener("click", ({ target }) => {
+    const open = byId("ranges").classList.toggle("open");
+    target.setAttribute("aria-expanded", open);
+    say(open);
+  });
+  say(false);
+}
+
 function buildFilter() {
   const known = EFFECTS.filter((each) => valuesOf("effect").includes(each));
   const effects = ["touched", ...known, "untouched"].map((each) => [each, each]);
   choices(byId("effect"), [["", "any"], ...effects], "");
   byId("from").placeholder = store.updates[0]?.step ?? "";
   byId("to").placeholder = store.updates.at(-1)?.step ?? "";
-  for (const rule of about.examples) {
-    const button = make("button", { type: "button", class: "example", title: rule }, rule);
-    button.addEventListener("click", () => go({ where: rule }, true));
-    byId("examples").append(button);
-  }
   let waiting = 0;
   const read = () => {
     clearTimeout(waiting);
-    go(Object.fromEntries(FIELDS.map((name) => [name, byId(name).value])));
+    const set = [...ranges].map(([name, { read: text }]) => [rangeOf(name), text()]);
+    go(Object.fromEntries([...FIELDS.map((name) => [name, byId(name).value]), ...set]));
   };
-  byId("filter").addEventListener("input", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(read, 150);
-  });
+  for (const id of ["filter", "ranges"]) {
+    byId(id).addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(read, 150);
+    });
+  }
   byId("filter").addEventListener("keydown", async (event) => {
     if (!event.target.matches("input") || !["Enter", "Escape"].includes(event.key)) return;
     event.preventDefault(); // Escape would empty the field
     if (event.key === "Escape") return event.target.blur();
     read();
     await applyFilter();
-    if (byId("problem").hidden && chosen.narrowed) toMatch(1, true);
+    if (chosen.narrowed) toMatch(1, true);
+  });
+  byId("reset").addEventListener("click", () => {
+    go(Object.fromEntries([...FIELDS, ...RANGED.map(rangeOf)].map((key) => [key, ""])), true);
   });
   byId("previous-match").addEventListener("click", () => toMatch(-1));
   byId("next-match").addEventListener("click", () => toMatch(1));
-  on(FIELDS.join(" "), () => {
+  on([...FIELDS, ...RANGED.map(rangeOf)].join(" "), () => {
     for (const name of FIELDS) if (byId(name).value !== state[name]) byId(name).value = state[name];
+    for (const [name, { read: text, show }] of ranges)
+      if (text() !== state[rangeOf(name)]) show(state[rangeOf(name)]);
     return applyFilter();
   });
 }

@@ -26,7 +26,7 @@ function listen() {
   dark.addEventListener("change", () => refresh(["theme"]));
   document.addEventListener("keydown", (event) => {
     if (event.target.matches("input, select") || event.ctrlKey || event.metaKey) return;
-    if (event.key === "/") byId("where").focus();
+    if (event.key === "/") byId("text").focus();
     else if (event.key === "n") toMatch(1, true);
     else if (event.key === "p") toMatch(-1, true);
     else return;
@@ -36,6 +36,7 @@ function listen() {
 
 async function start() {
   Object.assign(state, readAddress());
+  buildRanges();
   const needed = ["inclusion_probability", "effect", "spurious", "text", "position", "prob"];
   await load([...needed, "before", "after", "prompt", "read"]);
   on("view", drawView);
@@ -48,7 +49,13 @@ async function start() {
   buildDetails();
   listen();
   refresh([]);
-  store.preload();
+  for (const name of new Set([...RANGED, ...store.names])) {
+    await idle();
+    await load([name]);
+    ranges.get(name)?.prepare();
+  }
 }
+
+const idle = () => new Promise((done) => (window.requestIdleCallback ?? ((act) => setTimeout(act)))(done, { timeout: 100 }));
 
 start();

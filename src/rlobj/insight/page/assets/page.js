@@ -50,11 +50,23 @@ function percent(share) {
   return `${value.toFixed(Math.max(0, Math.min(digits, 4)))}%`;
 }
 
-/* The columns of numbers, with their units and meanings. */
+/* A column with its unit and meaning, as far as they are known. */
+function describeColumn(name) {
+  const { unit = "", meaning = "" } = about.columns[name] ?? {};
+  return { name, meaning, unit: /^(nats|tokens)$/.test(unit) ? unit : "" };
+}
+
+/* The columns of numbers. */
 const COLUMNS = Object.entries(store.meta.columns)
   .filter(([name, { type }]) => type === "float32" || name === "reward")
-  .map(([name]) => ({ name, unit: "", meaning: "", ...about.columns[name] }))
-  .map((each) => ({ ...each, unit: /^(nats|tokens)$/.test(each.unit) ? each.unit : "" }));
+  .map(([name]) => describeColumn(name));
+
+/* The columns with a range in the filter, such as "0.1..0.9"; the first ones are always shown. */
+const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious"].filter(store.has);
+const RANGED = [...new Set([...FIRST, ...Object.keys(store.meta.columns)])].filter(
+  (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|response|token|holds:.*)$/s.test(name),
+);
+const rangeOf = (name) => `range:${name}`;
 
 // Places of tokens
 
@@ -139,11 +151,12 @@ function tally(size, key, names = []) {
 // State: what is shown. The address keeps it, so that a link shows the same.
 
 const DEFAULTS = {
-  ...{ view: "responses", where: "", text: "", effect: "", from: "", to: "" },
-  ...{ step: "", update: "", group: "", at: "" },
+  view: "responses", text: "", effect: "", from: "", to: "",
+  ...Object.fromEntries(RANGED.map((name) => [rangeOf(name), ""])),
+  step: "", update: "", group: "", at: "",
   color: ["prob", "advantage"].find(store.has) ?? "inclusion_probability",
-  ...{ plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: "" },
-  ...{ sort: "-tokens", word: "" },
+  plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: "",
+  sort: "-tokens", word: "",
 };
 const state = { ...DEFAULTS };
 const parts = []; // {keys, draw, view, stale}
@@ -205,7 +218,7 @@ function chart(id, option) {
 }
 
 const axis = (name, rest, shown = (value) => value) => ({
-  ...{ name, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: css("--quiet") } },
+  name, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: css("--quiet") },
   axisLabel: { color: css("--quiet"), hideOverlap: true, showMinLabel: rest.min === undefined, showMaxLabel: rest.max === undefined || rest.max === 1, formatter: (v) => number(shown(v)) },
   axisLine: { lineStyle: { color: css("--line") } },
   splitLine: { lineStyle: { color: css("--line"), opacity: 0.6 } },

@@ -75,12 +75,12 @@ function countBins(plane) {
 function bounds() {
   const found = [];
   for (const { field, parts } of about.rules) {
-    for (const { bounds: each } of parts) {
-      for (const { text, column: name, value, below } of each) {
+    for (const part of parts) {
+      for (const { text, column: name, value, below } of part.bounds) {
         for (const axis of ["x", "y"]) {
           const own = name === drawn[axis].name ? [(v) => v, false] : null;
           const [change, turns] = own ?? SAME[drawn[axis].name]?.[name] ?? [];
-          const cuts = !change ? [] : value === null ? cutsOf(text, name, below) : [value];
+          const cuts = !change ? [] : value !== null ? [value] : text === part.text ? cutsOf(part, name, below) : [];
           if (!cuts.length) continue;
           const cut = cuts.reduce((sum, each) => sum + each, 0) / cuts.length;
           const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
@@ -97,14 +97,13 @@ function bounds() {
 }
 
 /* The bounds that a cut such as entropy.bottom(0.8) comes to, one for each whole update. */
-function cutsOf(text, name, below) {
-  const { mask } = masks.get(text) ?? {};
-  const values = column(name);
+function cutsOf(part, name, below) {
+  const [held, values] = [column(part.column), column(name)];
   const found = [];
-  for (const { start, end, whole } of mask ? store.updates : []) {
+  for (const { start, end } of store.updates) {
     let far = NaN;
-    for (let row = start; whole && row < end; row++) {
-      if (mask[row] && !(below ? values[row] <= far : values[row] >= far)) far = values[row];
+    for (let row = start; row < end; row++) {
+      if (held[row] === 1 && !(below ? values[row] <= far : values[row] >= far)) far = values[row];
     }
     if (!Number.isNaN(far)) found.push(far);
   }
@@ -136,9 +135,9 @@ function drawPlane() {
     grid: { left: 70, right: 20, top: 76, bottom: 48 },
     tooltip: { formatter: ({ data }) => describe(data[6], "\n") },
     visualMap: {
-      ...{ type: "continuous", dimension: 4, orient: "horizontal", left: 60, top: 0 },
-      ...{ min: log ? Math.min(...colors) : 0, max: Math.max(...colors, log ? -8 : 0) || 1 },
-      ...{ itemHeight: 160, itemWidth: 11, text: [byId("plane-chart").clientWidth < 600 ? "" : title, ""], textStyle: { color: css("--quiet") } },
+      type: "continuous", dimension: 4, orient: "horizontal", left: 60, top: 0,
+      min: log ? Math.min(...colors) : 0, max: Math.max(...colors, log ? -8 : 0) || 1,
+      itemHeight: 160, itemWidth: 11, text: [byId("plane-chart").clientWidth < 600 ? "" : title, ""], textStyle: { color: css("--quiet") },
       calculable: true,
       formatter: (color) => heatText(log ? 10 ** color : color),
       inRange: { color: ["--heat-0", "--heat-1", "--heat-2", "--heat-3"].map(css) },
@@ -146,7 +145,7 @@ function drawPlane() {
     xAxis: of(x),
     yAxis: of(y, { nameGap: 48 }),
     series: {
-      ...{ name: title, type: "custom", clip: true, data: cells, encode: { x: [0, 1], y: [2, 3] } },
+      name: title, type: "custom", clip: true, data: cells, encode: { x: [0, 1], y: [2, 3] },
       renderItem: (_, api) => {
         const [left, bottom] = api.coord([api.value(0), api.value(2)]);
         const [right, top] = api.coord([api.value(1), api.value(3)]);
@@ -161,14 +160,14 @@ function drawPlane() {
         };
       },
       markLine: {
-        ...{ symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 } },
+        symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 },
         data: lines.map(({ axis: name, at, label }) => ({
           [`${name}Axis`]: at,
           label: { formatter: label, ...paper, ...placeOfLabel(name, at) },
         })),
       },
       markArea: {
-        ...{ silent: true, itemStyle: { color: mark, opacity: 0.1 } },
+        silent: true, itemStyle: { color: mark, opacity: 0.1 },
         data: lines.length ? [regionOf(lines)] : [],
       },
     },
@@ -266,12 +265,8 @@ function buildPlanes() {
   byId("heat").addEventListener("change", (event) => go({ heat: event.target.value }));
   byId("plane-chart").addEventListener("keydown", moveInPlane);
   explainRows(byId("cell-tokens"));
-  const names = ["prob", "surprisal", "entropy", "advantage", "gradient_norm"];
-  const draw = async () => {
-    await load(names);
-    for (const { text } of ruled) await loadMask(text);
-    drawPlane();
-  };
-  on("plane heat mask theme", draw, "planes");
+  const parts = about.rules.flatMap((rule) => rule.parts.map((part) => part.column));
+  const names = ["prob", "surprisal", "entropy", "advantage", "gradient_norm", ...parts];
+  on("plane heat mask theme", loaded(drawPlane, names), "planes");
   on("cell", drawCell, "planes");
 }

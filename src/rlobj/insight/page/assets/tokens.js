@@ -4,9 +4,9 @@
 const MORE = 30; // lines that are added at a time
 const ENOUGH = 5; // sampled tokens of a step for a mean
 const TITLES = {
-  ...{ text: "token", tokens: "tokens", share: "of these", prob: "prob" },
-  ...{ entropy: "entropy, nats", advantage: "advantage", gradient_norm: "gradient norm" },
-  ...{ factor: "factor", spurious: "spurious" },
+  text: "token", tokens: "tokens", share: "of these", prob: "prob",
+  entropy: "entropy, nats", advantage: "advantage", gradient_norm: "gradient norm",
+  factor: "factor", spurious: "spurious",
 };
 const AVERAGED = ["prob", "entropy", "advantage", "gradient_norm", "factor", "spurious"];
 
@@ -69,7 +69,7 @@ function drawTexts() {
   if (!lines.length) {
     const but = sure ? "" : "But the page lacks tokens: it has a sample of them. ";
     const [none, advice] = chosen.narrowed
-      ? ["The filter finds no token.", "Change the rule, the text, the effect or the steps above."]
+      ? ["The filter finds no token.", "Change the text, the effect, the steps or the ranges above."]
       : ["No token.", "Widen the steps above."];
     byId("texts").replaceChildren(make("caption", {}, `${none} ${but}${advice}`));
     byId("more").replaceChildren();
@@ -187,8 +187,8 @@ function acrossSteps(code) {
 }
 
 const CURVES = {
-  ...{ tokens: "tokens", touched: "touched tokens" },
-  ...{ prob: "mean probability", entropy: "mean entropy, nats" },
+  tokens: "tokens", touched: "touched tokens",
+  prob: "mean probability", entropy: "mean entropy, nats",
 };
 
 /* A line through the steps with all tokens, and pale points for estimates from a sample. */
@@ -201,7 +201,7 @@ function drawWordChart(lines) {
       : { left: i % 2 ? "56%" : 48, width: "40%", top: i < 2 ? "9%" : "59%", height: "28%" },
   );
   const titles = names.map((name, i) => ({
-    ...{ text: CURVES[name], left: places[i].left, top: `${parseFloat(places[i].top) - (small ? 5 : 8)}%` },
+    text: CURVES[name], left: places[i].left, top: `${parseFloat(places[i].top) - (small ? 5 : 8)}%`,
     textStyle: { fontSize: 12, fontWeight: 500, color: css("--quiet") },
   }));
   const on = (i) => ({ xAxisIndex: i, yAxisIndex: i, color: css("--link") });
