@@ -565,7 +565,9 @@ class RunFolder:
             logger.warning(
                 "%s has lines of %d of %d steps. Checkpoints of the others are not removed: they "
                 "may be the best",
-                *(self.metrics, known, step),
+                self.metrics,
+                known,
+                step,
             )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for folder in ("samples", "records", "tables", "checkpoints"):

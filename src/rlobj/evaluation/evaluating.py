@@ -471,7 +471,10 @@ def _fitted(
 def _conversations(each: ProblemSet, engine: Engine) -> AbstractContextManager[Any]:
     """What holds the conversations of a set, or None: a response is one turn."""
     return open_conversations(
-        *(each.environment_settings, engine.sampler, engine.tokenizer, engine.chat),
+        each.environment_settings,
+        engine.sampler,
+        engine.tokenizer,
+        engine.chat,
         partial(format_prompt, each.config.data.template),
         given=each.environment,
         tools=each.tools,

@@ -206,8 +206,13 @@ def regrade_with(
             found = second.grade([(each.problem, response.text) for _, each, response, _ in part])
             verdicts += [
                 SecondVerdict(
-                    *(name, each.problem.id, response.sample, each.problem.answer, grade.answer),
-                    *(grade.correct, *decision),
+                    name,
+                    each.problem.id,
+                    response.sample,
+                    each.problem.answer,
+                    grade.answer,
+                    grade.correct,
+                    *decision,
                 )
                 for (name, each, response, grade), decision in zip(part, found, strict=True)
             ]

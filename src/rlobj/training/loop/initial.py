@@ -75,7 +75,10 @@ class InitialPolicy:
             weights = str(checkpoint / "model")
         if self._passed is None:
             policy = load_policy(
-                *(config.model, config.data, weights or self.source, adapter),
+                config.model,
+                config.data,
+                weights or self.source,
+                adapter,
                 device=self._device,
                 hollow=self._shards,
             )

@@ -116,7 +116,12 @@ class Trainer:
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm) if depth else self.comm
         collector = Collector(
-            *(config, self.policy, self.sampler, self.grader, self.stream, comm),
+            config,
+            self.policy,
+            self.sampler,
+            self.grader,
+            self.stream,
+            comm,
             self.conversations,
         )
         self.position, self.code = self.stream.state(), code_digest(settings_of(config))
@@ -149,8 +154,9 @@ class Trainer:
         initial = None if self.config.origin is None else self.config.model.name
         self.config = self.run.adopted(self.config)
         settings = settings_of(self.config)
-        state = None if newest is None else checkpoint.read_state(newest)
-        if newest is not None and state is not None:
+        state = None
+        if newest is not None:
+            state = checkpoint.read_state(newest)
             learner.steps = self.saved = state.step
             learner.state = state.objective
             self.skips.restore(state.failures)
@@ -447,7 +453,11 @@ class Trainer:
             self.recorder.close_file()  # a resumed run deletes the files of later steps
             with waiting():  # for a slow disk
                 path = checkpoint.write(
-                    *(self.run, done, self.parallel, self.policy, state),
+                    self.run,
+                    done,
+                    self.parallel,
+                    self.policy,
+                    state,
                     self.learner.scores.lagged,
                 )
             self.saved, self.saved_at = done, time.monotonic()
