@@ -29,7 +29,7 @@ from rlobj.base import files
 
 DONE, FAILED, LOG = "done", "failed", "log"
 IMPORTS = ("transformers.models.qwen3.modeling_qwen3", "rlobj.training.loop.running")
-"""What every run imports; the process that starts the runs has it loaded."""
+"""Modules that every run imports. The process that starts the runs imports them once."""
 _LOST = 255
 """The exit status that multiprocessing reports if the process that forks the runs was killed."""
 

@@ -53,26 +53,33 @@ def stale_sampler():
     }
 
 
-NO_COLLAPSE = ("collapse", "learning-rate-too-high", "ratio-spike")
+OTHERS = ("sampler-drift", "verifier-trouble", "inert-setting", "rule-never-fires")
+"""Findings that have nothing to do with the policy's movement."""
+STILL = ("collapse", "learning-rate-too-high", "ratio-spike")
+"""Findings of a policy that moved too far."""
 SICK = {
     "learning rate x1e6": (
-        {"training.learning_rate": 1e6 * RATE},
+        {"training.steps": 8, "training.learning_rate": 1e6 * RATE},
         {"collapse": 5, "learning-rate-too-high": 5},
-        ("sampler-drift", "verifier-trouble", "inert-setting", "ratio-spike"),
+        (*OTHERS, "ratio-spike"),
     ),
     "wrong gold answers": (
-        {"sampling.temperature": 0.7, "data.template": "{prompt}"},
+        {"training.steps": 20, "sampling.temperature": 0.7, "data.template": "{prompt}"},
         {"verifier-trouble": 20},
-        (*NO_COLLAPSE, "sampler-drift", "entropy-falling"),
+        (*STILL, "sampler-drift", "entropy-falling"),
     ),
     "max_tokens too short": (
-        {"sampling.max_tokens": 12, "sampling.prompts_per_step": 8},
+        {"training.steps": 8, "sampling.max_tokens": 12, "sampling.prompts_per_step": 8},
         {"truncation": 4, "groups-without-signal": 6},
-        ("collapse", "learning-rate-too-high", "length-growth", "sampler-drift"),
+        (*OTHERS, "collapse", "learning-rate-too-high", "length-growth"),
     ),
-    "stale sampler": ({}, {"sampler-drift": 3}, (*NO_COLLAPSE, "verifier-trouble")),
+    "stale sampler": (
+        {"training.steps": 5},
+        {"sampler-drift": 3},
+        (*STILL, "verifier-trouble"),
+    ),
     "a rule that drops everything": (
-        {"objective.drop": "prob > 0"},
+        {"training.steps": 6, "objective.drop": "prob > 0"},
         {"rule-fires-on-everything": 4},
         ("collapse", "rule-never-fires", "groups-without-signal"),
     ),
@@ -90,10 +97,10 @@ ARGUMENTS = {
 @pytest.mark.parametrize("name", SICK)
 def test_a_sick_run_has_its_findings_in_time(tmp_path, name):
     settings, must, never = SICK[name]
-    steps = {"training.steps": max(must.values()), "evaluation.every": 0, "checkpoint.every": 0}
+    quiet = {"evaluation.every": 0, "checkpoint.every": 0}
     arguments = {"data": "addition", **ARGUMENTS.get(name, dict)()}
     with contextlib.suppress(rlobj.RunError):  # the run's own guards may end it first
-        rlobj.train("grpo", out=tmp_path / "run", settings={**steps, **settings}, **arguments)
+        rlobj.train("grpo", out=tmp_path / "run", settings={**quiet, **settings}, **arguments)
     found = {finding.name: finding.since for finding in rlobj.diagnose(tmp_path / "run").findings}
     assert all(found.get(finding, 10**6) <= step for finding, step in must.items()), found
     assert not found.keys() & set(never)

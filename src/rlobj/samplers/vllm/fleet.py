@@ -134,7 +134,7 @@ class Fleet:
         """Return the error for servers that were restarted, or else for those that are gone."""
         urls = ", ".join(node.url for node in nodes)
         why = f"the server at {urls} has no weights of this run: it was restarted"
-        return WeightsLost(why if urls else "; ".join(map(str, self._errors.values())))
+        return WeightsLost(why if urls else self._why())
 
     def _drop(self, node: Connection, error: ServerGone) -> None:
         node.about = []
@@ -161,15 +161,22 @@ class Fleet:
                     raise self._unanswered(now - began)
                 if now - said >= _SAID:
                     said, left = now, self._patience - (now - began)
-                    why, start = "; ".join(map(str, self._errors.values())), self._how_to_start()
-                    logger.warning("%s. Waiting for it, up to %.0f s more. %s", why, left, start)
+                    logger.warning(
+                        "%s. Waiting for it, up to %.0f s more. %s",
+                        self._why(),
+                        left,
+                        self._how_to_start(),
+                    )
                 self._pause()
         return found
 
     def _unanswered(self, seconds: float) -> RunError:
         """Return the error for servers that did not do the work in the time that a run waits."""
-        why = "; ".join(map(str, self._errors.values()))
-        return RunError(f"{why}. Waited {seconds:.0f} s. {self._how_to_start()}")
+        return RunError(f"{self._why()}. Waited {seconds:.0f} s. {self._how_to_start()}")
+
+    def _why(self) -> str:
+        """Return what is wrong with the servers that are gone."""
+        return "; ".join(map(str, self._errors.values()))
 
     def _how_to_start(self) -> str:
         return f"Start one: rlobj serve MODEL --port {urlsplit(self.nodes[0].url).port or 80}"
@@ -181,7 +188,7 @@ class Fleet:
             WaitEnded: the process is asked to end.
         """
         if ENDING.wait(_PAUSE):
-            raise WaitEnded("; ".join(map(str, self._errors.values())))
+            raise WaitEnded(self._why())
 
     # Completions.
 

@@ -154,8 +154,9 @@ class Trainer:
         initial = None if self.config.origin is None else self.config.model.name
         self.config = self.run.adopted(self.config)
         settings = settings_of(self.config)
-        state = None if newest is None else checkpoint.read_state(newest)
-        if newest is not None and state is not None:
+        state = None
+        if newest is not None:
+            state = checkpoint.read_state(newest)
             learner.steps = self.saved = state.step
             learner.state = state.objective
             self.skips.restore(state.failures)
