@@ -136,7 +136,7 @@ class Cut:
 
     def __init__(self, sampler: Any, size: int) -> None:
         self.inner, self.size = sampler, size
-        self.version, self.context = sampler.version, sampler.context
+        self.context = sampler.context
 
     def stream(self, feed: Any, settings: Any, done: Callable[..., None]) -> None:
         """As the sampler, with shorter turns."""

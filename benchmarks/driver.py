@@ -198,7 +198,7 @@ def _work(job: Job, version: str) -> None:
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "commit": version,
     }
-    files.write_whole(job.out / DONE, json.dumps(facts, indent=1).encode(), durable=False)
+    files.write_whole(job.out / DONE, json.dumps(facts, indent=1).encode())
 
 
 def end_with_parent() -> None:
@@ -226,4 +226,4 @@ def _tidy(job: Job, state: str) -> None:
         if job.keep and entry.name not in keep:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     if state != DONE:
-        files.write_whole(out / FAILED, state.removeprefix(f"{FAILED}: ").encode(), durable=False)
+        files.write_whole(out / FAILED, state.removeprefix(f"{FAILED}: ").encode())

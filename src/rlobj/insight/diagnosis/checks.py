@@ -5,7 +5,7 @@ a metric that it reads is absent. `docs/diagnosis.md` explains each check and it
 
 To add one: write the function, what it says into texts.yaml, the metrics that it reads into
 checks.yaml, its name into `config.findings`, a section of the page, and a run that has it into
-`benchmarks/sick_runs.py`.
+tests/training/test_sick_runs.py.
 
 The metrics of a run so far, as the checks read them: means over few steps, early and now.
 """
