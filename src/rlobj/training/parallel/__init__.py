@@ -13,8 +13,8 @@
         parallel.backward(loss, last=...)
     norm = parallel.step(apply=True)
 
-`environment` chooses the strategy and opens the processes. `strategies` has the interface,
-ddp and fsdp2; `zero` has DeepSpeed's. `launcher` starts the processes of a run.
+`environment` chooses the strategy and opens the processes. `strategies` has the interface; `ddp`,
+`fsdp2` and `zero` implement it. `launcher` starts the processes of a run.
 """
 
 from rlobj.base.lazy import names_of
