@@ -119,9 +119,11 @@ def imported(path: Path, modules: set[str]) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom):
+            package = f"{module_of(path)}." if node.level else ""  # stubs import relative to theirs
+            source = f"{package}{node.module}"
             for alias in node.names:
-                submodule = f"{node.module}.{alias.name}"
-                yield submodule if submodule in modules else str(node.module)
+                submodule = f"{source}.{alias.name}"
+                yield submodule if submodule in modules else source
 
 
 def cycles(graph: dict[str, set[str]]) -> list[set[str]]:

@@ -8,18 +8,14 @@ table's columns, a surrogate and a divisor.
     >>> stapo = dapo.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8))
 
 Every public name is importable from here. A name is loaded when it is first used, so that
-`import rlobj` itself loads no other package.
+`import rlobj` itself loads only the package lazy-loader.
 """
 
 from __future__ import annotations
 
-from rlobj.base.lazy import names_of
+import lazy_loader
 
 __version__ = "0.1.0"
 
-__getattr__, _public = names_of(__name__, __file__)
-__all__ = ["__version__", *_public]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ += ["__version__"]

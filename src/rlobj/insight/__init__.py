@@ -8,6 +8,6 @@ Outcome        what came out of a run, in numbers
 report         runs compared on one page
 """
 
-from rlobj.base.lazy import names_of
+import lazy_loader
 
-__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

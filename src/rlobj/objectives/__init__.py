@@ -16,3 +16,7 @@ objective     Objective: all of these, with `plan` and `loss`
 and order statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `planning`
 has the parts of the stages. `explanation` has an objective in words, and the columns it reads.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["functional"])

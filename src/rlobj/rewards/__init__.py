@@ -13,13 +13,40 @@ Several       a weighted sum of rewards with names
 Overlong      DAPO's length penalty, added to any of them
 """
 
-from rlobj.base.lazy import names_of
-from rlobj.rewards import (  # noqa: F401  # with them, all kinds are known
-    custom,
-    math_verify,
-    reasoning_gym,
-    reward_model,
-    several,
+from rlobj.answers import MathVerifier, Verdict, extract_answer, verify
+from rlobj.rewards.custom import Custom, function_grader
+from rlobj.rewards.kinds import (
+    Exact,
+    Graded,
+    Grader,
+    Math,
+    Overlong,
+    Reward,
+    RewardConfig,
+    overlong_penalty,
 )
+from rlobj.rewards.math_verify import MathVerify
+from rlobj.rewards.reasoning_gym import ReasoningGym
+from rlobj.rewards.reward_model import RewardModel
+from rlobj.rewards.several import Several
 
-__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Custom",
+    "Exact",
+    "Graded",
+    "Grader",
+    "Math",
+    "MathVerifier",
+    "MathVerify",
+    "Overlong",
+    "ReasoningGym",
+    "Reward",
+    "RewardConfig",
+    "RewardModel",
+    "Several",
+    "Verdict",
+    "extract_answer",
+    "function_grader",
+    "overlong_penalty",
+    "verify",
+]

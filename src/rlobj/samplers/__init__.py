@@ -4,6 +4,6 @@
 `rlobj.samplers.vllm` runs vLLM in this process or on a server.
 """
 
-from rlobj.base.lazy import names_of
+import lazy_loader
 
-__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

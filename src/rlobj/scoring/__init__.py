@@ -10,6 +10,6 @@ tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_
 transformers models, `packing` makes batches of sequences.
 """
 
-from rlobj.base.lazy import names_of
+import lazy_loader
 
-__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

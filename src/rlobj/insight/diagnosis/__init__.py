@@ -5,6 +5,6 @@ Watch       the same checks on one line of metrics after another, as training us
 CHECKS      the checks by name
 """
 
-from rlobj.base.lazy import names_of
+import lazy_loader
 
-__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,6 +7,6 @@
 vLLM is imported when an engine is built; aiohttp is imported when a client is created.
 """
 
-from rlobj.base.lazy import names_of
+import lazy_loader
 
-__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,7 @@
-from rlobj.samplers.vllm.client import VllmServerSampler as VllmServerSampler
-from rlobj.samplers.vllm.colocated import VllmSampler as VllmSampler
-from rlobj.samplers.vllm.installed import check_vllm as check_vllm
-from rlobj.samplers.vllm.installed import installed_vllm as installed_vllm
-from rlobj.samplers.vllm.server import Server as Server
-from rlobj.samplers.vllm.settings import ServerSettings as ServerSettings
-from rlobj.samplers.vllm.settings import VllmSettings as VllmSettings
+from .client import VllmServerSampler as VllmServerSampler
+from .colocated import VllmSampler as VllmSampler
+from .installed import check_vllm as check_vllm
+from .installed import installed_vllm as installed_vllm
+from .server import Server as Server
+from .settings import ServerSettings as ServerSettings
+from .settings import VllmSettings as VllmSettings

@@ -17,6 +17,6 @@
 `fsdp2` and `zero` implement it. `launcher` starts the processes of a run.
 """
 
-from rlobj.base.lazy import names_of
+import lazy_loader
 
-__getattr__, __all__ = names_of(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
