@@ -141,7 +141,7 @@ def test_a_reward_that_changes_the_folder_does_not_move_an_evaluation(
     assert len(lines(folder, "grades.jsonl")) == 12
     assert (folder / "report.html").exists()
     monkeypatch.chdir(tmp_path)
-    assert "12 responses graded again" in here("eval", "regrade", folder)
+    assert "12 responses graded again" in here("eval", "regrade", folder, "--trust")
 
 
 def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_path):

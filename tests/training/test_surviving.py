@@ -23,9 +23,10 @@ from tiny import eight_steps, tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_folder import RunFolder, checkpoints, newest_checkpoint
+from rlobj.models.manifest import write_manifest
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.training import checkpoint, run_training
+from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.run import open_resumed
@@ -141,7 +142,7 @@ def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
     ):
         (folder / "state.json").write_text(json.dumps(written | change))
         (folder / "manifest.json").unlink()
-        checkpoint.location.write_manifest(folder)
+        write_manifest(folder)
         [name] = change
         with pytest.raises(ConfigError, match=f"step-000001: state.json: {name}"):
             open_resumed(run.path)
