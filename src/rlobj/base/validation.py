@@ -12,12 +12,8 @@ class name in snake_case. In YAML:
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import inspect
-import itertools
 import re
-import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -53,7 +49,9 @@ class Model(BaseModel):
     The text below a field says what it means, also in the documentation and the JSON schema.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def __init__(self, **data: Any) -> None:
         try:
@@ -68,34 +66,11 @@ class Model(BaseModel):
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """The text below each field of the model and of its bases, by the field's key."""
-        found: dict[str, str] = {}
-        for each in reversed(cls.__mro__):
-            if issubclass(each, Model):
-                found |= _texts(each.__module__).get(each.__name__, {})
-        names = zip(cls.model_fields, cls.keys(), strict=True)
-        return {key: found[name] for name, key in names if name in found}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
-        described = handler(schema)
-        properties = handler.resolve_ref_schema(described).get("properties", {})
-        for key, text in cls.meanings().items():
-            properties[key]["description"] = text
-        return described
-
-
-@cache
-def _texts(module: str) -> dict[str, dict[str, str]]:
-    """The text below each field, by the name of its class in a module."""
-    classes: dict[str, dict[str, str]] = {}
-    for definition in ast.parse(inspect.getsource(sys.modules[module])).body:
-        fields = itertools.pairwise(getattr(definition, "body", ()))
-        for pair in fields if isinstance(definition, ast.ClassDef) else ():
-            match pair:
-                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                    classes.setdefault(definition.name, {})[name] = " ".join(text.split())
-    return classes
+        """The text below each field, by the field's key."""
+        fields = zip(cls.keys(), cls.model_fields.values(), strict=True)
+        return {
+            key: " ".join(field.description.split()) for key, field in fields if field.description
+        }
 
 
 def require_address(url: str) -> str:
