@@ -201,7 +201,7 @@ def test_a_function_grades_the_rows(policy) -> None:
 
 
 def test_error_names_the_longest_response_that_fits(policy) -> None:
-    with pytest.raises(ConfigError, match=r"exceed the \d+ positions.*max_tokens to at most \d+"):
+    with pytest.raises(ConfigError, match=r"exceed the \d+ positions.*Lower sampling.max_tokens to \d+"):
         rlobj.evaluate(policy, ROWS, n=1, template="{prompt}", max_tokens=100_000)
 
 
