@@ -33,24 +33,21 @@ def inspect(
     where: Annotated[
         str | None,
         typer.Option(
-            "--where",
             metavar="RULE",
             help="All recorded tokens that a rule selects, also those that the objective did not "
             "touch. The rule reads recorded columns, token by token.",
         ),
     ] = None,
     text: Annotated[
-        str | None, typer.Option("--text", metavar="TEXT", help="Only tokens with this text.")
+        str | None, typer.Option(metavar="TEXT", help="Only tokens with this text.")
     ] = None,
     groups: Annotated[
         int,
-        typer.Option(
-            "--groups", metavar="N", min=1, help="Token texts to show, the most frequent first."
-        ),
+        typer.Option(metavar="N", min=1, help="Token texts to show, the most frequent first."),
     ] = 10,
     examples: Annotated[
         int,
-        typer.Option("--examples", metavar="N", min=0, help="Tokens of each to show in context."),
+        typer.Option(metavar="N", min=0, help="Tokens of each to show in context."),
     ] = 2,
     json: Json = False,
     html: Annotated[
@@ -59,7 +56,7 @@ def inspect(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Where --html writes the page."),
+        typer.Option(metavar="FILE", help="Where --html writes the page."),
     ] = None,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.

@@ -177,7 +177,6 @@ def explain(
     updates: Annotated[
         int | None,
         typer.Option(
-            "--updates",
             metavar="N",
             min=1,
             help="Updates per rollout (training.updates_per_step × training.passes). Default: as "

@@ -13,7 +13,21 @@ from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj_cli.screen.console import Screen, working
-from rlobj_cli.screen.options import DATA_DIR, completed, name_data_dir, setting_layers
+from rlobj_cli.screen.options import (
+    Config,
+    DataDir,
+    Environment,
+    MaxTurns,
+    Preset,
+    Processes,
+    Reward,
+    Sampler,
+    Seed,
+    Settings,
+    Tools,
+    Trust,
+    setting_layers,
+)
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -21,23 +35,13 @@ if TYPE_CHECKING:
 
 
 def train(
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            "-p",
-            metavar="NAME|FILE",
-            rich_help_panel="What to train",
-            help="Published objective: see rlobj presets list.",
-        ),
-    ] = None,
+    preset: Preset = None,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             "-m",
             metavar="FOLDER|ID",
-            rich_help_panel="What to train",
             help="Causal language model: a folder, a hub id, or embedded (the default): a tiny "
             "policy for the built-in tasks and for problems of digits and + - * , = only.",
         ),
@@ -48,7 +52,7 @@ def train(
             "--data",
             "-d",
             metavar="FILE|ID|TASK",
-            rich_help_panel="What to train",
+            rich_help_panel="Problems",
             help="Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a "
             "built-in task.",
         ),
@@ -56,97 +60,25 @@ def train(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task",
             metavar="NAME",
-            rich_help_panel="What to train",
+            rich_help_panel="Problems",
             help="A built-in task as --data: scratchpad (sums with their steps, the default "
             "without --model), scratchpad-3, scratchpad-5, calculator and calculator-sum (the "
             "policy may ask a calculator), addition or max-digits.",
         ),
     ] = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            "--reward",
-            metavar="KIND|FILE.py:NAME",
-            rich_help_panel="What to train",
-            help="What grades a response: math, math_verify, exact, or your function "
-            "f(response, answer, **columns), such as my_rewards.py:score.",
-        ),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--environment",
-            metavar="NAME|FILE.py:CLASS",
-            rich_help_panel="Conversations",
-            help="Who answers the policy: calculator, or your class with reset(problem) and "
-            "step(messages). It grades unless --reward does.",
-        ),
-    ] = None,
-    tools: Annotated[
-        str | None,
-        typer.Option(
-            "--tools",
-            metavar="NAMES",
-            rich_help_panel="Conversations",
-            help="What the policy may call, separated by commas: python, calculator, or your "
-            "function, such as my_tools.py:look_up, with type hints and a docstring. Needs a model "
-            "with a chat template.",
-        ),
-    ] = None,
-    max_turns: Annotated[
-        int | None,
-        typer.Option(
-            "--max-turns",
-            metavar="N",
-            min=1,
-            rich_help_panel="Conversations",
-            help="Turns of the policy in a conversation, which ends after the last one. Default: "
-            "the task's or 16.",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            envvar=DATA_DIR,
-            callback=name_data_dir,
-            exists=True,
-            file_okay=False,
-            rich_help_panel="What to train",
-            help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            rich_help_panel="Settings",
-            help="YAML file with settings above those of the preset. It can name preset, model and "
-            "data itself.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="KEY=VALUE",
-            autocompletion=completed,
-            rich_help_panel="Settings",
-            help="One setting, above everything else, such as training.steps=50. Repeatable.",
-        ),
-    ] = None,
+    reward: Reward = None,
+    environment: Environment = None,
+    tools: Tools = None,
+    max_turns: MaxTurns = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    settings: Settings = None,
     eval_on: Annotated[
         str | None,
         typer.Option(
-            "--eval-on",
             metavar="NAME|FILE",
-            rich_help_panel="What to train",
+            rich_help_panel="Problems",
             help="Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
             "Default: the test part of --data.",
         ),
@@ -154,58 +86,28 @@ def train(
     eval_every: Annotated[
         int | None,
         typer.Option(
-            "--eval-every",
             metavar="N",
             min=0,
-            rich_help_panel="Settings",
+            rich_help_panel="Problems",
             help="Steps between evaluations on the held-out problems. 0: none.",
         ),
     ] = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            "--sampler",
-            metavar="NAME",
-            rich_help_panel="Settings",
-            help="Engine that samples responses: transformers, vllm (in this process), or "
-            "vllm-server (see rlobj serve).",
-        ),
-    ] = None,
+    sampler: Sampler = None,
     async_depth: Annotated[
         int | None,
         typer.Option(
-            "--async-depth",
             metavar="K",
             min=0,
-            rich_help_panel="Settings",
+            rich_help_panel="Sampling",
             help="Sample while training runs, K rollouts ahead: each rollout is exactly K steps "
             "old. 0: sample, then train.",
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            min=0,
-            rich_help_panel="Settings",
-            help="Seed of sampling and data order.",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            metavar="K",
-            min=1,
-            rich_help_panel="Several processes",
-            help="Train in K processes on this machine, one per GPU if there are GPUs.",
-        ),
-    ] = None,
+    seed: Seed = None,
+    processes: Processes = None,
     strategy: Annotated[
         str | None,
         typer.Option(
-            "--strategy",
             metavar="NAME",
             rich_help_panel="Several processes",
             help="How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2.",
@@ -214,7 +116,6 @@ def train(
     stop_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--stop-on",
             metavar="FINDING",
             rich_help_panel="The run",
             help="Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
@@ -245,7 +146,6 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            "--resume",
             metavar="RUN",
             rich_help_panel="The run",
             help="Continue a run from its newest checkpoint, on any number of processes. Accepts "
@@ -253,14 +153,7 @@ def train(
             "max_grad_norm, evaluation.* and --sampler, whose change the run records.",
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            rich_help_panel="The run",
-            help="With --resume and --from: import the code that the run names by its path.",
-        ),
-    ] = False,
+    trust: Trust = False,
     dry_run: Annotated[
         bool,
         typer.Option(
