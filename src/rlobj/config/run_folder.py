@@ -62,7 +62,6 @@ REWARD_FILE = "the file of a reward"
 """The name of a change that is no setting: somebody edited that file."""
 FORMAT = 3
 """Of the files of a run, in sessions.jsonl. A change that makes older runs unreadable adds 1."""
-_STEP = itemgetter("step")
 MOST_LINE = 1 << 24
 """Bytes of the longest line of metrics.jsonl."""
 FOLDERS = ("samples", "records", "tables", "checkpoints")
@@ -201,110 +200,92 @@ def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of a file is a finite number, of a size that metrics have."""
+    return isinstance(value, int | float) and abs(value) < 1e100
+
+
 def read_metrics(path: Path, damage: list[str] | None = None) -> list[dict[str, Any]]:
     """`read_lines` with a warning for each note; `damage` gets them too.
 
     With `damage`, no other process writes to the file: an incomplete last line is damage.
     """
     notes: list[str] = [] if damage is None else damage
-    found = MetricsFile(path, notes).more(growing=damage is None and is_locked(path))
-    lines = sorted(found, key=_STEP)
+    lines = read_lines(path, notes, growing=damage is None)
     for note in notes:
         warn_once(f"{path}: {note}")
     return lines
 
 
 def read_lines(
-    run: Path, notes: list[str], progress: Progress = lambda done, total: None
+    run: Path,
+    notes: list[str],
+    progress: Progress = lambda done, total: None,
+    *,
+    growing: bool = True,
 ) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl in the order of steps, see `MetricsFile`."""
-    found = MetricsFile(run, notes).more(growing=is_locked(run), progress=progress)
-    return sorted(found, key=_STEP)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of a file is a finite number, of a size that metrics have."""
-    return isinstance(value, int | float) and abs(value) < 1e100
-
-
-class MetricsFile:
-    """Reads metrics.jsonl, and goes on where it stopped the last time. All readers use it.
+    """The lines of a run's metrics.jsonl in the order of steps; none without such a file.
 
     A line has numbers only; None = not finite.
 
     Args:
-        run: the run's folder; it may have no such file.
-        notes: they name damaged lines. These are left out, and the lines after them are read.
+        run: the run's folder.
+        notes: get the damaged lines. These are left out, and the lines after them are read.
+        progress: called with (bytes read, all bytes).
+        growing: leave out an incomplete last line while another process trains in the folder.
+
+    Raises:
+        ConfigError: the file cannot be read.
     """
+    lines: list[dict[str, Any]] = []
+    damage: list[str] = []
+    seen, newest, growing = set[int](), -1, growing and is_locked(run)
+    with reported(ConfigError, f"cannot read {run / 'metrics.jsonl'}", OSError):
+        for number, text in enumerate(_texts(run / "metrics.jsonl", progress), 1):
+            if growing and len(text) < MOST_LINE and not text.endswith(b"\n"):
+                break
+            known, line = hash(text.strip()), _numbers(text)
+            if line is None:
+                damage.append(f"line {number} cannot be read and is left out")
+            elif known in seen:
+                damage.append(f"line {number} repeats step {line['step']} and is left out")
+            else:
+                if line["step"] <= newest:
+                    what = f"step {line['step']}, after a line of step {newest}"
+                    damage.append(f"line {number} has {what}")
+                seen.add(known)
+                newest = max(newest, line["step"])
+                lines.append(line)
+            if len(text) == MOST_LINE:
+                damage.append(f"line {number} is too long: what follows is not read")
+                break
+    if len(damage) > 5:
+        first = " ".join(damage[5].split()[:2])
+        damage = [*damage[:5], f"more lines are damaged, from {first}"]
+    notes += [f"metrics.jsonl: {each}" for each in damage]
+    return sorted(lines, key=itemgetter("step"))
 
-    def __init__(self, run: Path, notes: list[str]) -> None:
-        self.file, self._notes = run / "metrics.jsonl", notes
-        self._restart(0)
 
-    def _restart(self, inode: int) -> None:
-        self._inode, self._position, self._number, self._damaged = inode, 0, 0, 0
-        self._seen, self._last = set[int](), -1
+def _texts(file: Path, progress: Progress) -> Iterator[bytes]:
+    """The lines of a file, each of at most `MOST_LINE` bytes; none if it is not there."""
+    with suppress(FileNotFoundError, NotADirectoryError), a_file(file).open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        for number, text in enumerate(iter(lambda: opened.readline(MOST_LINE), b""), 1):
+            yield text
+            if number % 100 == 0:
+                progress(opened.tell(), size)
 
-    def more(
-        self, *, growing: bool = False, progress: Progress = lambda done, total: None
-    ) -> Iterator[dict[str, Any]]:
-        """The lines since the last time; all of them if a resumed run has replaced the file.
 
-        Args:
-            growing: leave an incomplete last line for the next time.
-            progress: called with (bytes read, all bytes).
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
-        try:
-            with a_file(self.file).open("rb") as file:
-                found = os.fstat(file.fileno())
-                if found.st_ino != self._inode or found.st_size < self._position:
-                    self._restart(found.st_ino)
-                file.seek(self._position)
-                while line := file.readline(MOST_LINE):
-                    if growing and len(line) < MOST_LINE and not line.endswith(b"\n"):
-                        return
-                    self._position, self._number = file.tell(), self._number + 1
-                    if numbers := self._numbers(line):
-                        yield numbers
-                    if len(line) == MOST_LINE:
-                        self._note("is too long: what follows is not read")
-                        return
-                    if self._number % 100 == 0:
-                        progress(self._position, found.st_size)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise ConfigError(f"cannot read {self.file}: {error}") from error
-
-    def _numbers(self, text: bytes) -> dict[str, Any]:
-        """The numbers of a line; {} if it is damaged, or equal to one before."""
-        try:
-            line = parse_json(text)
-            step = line["step"]
-            if type(step) is not int or not 0 <= step < 2**53:
-                raise ValueError(step)
-        except (ValueError, TypeError, KeyError):
-            self._note("cannot be read and is left out")
-            return {}
-        if hash(text.strip()) in self._seen:
-            self._note(f"repeats step {step} and is left out")
-            return {}
-        if step <= self._last:
-            self._note(f"has step {step}, after a line of step {self._last}")
-        self._seen.add(hash(text.strip()))
-        self._last = max(step, self._last)
-        numbers = {key: x for key, x in line.items() if x is None or isinstance(x, int | float)}
-        return {key: x if is_number(x) else None for key, x in numbers.items()}
-
-    def _note(self, what: str) -> None:
-        self._damaged += 1
-        if self._damaged <= 5:
-            self._notes.append(f"metrics.jsonl: line {self._number} {what}")
-        elif self._damaged == 6:
-            self._notes.append(f"metrics.jsonl: more lines are damaged, from line {self._number}")
+def _numbers(text: bytes) -> dict[str, Any] | None:
+    """The numbers of a line; None if it is damaged."""
+    try:
+        line = parse_json(text)
+        if type(line["step"]) is not int or not 0 <= line["step"] < 2**53:
+            return None
+    except (ValueError, TypeError, KeyError):
+        return None
+    numbers = {key: x for key, x in line.items() if x is None or isinstance(x, int | float)}
+    return {key: x if is_number(x) else None for key, x in numbers.items()}
 
 
 def read_stop(path: Path) -> tuple[int, str, str] | None:
