@@ -15,9 +15,7 @@ from rlobj_cli.screen.console import Screen, facts_grid, table, working
 from rlobj_cli.screen.options import Json
 
 
-def doctor(
-    as_json: Json = False,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Show what is installed, what this machine has, and which engines can run here.
 
     For an engine that cannot run, the reason and the command that changes it are shown. The exit

@@ -9,22 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from rlobj_cli.screen import options
 from rlobj_cli.screen.console import Screen, calm_libraries, show_markdown, working
 from rlobj_cli.screen.groups import DefaultGroup, NamelessCommand
-from rlobj_cli.screen.options import (
-    DataDir,
-    Environment,
-    Evaluation,
-    MaxTurns,
-    Processes,
-    Reward,
-    Sampler,
-    Seed,
-    Settings,
-    Tools,
-    Trust,
-    setting_layers,
-)
+from rlobj_cli.screen.options import setting_layers
 
 evaluation = typer.Typer(
     name="eval",
@@ -61,7 +49,7 @@ def compare(
 
 @evaluation.command()
 def regrade(
-    directory: Evaluation,
+    directory: options.Evaluation,
     reward: Annotated[
         str | None,
         typer.Option(
@@ -74,7 +62,7 @@ def regrade(
             metavar="SECONDS", help="Limit of processor time for one answer (math, math_verify)."
         ),
     ] = None,
-    trust: Trust = False,
+    trust: options.Trust = False,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
@@ -94,7 +82,7 @@ def regrade(
 
 
 @evaluation.command()
-def show(directory: Evaluation) -> None:
+def show(directory: options.Evaluation) -> None:
     """Show the results of an evaluation, finished or not, and write its results and page again.
 
     [bold]Example[/bold]
@@ -169,7 +157,7 @@ def evaluate(
             metavar="N", min=1, rich_help_panel="Problems", help="The first N problems of each."
         ),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
     template: Annotated[
         str | None,
         typer.Option(
@@ -178,10 +166,10 @@ def evaluate(
             help="Text around a problem; must contain {prompt}.",
         ),
     ] = None,
-    reward: Reward = None,
-    environment: Environment = None,
-    tools: Tools = None,
-    max_turns: MaxTurns = None,
+    reward: options.Reward = None,
+    environment: options.Environment = None,
+    tools: options.Tools = None,
+    max_turns: options.MaxTurns = None,
     temperature: Annotated[
         float | None,
         typer.Option(
@@ -209,9 +197,9 @@ def evaluate(
             "rest of the model's context; else 1024.",
         ),
     ] = None,
-    seed: Seed = None,
-    sampler: Sampler = None,
-    settings: Settings = None,
+    seed: options.Seed = None,
+    sampler: options.Sampler = None,
+    settings: options.Settings = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -221,8 +209,8 @@ def evaluate(
             help="Default: a folder under evals/ for exactly these settings.",
         ),
     ] = None,
-    processes: Processes = None,
-    trust: Trust = False,
+    processes: options.Processes = None,
+    trust: options.Trust = False,
 ) -> None:
     """Sample responses to problems, grade them, and report how often they are right.
 

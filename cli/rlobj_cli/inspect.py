@@ -42,12 +42,10 @@ def inspect(
         str | None, typer.Option(metavar="TEXT", help="Only tokens with this text.")
     ] = None,
     groups: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Token texts to show, the most frequent first."),
+        int, typer.Option(metavar="N", min=1, help="Token texts to show, the most frequent first.")
     ] = 10,
     examples: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Tokens of each to show in context."),
+        int, typer.Option(metavar="N", min=0, help="Tokens of each to show in context.")
     ] = 2,
     json: Json = False,
     html: Annotated[
@@ -55,8 +53,7 @@ def inspect(
         typer.Option("--html", help="Write a page with all tokens; RUN/inspect.html or --out."),
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where --html writes the page."),
+        Path | None, typer.Option(metavar="FILE", help="Where --html writes the page.")
     ] = None,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.

@@ -12,14 +12,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import (
-    Screen,
-    plain_value,
-    say,
-    show_explanation,
-    show_yaml,
-    table,
-)
+from rlobj_cli.screen.console import Screen, plain_value, say, show_explanation, show_yaml, table
 from rlobj_cli.screen.options import PresetOrFile
 
 if TYPE_CHECKING:

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 TOKENS = {
     "touched": ("tokens", ""),
     "share": ("share", ""),
-    "precision": (
-        "precision",
-        "share of spurious tokens among those of them that were judged",
-    ),
+    "precision": ("precision", "share of spurious tokens among those of them that were judged"),
     "recall": ("recall", "their share of all spurious tokens"),
     "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
 }
@@ -74,8 +71,7 @@ def replay(
     ] = None,
     step: Step = None,
     figure: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the sweep as FILE.svg or FILE.png."),
+        Path | None, typer.Option(metavar="FILE", help="Draw the sweep as FILE.svg or FILE.png.")
     ] = None,
     json: Json = False,
     trust: Trust = False,

@@ -27,8 +27,7 @@ def report(
         ),
     ] = None,
     figures: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write each figure as SVG and PNG."),
+        Path | None, typer.Option(metavar="DIR", help="Also write each figure as SVG and PNG.")
     ] = None,
 ) -> None:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.

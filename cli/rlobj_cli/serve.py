@@ -28,12 +28,10 @@ _SHORT_LIFE, _DEATHS = 60.0, 5
 
 def serve(
     model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded."),
+        str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded.")
     ],
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses."),
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")

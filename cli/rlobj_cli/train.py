@@ -12,22 +12,9 @@ import typer
 from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj_cli.screen import options
 from rlobj_cli.screen.console import Screen, working
-from rlobj_cli.screen.options import (
-    Config,
-    DataDir,
-    Environment,
-    MaxTurns,
-    Preset,
-    Processes,
-    Reward,
-    Sampler,
-    Seed,
-    Settings,
-    Tools,
-    Trust,
-    setting_layers,
-)
+from rlobj_cli.screen.options import setting_layers
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -35,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    preset: Preset = None,
+    preset: options.Preset = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -67,13 +54,13 @@ def train(
             "policy may ask a calculator), addition or max-digits.",
         ),
     ] = None,
-    reward: Reward = None,
-    environment: Environment = None,
-    tools: Tools = None,
-    max_turns: MaxTurns = None,
-    data_dir: DataDir = None,
-    config: Config = None,
-    settings: Settings = None,
+    reward: options.Reward = None,
+    environment: options.Environment = None,
+    tools: options.Tools = None,
+    max_turns: options.MaxTurns = None,
+    data_dir: options.DataDir = None,
+    config: options.Config = None,
+    settings: options.Settings = None,
     eval_on: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +79,7 @@ def train(
             help="Steps between evaluations on the held-out problems. 0: none.",
         ),
     ] = None,
-    sampler: Sampler = None,
+    sampler: options.Sampler = None,
     async_depth: Annotated[
         int | None,
         typer.Option(
@@ -103,8 +90,8 @@ def train(
             "old. 0: sample, then train.",
         ),
     ] = None,
-    seed: Seed = None,
-    processes: Processes = None,
+    seed: options.Seed = None,
+    processes: options.Processes = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -153,7 +140,7 @@ def train(
             "max_grad_norm, evaluation.* and --sampler, whose change the run records.",
         ),
     ] = None,
-    trust: Trust = False,
+    trust: options.Trust = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -232,9 +219,9 @@ def train(
         _training(console).resume(console, resumed, changes, processes, reward)
         return
     _check_problems(data, task)
-    options = _overrides([*fixed, *code, *changeable], settings or [])
-    overrides = [*_file(config), *options]
-    with _dry(options) if dry_run else nullcontext():
+    chosen = _overrides([*fixed, *code, *changeable], settings or [])
+    overrides = [*_file(config), *chosen]
+    with _dry(chosen) if dry_run else nullcontext():
         if from_run is None:
             layers, run_config = _combined(preset, overrides)  # a mistake is an error at once
         else:
@@ -245,14 +232,14 @@ def train(
         _training(console).start(console, run_config, layers, folder, dry_run, processes)
 
 
-def _dry(options: Sequence[Layer]) -> AbstractContextManager[None]:
+def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:
     """Inside, only code that the command line itself names is imported."""
     from rlobj.base.files import located_target
     from rlobj.base.targets import without_imports
     from rlobj.config.layers import merged
     from rlobj.config.trust import named_code
 
-    named = named_code(merged(options))
+    named = named_code(merged(chosen))
     return without_imports([*named, *(located_target(each, Path.cwd()) for each in named)])
 
 

@@ -107,22 +107,17 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
     return replace(estimated(config, size, cards.count, cards, mean, used), choices=choices)
 
 
-def here(config: RunConfig, ranks: int, size: Size) -> Estimated:
-    """The estimate of a run as it would begin on the GPUs or the CPU of this machine."""
-    card = card_bytes()
-    cards = None if card is None else Cards(ranks, card)
-    config = settled(config, choose_settings(config, size, cards, os.environ))
-    return estimated(config, size, ranks, cards)
-
-
 def short(config: RunConfig, ranks: int) -> str:
     """Memory and hours, and what they assume, for the start of a run; "" without a GPU."""
-    size = Size.named(config.model, local=True) if card_bytes() is not None else None
-    if size is None:
+    card = card_bytes()
+    size = None if card is None else Size.named(config.model, local=True)
+    if card is None or size is None:
         return ""
-    estimate = here(config, ranks, size)
+    cards = Cards(ranks, card)
+    config = settled(config, choose_settings(config, size, cards, os.environ))
+    estimate = estimated(config, size, ranks, cards)
     hours = f"; {estimate.work.hours:,.1f} hours by arithmetic" if estimate.work else ""
-    needed, card = max(estimate.memory.needed), estimate.memory.card or 0
+    needed = max(estimate.memory.needed)
     line = f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
     return "\n".join([line, *(f"assumed: {each}" for each in estimate.memory.assumed)])
 
@@ -186,8 +181,8 @@ def _facts(estimate: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
         f"responses of {done.mean:,.0f} tokens are sampled, an assumption: set --mean-tokens",
         "seconds": f"{sum(done.seconds.values()):,.0f} a step: {listed(done.seconds)}",
         "hours": f"{done.hours:,.1f} for {done.steps} steps, by arithmetic and not measured: "
-        f"{done.used:.0%} of {cards.flops / 1e12:.0f} TFLOP/s (set --utilization), and "
-        f"{DECODING:.0%} of {cards.bandwidth / 1e12:.2f} TB/s in generation",
+        f"{done.used:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s (set --utilization), and "
+        f"{DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation",
         "disk": f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}",
         "host": f"{estimate.memory.host / GIB:,.0f} GiB of memory a process, while it loads",
     }

@@ -10,15 +10,11 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from rlobj.base.files import free_port
-
-if TYPE_CHECKING:
-    pass
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run the engine in this process

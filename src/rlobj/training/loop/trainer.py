@@ -116,13 +116,7 @@ class Trainer:
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm) if depth else self.comm
         collector = Collector(
-            config,
-            self.policy,
-            self.sampler,
-            self.grader,
-            self.stream,
-            comm,
-            self.conversations,
+            config, self.policy, self.sampler, self.grader, self.stream, comm, self.conversations
         )
         self.position, self.code = self.stream.state(), code_digest(settings_of(config))
         self.pipeline = Pipeline(collector, depth, config.training.steps)
@@ -453,12 +447,7 @@ class Trainer:
             self.recorder.close_file()  # a resumed run deletes the files of later steps
             with waiting():  # for a slow disk
                 path = checkpoint.write(
-                    self.run,
-                    done,
-                    self.parallel,
-                    self.policy,
-                    state,
-                    self.learner.scores.lagged,
+                    self.run, done, self.parallel, self.policy, state, self.learner.scores.lagged
                 )
             self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):
