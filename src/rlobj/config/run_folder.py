@@ -488,14 +488,6 @@ class RunFolder:
         """
         return lock_folder(self.path, "training in")
 
-    def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
-        """Write the columns to a Parquet file."""
-        import pyarrow
-
-        from rlobj.base.arrow import write_parquet
-
-        write_parquet(self.path / name, pyarrow.table(dict(columns)))
-
     @functools.cached_property
     def id(self) -> str:
         """Random id of the run, which its sessions have; a new one before the first."""
@@ -551,7 +543,7 @@ class RunFolder:
                 "are not removed: they may be the best"
             )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for folder in ("samples", "records", "tables", "checkpoints"):
+        for folder in FOLDERS:
             for entry in (self.path / folder).glob("step-*"):
                 if step_of(entry) > step:
                     remove(entry)

@@ -180,8 +180,8 @@ class Memory:
     @property
     def fits(self) -> bool:
         """Whether the GPU has as much with a margin, or there is none."""
-        enough = self.card is None or max(self.needed) <= (1 - MARGIN) * self.card
-        return self.card is None or (enough and self.has_room)
+        card = self.card
+        return card is None or (self.has_room and max(self.needed) <= (1 - MARGIN) * card)
 
     @property
     def has_room(self) -> bool:
@@ -212,10 +212,9 @@ def estimate(
     trained = size.total if lora is None else lora.rank * size.adapters
     parts = dict(_states(trained, size, strategy, ranks))
     stored = WORD * trained / (1 if strategy == "ddp" else ranks)
-    squares = (
-        stored if card else min(stored, 2.0 * WORD * size.matrix)
-    )  # a tensor at a time on a CPU
-    parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
+    if not card:  # on a CPU the squares of a tensor at a time
+        stored = min(stored, 2.0 * WORD * size.matrix)
+    parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else stored)
     offload = card and config.training.offload == "cpu" and strategy in ("zero2", "zero3")
     moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
