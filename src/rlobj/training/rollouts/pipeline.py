@@ -26,7 +26,7 @@ class Pipeline:
     """
 
     def __init__(self, collector: Collector, depth: int, steps: int) -> None:
-        self._collector = collector
+        self.collector = collector
         self._depth = depth
         self._steps = steps
         self._ready: dict[int, Rollout] = {}
@@ -44,7 +44,7 @@ class Pipeline:
         """The step's rollout. Sampling of the one `depth` steps later starts in a thread."""
         for ahead in range(step, min(step + max(self._depth, 1), self._steps)):
             if ahead not in self._ready:
-                self._ready[ahead] = self._collector.collect(ahead)
+                self._ready[ahead] = self.collector.collect(ahead)
         following = step + self._depth
         if self._depth and following < self._steps:
             self._thread = threading.Thread(
@@ -68,6 +68,6 @@ class Pipeline:
 
     def _collect_apart(self, step: int) -> None:
         try:
-            self._ready[step] = self._collector.collect(step)
+            self._ready[step] = self.collector.collect(step)
         except BaseException as error:
             self._error = error
