@@ -141,7 +141,7 @@ def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
     ):
         (folder / "state.json").write_text(json.dumps(written | change))
         (folder / "manifest.json").unlink()
-        checkpoint.location.write_manifest(folder)
+        checkpoint.manifest.write_manifest(folder)
         [name] = change
         with pytest.raises(ConfigError, match=f"step-000001: state.json: {name}"):
             open_resumed(run.path)

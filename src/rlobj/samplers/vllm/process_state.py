@@ -96,7 +96,3 @@ def default_group_kept() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group = destroy
-
-
-_alive = False
-"""Whether this process has an engine. vLLM's process groups are global: one engine at a time."""

@@ -174,16 +174,20 @@ class Collected:
 class VllmBase(ABC):
     """A call of a vLLM sampler, without the way to the engine.
 
+    Args:
+        tokenizer: of the model.
+        eos: token ids that end a response.
+
     Attributes:
         tokenizer: of the model.
         version: of the last `sync`.
     """
 
-    tokenizer: Any
-    version: int
-    _eos: list[int]
     _context: int
     _vocabulary: int
+
+    def __init__(self, tokenizer: Any, eos: Sequence[int]) -> None:
+        self.tokenizer, self.version, self._eos = tokenizer, 0, list(eos)
 
     def sample(
         self,
