@@ -282,7 +282,7 @@ def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
     stored["training"]["micro_batch_tokens"] = 4096  # as a larger GPU has chosen
     (run / "config.resolved.yaml").write_text(yaml.safe_dump(stored))
     for name, value in (("training.micro_batch_tokens", 4096), ("training.offload", None)):
-        with pytest.raises(ConfigError, match=f"has {value}. Leave it out, or set {name}=VALUE"):
+        with pytest.raises(ConfigError, match=f"has {value}. Leave it out, or use {name}=VALUE"):
             rlobj.resume(run, settings={"training.steps": 2, name: "auto"})
     rlobj.resume(run, settings={"training.steps": 2})
     again = read_settings(run)
