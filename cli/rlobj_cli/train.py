@@ -171,7 +171,7 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    from rlobj.config.layers import reward_settings
+    from rlobj.config.layers import file_layer, reward_settings
     from rlobj.conversations.settings import named_tools
     from rlobj.training.run import new_folder, open_resumed, prepared, start_from
 
@@ -220,7 +220,7 @@ def train(
         return
     _check_problems(data, task)
     chosen = _overrides([*fixed, *code, *changeable], settings or [])
-    overrides = [*_file(config), *chosen]
+    overrides = [*([] if config is None else [file_layer(config)]), *chosen]
     with _dry(chosen) if dry_run else nullcontext():
         if from_run is None:
             layers, run_config = _combined(preset, overrides)  # a mistake is an error at once
@@ -273,18 +273,6 @@ def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
     from rlobj.config.layers import parse_setting
 
     return [*given, *(("--set", parse_setting(text)) for text in settings)]
-
-
-def _file(config: Path | None) -> list[Layer]:
-    """The layer of a configuration file, if there is one."""
-    from rlobj.base.files import path_of
-    from rlobj.config.layers import file_layer
-
-    if config is not None and not (path := path_of(config)).is_file():
-        what = "is a folder, not a YAML file" if path.is_dir() else "is no file"
-        what = what if path.exists() else "is not there"
-        raise ConfigError(f"--config {config} {what}")
-    return [] if config is None else [file_layer(config)]
 
 
 def _combined(preset: str | None, overrides: list[Layer]) -> tuple[list[Layer], RunConfig]:
