@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -110,8 +110,10 @@ def diff(
     \b  rlobj presets diff dapo stapo
       rlobj presets diff stapo my.yaml
     """
-    settings = [_read(name)[1] for name in (left, right)]
-    rows = difference(*(_dump(layers) for layers in settings))
+    from rlobj.config.run_config import settings_of
+
+    settings = [settings_of(_build(_read(name)[1])) for name in (left, right)]
+    rows = [row for row in difference(*settings) if row[0] != "preset"]
     console = Screen()
     if not rows:
         console.print(Text(f"{left} and {right} have the same settings"))
@@ -122,11 +124,6 @@ def diff(
         texts = [Text("–", "dim") if v is None else Text(visible(plain_value(v))) for v in values]
         compared.add_row(Text(visible(path), "bold cyan"), *texts)
     console.print(compared)
-
-
-def _dump(layers: list[Layer]) -> dict[str, Any]:
-    config = _build(layers).model_dump(mode="json", by_alias=True)
-    return {key: value for key, value in config.items() if key != "preset"}
 
 
 @presets.command()

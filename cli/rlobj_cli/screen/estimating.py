@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,10 @@ class Estimated:
     strategy: str
     ranks: int
     memory: Memory
-    cards: Cards | None = None
-    work: Work | None = None
-    ways: Sequence[tuple[Message, Memory]] = ()
-    choices: Sequence[Choice] = ()
+    cards: Cards | None
+    work: Work | None
+    ways: Sequence[tuple[Message, Memory]]
+    choices: Sequence[Choice]
 
     def json(self) -> str:
         """Everything but the configuration; memory in bytes, by part and phase."""
@@ -71,15 +71,14 @@ def estimated(
     cards: Cards | None,
     mean: float | None = None,
     used: float = USED,
+    choices: Sequence[Choice] = (),
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
     strategy = resolve_strategy(config.training.strategy, os.environ)
     memory = estimate_memory(config, size, strategy, ranks, cards and cards.bytes)
-    if cards is None:
-        return Estimated(config, size, strategy, ranks, memory)
-    done = work(config, size, memory, cards, mean=mean, used=used)
-    fitting = [] if memory.fits else ways(config, size, strategy, cards)
-    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting)
+    done = cards and work(config, size, memory, cards, mean=mean, used=used)
+    fitting = ways(config, size, strategy, cards) if cards and not memory.fits else ()
+    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
 def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float) -> Estimated:
@@ -89,12 +88,12 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
         ConfigError: there are no GPUs, `gpus` is something else, or config.json cannot be read or
             has a number that no model has.
     """
-    if gpus is None and card_bytes() is None:
-        raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
-    if gpus is None:
-        cards = Cards(torch.cuda.device_count(), card_bytes() or 0)
-    else:
+    if gpus is not None:
         cards = Cards.parse(gpus)
+    elif card := card_bytes():
+        cards = Cards(torch.cuda.device_count(), card)
+    else:
+        raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
     size = Size.named(config.model)
     if size is None:
         raise ConfigError(
@@ -104,7 +103,7 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
         )
     choices = choose(config, size, cards)
     config = settled(config, choices)
-    return replace(estimated(config, size, cards.count, cards, mean, used), choices=choices)
+    return estimated(config, size, cards.count, cards, mean, used, choices)
 
 
 def short(config: RunConfig, ranks: int) -> str:
