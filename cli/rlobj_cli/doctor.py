@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,13 +12,10 @@ from rich.text import Text
 
 from rlobj.installation import Engine, Installation, engines, fits, read_installation
 from rlobj_cli.screen.console import Screen, facts_grid, table, working
+from rlobj_cli.screen.options import Json
 
 
-def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, for programs.")
-    ] = False,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Show what is installed, what this machine has, and which engines can run here.
 
     For an engine that cannot run, the reason and the command that changes it are shown. The exit

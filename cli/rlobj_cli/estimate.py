@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj_cli.screen.console import Screen, working
-from rlobj_cli.screen.options import completed
+from rlobj_cli.screen.options import Config, Json, Preset, Settings
 
 
 @without_imports()
@@ -27,66 +26,33 @@ def estimate(
     gpus: Annotated[
         str | None,
         typer.Option(
-            "--gpus",
             metavar="KxGB",
             help="Number of GPUs and the memory of each in GB, or their name: 8x80, 80, 8xH200, "
             "A100, L40S, 4090. Default: those of this machine.",
         ),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            "-p",
-            metavar="NAME|FILE",
-            help="Published objective: see rlobj presets list. Default: grpo.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="YAML file with settings above those of the preset.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="KEY=VALUE",
-            autocompletion=completed,
-            help="One setting, above everything else. Repeatable.",
-        ),
-    ] = None,
+    preset: Preset = None,
+    config: Config = None,
+    settings: Settings = None,
     mean_tokens: Annotated[
         float | None,
         typer.Option(
-            "--mean-tokens",
-            metavar="N",
-            help="Mean tokens of a response. Default: half of sampling.max_tokens.",
+            metavar="N", help="Mean tokens of a response. Default: half of sampling.max_tokens."
         ),
     ] = None,
     used: Annotated[
         float,
         typer.Option(
-            "--utilization",
-            metavar="SHARE",
-            help="Share of a GPU's peak that training reaches.",
+            "--utilization", metavar="SHARE", help="Share of a GPU's peak that training reaches."
         ),
     ] = 0.3,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object, for programs; memory in bytes."),
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the memory, hours and disk space that a run needs, before anything is loaded.
 
     The model may be a folder with nothing but a config.json. Settings that are left open, such as
     the strategy and the micro-batch, are chosen so that the run fits. If it cannot, changes are
-    shown with which it can, and the exit code is 2.
+    shown with which it can, and the exit code is 2. The preset is grpo if nothing names one.
 
     [bold]Examples[/bold]
 

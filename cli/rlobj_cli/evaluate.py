@@ -9,15 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from rlobj_cli.screen import options
 from rlobj_cli.screen.console import Screen, calm_libraries, show_markdown, working
 from rlobj_cli.screen.groups import DefaultGroup, NamelessCommand
-from rlobj_cli.screen.options import (
-    DATA_DIR,
-    Evaluation,
-    completed,
-    name_data_dir,
-    setting_layers,
-)
+from rlobj_cli.screen.options import setting_layers
 
 evaluation = typer.Typer(
     name="eval",
@@ -54,26 +49,20 @@ def compare(
 
 @evaluation.command()
 def regrade(
-    directory: Evaluation,
+    directory: options.Evaluation,
     reward: Annotated[
         str | None,
         typer.Option(
-            "--reward",
-            metavar="KIND",
-            help="Grader: math, math_verify or exact. Default: the same as before.",
+            metavar="KIND", help="Grader: math, math_verify or exact. Default: the same as before."
         ),
     ] = None,
     deadline: Annotated[
         float | None,
         typer.Option(
-            "--deadline",
-            metavar="SECONDS",
-            help="Limit of processor time for one answer (math, math_verify).",
+            metavar="SECONDS", help="Limit of processor time for one answer (math, math_verify)."
         ),
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Import the code that the folder's reward is.")
-    ] = False,
+    trust: options.Trust = False,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
@@ -93,7 +82,7 @@ def regrade(
 
 
 @evaluation.command()
-def show(directory: Evaluation) -> None:
+def show(directory: options.Evaluation) -> None:
     """Show the results of an evaluation, finished or not, and write its results and page again.
 
     [bold]Example[/bold]
@@ -127,7 +116,6 @@ def evaluate(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint",
             metavar="NAME",
             rich_help_panel="Problems",
             help="Of a run: newest, best (held-out accuracy or reward), or a step.",
@@ -136,7 +124,6 @@ def evaluate(
     on: Annotated[
         str | None,
         typer.Option(
-            "--on",
             metavar="NAMES|FILE",
             rich_help_panel="Problems",
             help="aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, "
@@ -147,7 +134,6 @@ def evaluate(
     protocol: Annotated[
         str | None,
         typer.Option(
-            "--protocol",
             metavar="NAME",
             rich_help_panel="Problems",
             help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
@@ -168,75 +154,22 @@ def evaluate(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit",
-            metavar="N",
-            min=1,
-            rich_help_panel="Problems",
-            help="Use the first N problems of each.",
+            metavar="N", min=1, rich_help_panel="Problems", help="The first N problems of each."
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            envvar=DATA_DIR,
-            callback=name_data_dir,
-            exists=True,
-            file_okay=False,
-            rich_help_panel="Problems",
-            help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
-        ),
-    ] = None,
+    data_dir: options.DataDir = None,
     template: Annotated[
         str | None,
         typer.Option(
-            "--template",
             metavar="TEXT",
             rich_help_panel="Problems",
             help="Text around a problem; must contain {prompt}.",
         ),
     ] = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            "--reward",
-            metavar="KIND|FILE.py:NAME",
-            rich_help_panel="Problems",
-            help="Grader: math, math_verify, exact, or your function. Default: the run's; math for "
-            "benchmarks and files; exact for built-in tasks.",
-        ),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--environment",
-            metavar="NAME|FILE.py:CLASS",
-            rich_help_panel="Conversations",
-            help="Who answers the policy: calculator, or your class. It grades unless --reward "
-            "does. Default: the run's.",
-        ),
-    ] = None,
-    tools: Annotated[
-        str | None,
-        typer.Option(
-            "--tools",
-            metavar="NAMES",
-            rich_help_panel="Conversations",
-            help="What the policy may call, separated by commas: python, calculator or "
-            "FILE.py:FUNCTION. Default: the run's.",
-        ),
-    ] = None,
-    max_turns: Annotated[
-        int | None,
-        typer.Option(
-            "--max-turns",
-            metavar="N",
-            min=1,
-            rich_help_panel="Conversations",
-            help="Turns of the policy in a conversation. Default: the run's, the task's or 16.",
-        ),
-    ] = None,
+    reward: options.Reward = None,
+    environment: options.Environment = None,
+    tools: options.Tools = None,
+    max_turns: options.MaxTurns = None,
     temperature: Annotated[
         float | None,
         typer.Option(
@@ -251,17 +184,12 @@ def evaluate(
     top_p: Annotated[
         float | None,
         typer.Option(
-            "--top-p",
-            metavar="P",
-            max=1,
-            rich_help_panel="Sampling",
-            help="Nucleus sampling. 1: all.",
+            metavar="P", max=1, rich_help_panel="Sampling", help="Nucleus sampling. 1: all."
         ),
     ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-tokens",
             metavar="N",
             min=1,
             rich_help_panel="Sampling",
@@ -269,69 +197,27 @@ def evaluate(
             "rest of the model's context; else 1024.",
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            min=0,
-            rich_help_panel="Sampling",
-            help="Of sampling. Default: 0.",
-        ),
-    ] = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            "--sampler",
-            metavar="NAME",
-            rich_help_panel="Sampling",
-            help="transformers, vllm, or vllm-server (see rlobj serve).",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="KEY=VALUE",
-            autocompletion=completed,
-            rich_help_panel="Sampling",
-            help="Any other setting, by its dotted name; repeatable.",
-        ),
-    ] = None,
+    seed: options.Seed = None,
+    sampler: options.Sampler = None,
+    settings: options.Settings = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
             metavar="DIR",
-            rich_help_panel="Output",
             help="Default: a folder under evals/ for exactly these settings.",
         ),
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            metavar="K",
-            min=1,
-            rich_help_panel="Sampling",
-            help="Evaluate in K processes on this machine, one per GPU if there are GPUs.",
-        ),
-    ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            rich_help_panel="Problems",
-            help="Of a run: import the code that its settings name by its path.",
-        ),
-    ] = False,
+    processes: options.Processes = None,
+    trust: options.Trust = False,
 ) -> None:
     """Sample responses to problems, grade them, and report how often they are right.
 
     After an interruption, the same command continues. The folder contains samples, grades,
     results.json, results.md and report.html, a page with every response.
+    Of a run, its own settings are the defaults, such as its reward, environment and tools. Without
+    a run, the reward is math for benchmarks and files, and exact for built-in tasks.
 
     [bold]Examples[/bold]
 

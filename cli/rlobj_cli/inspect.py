@@ -33,24 +33,19 @@ def inspect(
     where: Annotated[
         str | None,
         typer.Option(
-            "--where",
             metavar="RULE",
             help="All recorded tokens that a rule selects, also those that the objective did not "
             "touch. The rule reads recorded columns, token by token.",
         ),
     ] = None,
     text: Annotated[
-        str | None, typer.Option("--text", metavar="TEXT", help="Only tokens with this text.")
+        str | None, typer.Option(metavar="TEXT", help="Only tokens with this text.")
     ] = None,
     groups: Annotated[
-        int,
-        typer.Option(
-            "--groups", metavar="N", min=1, help="Token texts to show, the most frequent first."
-        ),
+        int, typer.Option(metavar="N", min=1, help="Token texts to show, the most frequent first.")
     ] = 10,
     examples: Annotated[
-        int,
-        typer.Option("--examples", metavar="N", min=0, help="Tokens of each to show in context."),
+        int, typer.Option(metavar="N", min=0, help="Tokens of each to show in context.")
     ] = 2,
     json: Json = False,
     html: Annotated[
@@ -58,8 +53,7 @@ def inspect(
         typer.Option("--html", help="Write a page with all tokens; RUN/inspect.html or --out."),
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Where --html writes the page."),
+        Path | None, typer.Option(metavar="FILE", help="Where --html writes the page.")
     ] = None,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.

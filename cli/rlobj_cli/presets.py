@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -12,14 +12,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import (
-    Screen,
-    plain_value,
-    say,
-    show_explanation,
-    show_yaml,
-    table,
-)
+from rlobj_cli.screen.console import Screen, plain_value, say, show_explanation, show_yaml, table
 from rlobj_cli.screen.options import PresetOrFile
 
 if TYPE_CHECKING:
@@ -117,8 +110,10 @@ def diff(
     \b  rlobj presets diff dapo stapo
       rlobj presets diff stapo my.yaml
     """
-    settings = [_read(name)[1] for name in (left, right)]
-    rows = difference(*(_dump(layers) for layers in settings))
+    from rlobj.config.run_config import settings_of
+
+    settings = [settings_of(_build(_read(name)[1])) for name in (left, right)]
+    rows = [row for row in difference(*settings) if row[0] != "preset"]
     console = Screen()
     if not rows:
         console.print(Text(f"{left} and {right} have the same settings"))
@@ -129,11 +124,6 @@ def diff(
         texts = [Text("–", "dim") if v is None else Text(visible(plain_value(v))) for v in values]
         compared.add_row(Text(visible(path), "bold cyan"), *texts)
     console.print(compared)
-
-
-def _dump(layers: list[Layer]) -> dict[str, Any]:
-    config = _build(layers).model_dump(mode="json", by_alias=True)
-    return {key: value for key, value in config.items() if key != "preset"}
 
 
 @presets.command()
@@ -177,7 +167,6 @@ def explain(
     updates: Annotated[
         int | None,
         typer.Option(
-            "--updates",
             metavar="N",
             min=1,
             help="Updates per rollout (training.updates_per_step × training.passes). Default: as "

@@ -14,7 +14,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj_cli.screen.console import Screen, number, reading, say, table, working
 from rlobj_cli.screen.errors import typed
-from rlobj_cli.screen.options import Json, Step
+from rlobj_cli.screen.options import Json, Step, Trust
 
 if TYPE_CHECKING:
     from rlobj.insight import Replay
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 TOKENS = {
     "touched": ("tokens", ""),
     "share": ("share", ""),
-    "precision": (
-        "precision",
-        "share of spurious tokens among those of them that were judged",
-    ),
+    "precision": ("precision", "share of spurious tokens among those of them that were judged"),
     "recall": ("recall", "their share of all spurious tokens"),
     "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
 }
@@ -54,39 +51,30 @@ def replay(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN",
-            help="Folder of a run with full tables, or Parquet files of such tables.",
+            metavar="RUN", help="Folder of a run with full tables, or Parquet files of such tables."
         ),
     ],
     preset: Annotated[
         str | None,
-        typer.Option(
-            "--preset", metavar="A,B,C", help="Objectives of these presets, names or files."
-        ),
+        typer.Option(metavar="A,B,C", help="Objectives of these presets, names or files."),
     ] = None,
     rule: Annotated[
         list[str] | None,
-        typer.Option(
-            "--rule", metavar="RULE", help="The tokens that a rule selects. Can be repeated."
-        ),
+        typer.Option(metavar="RULE", help="The tokens that a rule selects. Can be repeated."),
     ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            "--sweep",
             metavar="NAME=FROM..TO[:COUNT]",
             help="Values of a number that has a name in capitals in a rule; 20 by default.",
         ),
     ] = None,
     step: Step = None,
     figure: Annotated[
-        Path | None,
-        typer.Option("--figure", metavar="FILE", help="Draw the sweep as FILE.svg or FILE.png."),
+        Path | None, typer.Option(metavar="FILE", help="Draw the sweep as FILE.svg or FILE.png.")
     ] = None,
     json: Json = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Import the code that the recorded objective names.")
-    ] = False,
+    trust: Trust = False,
 ) -> None:
     """Say what other objectives and rules would do to the tokens of a run.
 

@@ -21,15 +21,13 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
             metavar="FILE",
             help="The page. By default report.html in the run's folder, or beside the first of "
             "several runs.",
         ),
     ] = None,
     figures: Annotated[
-        Path | None,
-        typer.Option("--figures", metavar="DIR", help="Also write each figure as SVG and PNG."),
+        Path | None, typer.Option(metavar="DIR", help="Also write each figure as SVG and PNG.")
     ] = None,
 ) -> None:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.

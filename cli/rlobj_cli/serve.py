@@ -28,25 +28,17 @@ _SHORT_LIFE, _DEATHS = 60.0, 5
 
 def serve(
     model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded."),
+        str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded.")
     ],
     host: Annotated[
-        str,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses."
-        ),
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=1, max=65535, help="Port to listen on.")
+        int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")
     ] = 8000,
     dtype: Annotated[
         str,
-        typer.Option(
-            "--dtype",
-            metavar="NAME",
-            help="float32, bfloat16, float16; auto: float32 on a CPU.",
-        ),
+        typer.Option(metavar="NAME", help="float32, bfloat16, float16; auto: float32 on a CPU."),
     ] = "auto",
     settings: Annotated[
         list[str] | None,
@@ -57,8 +49,7 @@ def serve(
     supervise: Annotated[
         bool,
         typer.Option(
-            "--supervise",
-            help="Start the server again, with the same key, when it ends by itself.",
+            "--supervise", help="Start the server again, with the same key, when it ends by itself."
         ),
     ] = False,
 ) -> None:

@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj_cli.screen import options
 from rlobj_cli.screen.console import Screen, working
-from rlobj_cli.screen.options import DATA_DIR, completed, name_data_dir, setting_layers
+from rlobj_cli.screen.options import setting_layers
 
 if TYPE_CHECKING:
     from rlobj.config.layers import Layer
@@ -21,23 +22,13 @@ if TYPE_CHECKING:
 
 
 def train(
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            "-p",
-            metavar="NAME|FILE",
-            rich_help_panel="What to train",
-            help="Published objective: see rlobj presets list.",
-        ),
-    ] = None,
+    preset: options.Preset = None,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             "-m",
             metavar="FOLDER|ID",
-            rich_help_panel="What to train",
             help="Causal language model: a folder, a hub id, or embedded (the default): a tiny "
             "policy for the built-in tasks and for problems of digits and + - * , = only.",
         ),
@@ -48,7 +39,7 @@ def train(
             "--data",
             "-d",
             metavar="FILE|ID|TASK",
-            rich_help_panel="What to train",
+            rich_help_panel="Problems",
             help="Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a "
             "built-in task.",
         ),
@@ -56,97 +47,25 @@ def train(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task",
             metavar="NAME",
-            rich_help_panel="What to train",
+            rich_help_panel="Problems",
             help="A built-in task as --data: scratchpad (sums with their steps, the default "
             "without --model), scratchpad-3, scratchpad-5, calculator and calculator-sum (the "
             "policy may ask a calculator), addition or max-digits.",
         ),
     ] = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            "--reward",
-            metavar="KIND|FILE.py:NAME",
-            rich_help_panel="What to train",
-            help="What grades a response: math, math_verify, exact, or your function "
-            "f(response, answer, **columns), such as my_rewards.py:score.",
-        ),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--environment",
-            metavar="NAME|FILE.py:CLASS",
-            rich_help_panel="Conversations",
-            help="Who answers the policy: calculator, or your class with reset(problem) and "
-            "step(messages). It grades unless --reward does.",
-        ),
-    ] = None,
-    tools: Annotated[
-        str | None,
-        typer.Option(
-            "--tools",
-            metavar="NAMES",
-            rich_help_panel="Conversations",
-            help="What the policy may call, separated by commas: python, calculator, or your "
-            "function, such as my_tools.py:look_up, with type hints and a docstring. Needs a model "
-            "with a chat template.",
-        ),
-    ] = None,
-    max_turns: Annotated[
-        int | None,
-        typer.Option(
-            "--max-turns",
-            metavar="N",
-            min=1,
-            rich_help_panel="Conversations",
-            help="Turns of the policy in a conversation, which ends after the last one. Default: "
-            "the task's or 16.",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            envvar=DATA_DIR,
-            callback=name_data_dir,
-            exists=True,
-            file_okay=False,
-            rich_help_panel="What to train",
-            help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            rich_help_panel="Settings",
-            help="YAML file with settings above those of the preset. It can name preset, model and "
-            "data itself.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="KEY=VALUE",
-            autocompletion=completed,
-            rich_help_panel="Settings",
-            help="One setting, above everything else, such as training.steps=50. Repeatable.",
-        ),
-    ] = None,
+    reward: options.Reward = None,
+    environment: options.Environment = None,
+    tools: options.Tools = None,
+    max_turns: options.MaxTurns = None,
+    data_dir: options.DataDir = None,
+    config: options.Config = None,
+    settings: options.Settings = None,
     eval_on: Annotated[
         str | None,
         typer.Option(
-            "--eval-on",
             metavar="NAME|FILE",
-            rich_help_panel="What to train",
+            rich_help_panel="Problems",
             help="Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
             "Default: the test part of --data.",
         ),
@@ -154,58 +73,28 @@ def train(
     eval_every: Annotated[
         int | None,
         typer.Option(
-            "--eval-every",
             metavar="N",
             min=0,
-            rich_help_panel="Settings",
+            rich_help_panel="Problems",
             help="Steps between evaluations on the held-out problems. 0: none.",
         ),
     ] = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            "--sampler",
-            metavar="NAME",
-            rich_help_panel="Settings",
-            help="Engine that samples responses: transformers, vllm (in this process), or "
-            "vllm-server (see rlobj serve).",
-        ),
-    ] = None,
+    sampler: options.Sampler = None,
     async_depth: Annotated[
         int | None,
         typer.Option(
-            "--async-depth",
             metavar="K",
             min=0,
-            rich_help_panel="Settings",
+            rich_help_panel="Sampling",
             help="Sample while training runs, K rollouts ahead: each rollout is exactly K steps "
             "old. 0: sample, then train.",
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            min=0,
-            rich_help_panel="Settings",
-            help="Seed of sampling and data order.",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            metavar="K",
-            min=1,
-            rich_help_panel="Several processes",
-            help="Train in K processes on this machine, one per GPU if there are GPUs.",
-        ),
-    ] = None,
+    seed: options.Seed = None,
+    processes: options.Processes = None,
     strategy: Annotated[
         str | None,
         typer.Option(
-            "--strategy",
             metavar="NAME",
             rich_help_panel="Several processes",
             help="How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2.",
@@ -214,7 +103,6 @@ def train(
     stop_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--stop-on",
             metavar="FINDING",
             rich_help_panel="The run",
             help="Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
@@ -245,7 +133,6 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            "--resume",
             metavar="RUN",
             rich_help_panel="The run",
             help="Continue a run from its newest checkpoint, on any number of processes. Accepts "
@@ -253,14 +140,7 @@ def train(
             "max_grad_norm, evaluation.* and --sampler, whose change the run records.",
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            rich_help_panel="The run",
-            help="With --resume and --from: import the code that the run names by its path.",
-        ),
-    ] = False,
+    trust: options.Trust = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -291,7 +171,7 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    from rlobj.config.layers import reward_settings
+    from rlobj.config.layers import file_layer, reward_settings
     from rlobj.conversations.settings import named_tools
     from rlobj.training.run import new_folder, open_resumed, prepared, start_from
 
@@ -339,9 +219,9 @@ def train(
         _training(console).resume(console, resumed, changes, processes, reward)
         return
     _check_problems(data, task)
-    options = _overrides([*fixed, *code, *changeable], settings or [])
-    overrides = [*_file(config), *options]
-    with _dry(options) if dry_run else nullcontext():
+    chosen = _overrides([*fixed, *code, *changeable], settings or [])
+    overrides = [*([] if config is None else [file_layer(config)]), *chosen]
+    with _dry(chosen) if dry_run else nullcontext():
         if from_run is None:
             layers, run_config = _combined(preset, overrides)  # a mistake is an error at once
         else:
@@ -352,14 +232,14 @@ def train(
         _training(console).start(console, run_config, layers, folder, dry_run, processes)
 
 
-def _dry(options: Sequence[Layer]) -> AbstractContextManager[None]:
+def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:
     """Inside, only code that the command line itself names is imported."""
     from rlobj.base.files import located_target
     from rlobj.base.targets import without_imports
     from rlobj.config.layers import merged
     from rlobj.config.trust import named_code
 
-    named = named_code(merged(options))
+    named = named_code(merged(chosen))
     return without_imports([*named, *(located_target(each, Path.cwd()) for each in named)])
 
 
@@ -393,18 +273,6 @@ def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
     from rlobj.config.layers import parse_setting
 
     return [*given, *(("--set", parse_setting(text)) for text in settings)]
-
-
-def _file(config: Path | None) -> list[Layer]:
-    """The layer of a configuration file, if there is one."""
-    from rlobj.base.files import path_of
-    from rlobj.config.layers import file_layer
-
-    if config is not None and not (path := path_of(config)).is_file():
-        what = "is a folder, not a YAML file" if path.is_dir() else "is no file"
-        what = what if path.exists() else "is not there"
-        raise ConfigError(f"--config {config} {what}")
-    return [] if config is None else [file_layer(config)]
 
 
 def _combined(preset: str | None, overrides: list[Layer]) -> tuple[list[Layer], RunConfig]:

@@ -12,7 +12,7 @@ from screens import console, printed, text_of
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight import Finding
-from rlobj_cli.screen.progress import open_screen
+from rlobj_cli.screen.progress import screen_of
 
 FOUND = Finding("collapse", "[red]fell[/red] from 0.5 to 0", "Go back.", 7, 7)
 
@@ -31,7 +31,7 @@ output = functools.partial(printed, "diagnose", columns=100)
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_finding_is_one_line_on_the_screen_the_first_time(terminal: bool) -> None:
     out = console(100, terminal=terminal)
-    with open_screen(out, 10, 0, []) as screen:
+    with screen_of(out)(out, 10, 0, []) as screen:
         screen.found(FOUND)
         screen.found(FOUND)
     assert text_of(out).count("step 7: collapse: [red]fell[/red] from 0.5 to 0") == 1

@@ -17,7 +17,7 @@ from rlobj.evaluation import (
 )
 from rlobj.insight import Finding
 from rlobj.rewards import Graded
-from rlobj_cli.screen.progress import LiveScreen, PlainScreen, open_screen
+from rlobj_cli.screen.progress import LiveScreen, PlainScreen, screen_of
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
 
@@ -163,7 +163,9 @@ def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
 def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None:
     screen_console = console(80, terminal=terminal)
     calls: list[str] = []
-    with open_screen(screen_console, 5, 0, [], lambda: calls.append("header")) as screen:
+    with screen_of(screen_console)(
+        screen_console, 5, 0, [], lambda: calls.append("header")
+    ) as screen:
         assert calls == []
         screen.warm_starting(1, 2, 0.5)
         screen.started({"device": "cpu", "run": "here"})

@@ -12,7 +12,7 @@ from limits import replaced, within
 
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import (
-    MetricsFile,
+    RunFolder,
     best_checkpoint,
     read_changes,
     read_lines,
@@ -109,22 +109,13 @@ def test_a_line_without_end_takes_little_memory(tmp_path: Path) -> None:
     assert notes[-1] == "metrics.jsonl: line 2 is too long: what follows is not read"
 
 
-def test_a_file_that_grows_is_read_from_where_it_was_left(tmp_path: Path) -> None:
-    file, notes = tmp_path / "metrics.jsonl", list[str]()
-    reader = MetricsFile(tmp_path, notes)
-
-    def steps() -> list[int]:
-        return [each["step"] for each in reader.more(growing=True)]
-
-    assert steps() == []
-    file.write_bytes(line(1) + b"?\n" + line(2)[:9])
-    assert steps() == [1]
-    with file.open("ab") as more:
-        more.write(line(2)[9:] + line(3))
-    assert steps() == [2, 3]
-    (tmp_path / "new").write_bytes(line(1) + line(2))
-    (tmp_path / "new").rename(file)  # as a resumed run replaces it
-    assert steps() == [1, 2]
+def test_an_incomplete_last_line_is_damage_unless_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(line(1) + line(2)[:9])
+    notes: list[str] = []
+    with RunFolder(tmp_path).locked():
+        assert [each["step"] for each in read_lines(tmp_path, notes)] == [1]
+    assert notes == []
+    assert [each["step"] for each in read_lines(tmp_path, notes)] == [1]
     assert notes == ["metrics.jsonl: line 2 cannot be read and is left out"]
 
 

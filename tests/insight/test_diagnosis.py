@@ -18,8 +18,9 @@ from record_rows import write_records
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import lock_folder
+from rlobj.config import run_folder
 from rlobj.config.run_config import FindingName, compose
-from rlobj.config.run_folder import STOP_FILE, MetricsFile, dump_config
+from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
@@ -395,9 +396,9 @@ def test_the_footers_of_a_record_and_the_metrics_are_read_once(tmp_path, monkeyp
     for part in "ab":
         write_records(run, [{"step": 39, "entropy_sensitivity": 0.3}] * 30, part)
     seen: list[str] = []
-    schema, more = pyarrow.parquet.read_schema, MetricsFile.more
+    schema, texts = pyarrow.parquet.read_schema, run_folder._texts
     monkeypatch.setattr(pyarrow.parquet, "read_schema", lambda f: seen.append(f.name) or schema(f))
-    monkeypatch.setattr(MetricsFile, "more", lambda self, **x: seen.append("m") or more(self, **x))
+    monkeypatch.setattr(run_folder, "_texts", lambda *x: seen.append("m") or texts(*x))
     read(run)
     assert sorted(seen) == ["a.parquet", "b.parquet", "m"]
 

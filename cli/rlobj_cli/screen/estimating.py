@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,10 @@ class Estimated:
     strategy: str
     ranks: int
     memory: Memory
-    cards: Cards | None = None
-    work: Work | None = None
-    ways: Sequence[tuple[Message, Memory]] = ()
-    choices: Sequence[Choice] = ()
+    cards: Cards | None
+    work: Work | None
+    ways: Sequence[tuple[Message, Memory]]
+    choices: Sequence[Choice]
 
     def json(self) -> str:
         """Everything but the configuration; memory in bytes, by part and phase."""
@@ -71,15 +71,14 @@ def estimated(
     cards: Cards | None,
     mean: float | None = None,
     used: float = USED,
+    choices: Sequence[Choice] = (),
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
     strategy = resolve_strategy(config.training.strategy, os.environ)
     memory = estimate_memory(config, size, strategy, ranks, cards and cards.bytes)
-    if cards is None:
-        return Estimated(config, size, strategy, ranks, memory)
-    done = work(config, size, memory, cards, mean=mean, used=used)
-    fitting = [] if memory.fits else ways(config, size, strategy, cards)
-    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting)
+    done = cards and work(config, size, memory, cards, mean=mean, used=used)
+    fitting = ways(config, size, strategy, cards) if cards and not memory.fits else ()
+    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
 def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float) -> Estimated:
@@ -89,12 +88,12 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
         ConfigError: there are no GPUs, `gpus` is something else, or config.json cannot be read or
             has a number that no model has.
     """
-    if gpus is None and card_bytes() is None:
-        raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
-    if gpus is None:
-        cards = Cards(torch.cuda.device_count(), card_bytes() or 0)
-    else:
+    if gpus is not None:
         cards = Cards.parse(gpus)
+    elif card := card_bytes():
+        cards = Cards(torch.cuda.device_count(), card)
+    else:
+        raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
     size = Size.named(config.model)
     if size is None:
         raise ConfigError(
@@ -104,25 +103,20 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
         )
     choices = choose(config, size, cards)
     config = settled(config, choices)
-    return replace(estimated(config, size, cards.count, cards, mean, used), choices=choices)
-
-
-def here(config: RunConfig, ranks: int, size: Size) -> Estimated:
-    """The estimate of a run as it would begin on the GPUs or the CPU of this machine."""
-    card = card_bytes()
-    cards = None if card is None else Cards(ranks, card)
-    config = settled(config, choose_settings(config, size, cards, os.environ))
-    return estimated(config, size, ranks, cards)
+    return estimated(config, size, cards.count, cards, mean, used, choices)
 
 
 def short(config: RunConfig, ranks: int) -> str:
     """Memory and hours, and what they assume, for the start of a run; "" without a GPU."""
-    size = Size.named(config.model, local=True) if card_bytes() is not None else None
-    if size is None:
+    card = card_bytes()
+    size = None if card is None else Size.named(config.model, local=True)
+    if card is None or size is None:
         return ""
-    estimate = here(config, ranks, size)
+    cards = Cards(ranks, card)
+    config = settled(config, choose_settings(config, size, cards, os.environ))
+    estimate = estimated(config, size, ranks, cards)
     hours = f"; {estimate.work.hours:,.1f} hours by arithmetic" if estimate.work else ""
-    needed, card = max(estimate.memory.needed), estimate.memory.card or 0
+    needed = max(estimate.memory.needed)
     line = f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
     return "\n".join([line, *(f"assumed: {each}" for each in estimate.memory.assumed)])
 
@@ -186,8 +180,8 @@ def _facts(estimate: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
         f"responses of {done.mean:,.0f} tokens are sampled, an assumption: set --mean-tokens",
         "seconds": f"{sum(done.seconds.values()):,.0f} a step: {listed(done.seconds)}",
         "hours": f"{done.hours:,.1f} for {done.steps} steps, by arithmetic and not measured: "
-        f"{done.used:.0%} of {cards.flops / 1e12:.0f} TFLOP/s (set --utilization), and "
-        f"{DECODING:.0%} of {cards.bandwidth / 1e12:.2f} TB/s in generation",
+        f"{done.used:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s (set --utilization), and "
+        f"{DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation",
         "disk": f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}",
         "host": f"{estimate.memory.host / GIB:,.0f} GiB of memory a process, while it loads",
     }

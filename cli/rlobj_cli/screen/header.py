@@ -22,7 +22,7 @@ from rlobj.training.memory import require_memory
 from rlobj.training.sizes import Cards, Size, card_bytes
 from rlobj_cli.screen.console import facts_grid, plain_value, say, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
-from rlobj_cli.screen.estimating import here, show_choices, show_tables
+from rlobj_cli.screen.estimating import estimated, show_choices, show_tables
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
@@ -89,14 +89,6 @@ def show_dry_run(
     console.print()
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
     show_choices(console, choices)
-    _show_memory(console, config, size, ranks)
-    for doubt in doubts(config):
-        say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
-    console.print(Text("\ndry run: nothing was written", style="dim"))
-
-
-def _show_memory(console: Console, config: RunConfig, size: Size | None, ranks: int) -> None:
-    """Print the memory that a process needs on its GPU."""
     if size is None:
         name = config.model.name
         text = (
@@ -104,10 +96,13 @@ def _show_memory(console: Console, config: RunConfig, size: Size | None, ranks: 
             f"transformers cannot read it. Get it with: hf download {name} config.json"
         )
         say(console, Text(text))
-        return
-    estimate = here(config, ranks, size)
-    show_tables(console, estimate)
-    require_memory(config, size, estimate.strategy, ranks, estimate.memory.card)
+    else:
+        estimate = estimated(config, size, ranks, cards)
+        show_tables(console, estimate)
+        require_memory(config, size, estimate.strategy, ranks, card)
+    for doubt in doubts(config):
+        say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
+    console.print(Text("\ndry run: nothing was written", style="dim"))
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:

@@ -15,28 +15,6 @@ if TYPE_CHECKING:
 DATA_DIR = "RLOBJ_DATA_DIR"
 """The variable of the environment that names the folder with problems."""
 
-Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
-]
-PresetOrFile = Annotated[
-    str, typer.Argument(metavar="PRESET_OR_FILE", help="Name of a preset, or a YAML file.")
-]
-Evaluation = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
-Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only this step.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON, for other programs.")]
-
-
-def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:
-    """The options that are given, as layers with their names.
-
-    Args:
-        options: for each option the setting that it sets, and the value, None if it is not given.
-    """
-    from rlobj.config.layers import nested
-
-    given = [(option, *each) for option, each in options.items() if each[1] is not None]
-    return [(option, nested(setting, value)) for option, setting, value in given]
-
 
 def completed(incomplete: str) -> list[tuple[str, str]]:
     """The settings whose dotted names begin so, ready for a value, each with its meaning."""
@@ -53,3 +31,130 @@ def name_data_dir(ctx: typer.Context, folder: Path | None) -> Path | None:
         os.environ[DATA_DIR] = str(folder.absolute())
         ctx.call_on_close(lambda: (os.environ.clear(), os.environ.update(before)))
     return folder
+
+
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
+]
+PresetOrFile = Annotated[
+    str, typer.Argument(metavar="PRESET_OR_FILE", help="Name of a preset, or a YAML file.")
+]
+Evaluation = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an evaluation.")]
+Step = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only this step.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON, for other programs.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import the code that a run or an evaluation names.")
+]
+Preset = Annotated[
+    str | None,
+    typer.Option("--preset", "-p", metavar="NAME|FILE", help="Objective: see rlobj presets list."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        rich_help_panel="Settings",
+        help="YAML file with settings above those of the preset. It can name preset, model and "
+        "data itself.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        autocompletion=completed,
+        rich_help_panel="Settings",
+        help="One setting by its dotted name, above everything else, such as training.steps=50. "
+        "Repeatable.",
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar=DATA_DIR,
+        callback=name_data_dir,
+        exists=True,
+        file_okay=False,
+        rich_help_panel="Problems",
+        help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
+    ),
+]
+Reward = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND|FILE.py:NAME",
+        rich_help_panel="Problems",
+        help="What grades a response: math, math_verify, exact, or your function "
+        "f(response, answer, **columns), such as my_rewards.py:score.",
+    ),
+]
+Environment = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.py:CLASS",
+        rich_help_panel="Conversations",
+        help="Who answers the policy: calculator, or your class with reset(problem) and "
+        "step(messages). It grades unless --reward does.",
+    ),
+]
+Tools = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        rich_help_panel="Conversations",
+        help="What the policy may call, separated by commas: python, calculator, or your "
+        "function, such as my_tools.py:look_up, with type hints and a docstring. Needs a model "
+        "with a chat template.",
+    ),
+]
+MaxTurns = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        rich_help_panel="Conversations",
+        help="Turns of the policy in a conversation, which ends after the last one. Default: the "
+        "run's, the task's or 16.",
+    ),
+]
+Sampler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel="Sampling",
+        help="Engine that samples responses: transformers, vllm (in this process), or vllm-server "
+        "(see rlobj serve).",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=0, rich_help_panel="Sampling", help="Of sampling and data. Default: 0."
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K",
+        min=1,
+        rich_help_panel="Several processes",
+        help="Work in K processes on this machine, one per GPU if there are GPUs.",
+    ),
+]
+
+
+def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:
+    """The options that are given, as layers with their names.
+
+    Args:
+        options: for each option the setting that it sets, and the value, None if it is not given.
+    """
+    from rlobj.config.layers import nested
+
+    given = [(option, *each) for option, each in options.items() if each[1] is not None]
+    return [(option, nested(setting, value)) for option, setting, value in given]

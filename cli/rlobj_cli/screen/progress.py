@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
@@ -171,7 +172,7 @@ class PlainScreen(RunScreen):
         super().add(line)
         key, name = measure_of([line])
         if self.done == 0:
-            self._line(f"{self._name()}  {name} {held_out(line)}")
+            say(self.console, Text(f"{self._name()}  {name} {held_out(line)}"))
         elif self.done % max(1, self.steps // 20) == 0 or self.done == self.steps or key in line:
             self.show()
 
@@ -184,28 +185,18 @@ class PlainScreen(RunScreen):
                 parts.append(text.format(number(line.get(key), digits)))
             elif key in line:
                 parts.append(text.format(held_out(line)))
-        self._line("  ".join([*parts, self.times()[1]]))
+        say(self.console, Text("  ".join([*parts, self.times()[1]])))
 
     def _name(self) -> str:
         return f"step {self.done:>{len(str(self.steps))}}/{self.steps}"
-
-    def _line(self, text: str) -> None:
-        say(self.console, Text(text))
 
 
 class LiveScreen(RunScreen):
     """Shows a progress bar with the time left, and the metrics with their history."""
 
-    def __init__(
-        self,
-        console: Console,
-        steps: int,
-        done: int,
-        history: Sequence[Mapping[str, Any]],
-        header: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(console, steps, done, history, header)
-        self._bar = Progress(
+    @cached_property
+    def _bar(self) -> Progress:
+        bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -214,10 +205,8 @@ class LiveScreen(RunScreen):
             console=self.console,
             expand=True,
         )
-        self._task = self._bar.add_task("steps", total=self.steps, doing="", times="")
-        self._live = Live(
-            get_renderable=self.panel, console=self.console, refresh_per_second=4, transient=True
-        )
+        bar.add_task("steps", total=self.steps, doing="", times="")
+        return bar
 
     def __enter__(self) -> Self:
         self.stage(working(self.console))
@@ -226,17 +215,24 @@ class LiveScreen(RunScreen):
     def started(self, facts: Mapping[str, str]) -> None:
         """Show the panel of the run from now on."""
         super().started(facts)
-        self.stage(self._live)
+        self.stage(
+            Live(
+                get_renderable=self.panel,
+                console=self.console,
+                refresh_per_second=4,
+                transient=True,
+            )
+        )
 
     def phase(self, name: str) -> None:
         """Show the stage at the end of the bar."""
-        self._bar.update(self._task, doing=f"{name:<10}")
+        self._bar.update(self._bar.task_ids[0], doing=f"{name:<10}")
 
     def panel(self) -> Group:
         """The bar, and a table of the metrics."""
         elapsed, left = self.times()
-        times = f"{elapsed}  {left}"
-        self._bar.update(self._task, completed=self.done, total=self.steps, times=times)
+        [task], times = self._bar.task_ids, f"{elapsed}  {left}"
+        self._bar.update(task, completed=self.done, total=self.steps, times=times)
         return Group(self._bar, self._table())
 
     def _table(self) -> Table:
@@ -253,16 +249,9 @@ class LiveScreen(RunScreen):
         return table
 
 
-def open_screen(
-    console: Console,
-    steps: int,
-    done: int,
-    history: Sequence[Mapping[str, Any]],
-    header: Callable[[], None] = lambda: None,
-) -> RunScreen:
-    """A live screen on an interactive console, a plain one on any other."""
-    kind = LiveScreen if console.is_interactive else PlainScreen
-    return kind(console, steps, done, history, header)
+def screen_of(console: Console) -> type[RunScreen]:
+    """A live screen for an interactive console, a plain one for any other."""
+    return LiveScreen if console.is_interactive else PlainScreen
 
 
 def held_out(line: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from rlobj_cli.screen.console import calm_libraries, facts_grid
 from rlobj_cli.screen.errors import exit_code, report, typed
 from rlobj_cli.screen.estimating import short
 from rlobj_cli.screen.header import show_dry_run, show_header, yours
-from rlobj_cli.screen.progress import open_screen
+from rlobj_cli.screen.progress import screen_of
 from rlobj_cli.screen.results import show_history, show_results, train_on
 
 
@@ -114,7 +114,8 @@ def _shown(
             return
         lines = RunFolder(out).lines() if done else []
         history = [line for line in lines if line["step"] <= done]
-        with open_screen(console, config.training.steps, done, history, header) as screen:
+        steps = config.training.steps
+        with screen_of(console)(console, steps, done, history, header) as screen:
             for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
                 handler.addFilter(lambda _: screen.begin() or True)
             yield [screen]

@@ -136,6 +136,9 @@ def file_layer(path: str | Path) -> Layer:
         ConfigError: no such file, or it is not a YAML mapping.
     """
     path = path_of(path)
+    if not path.is_file():
+        what = "is a folder, not a YAML file" if path.is_dir() else "is no file"
+        raise ConfigError(Argument("config", path), f" {what if path.exists() else 'is not there'}")
     return str(path), dict(load_preset(path.absolute()).config)
 
 

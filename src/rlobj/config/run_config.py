@@ -422,16 +422,9 @@ def given_settings(config: RunConfig) -> dict[str, Any]:
 
     A run in another trainer has them: rlobj does not know the others.
     """
-    found = settings_of(config)
-    for name in RunConfig.model_fields:
-        section = getattr(config, name)
-        if name not in config.model_fields_set:
-            del found[name]
-        elif isinstance(section, Model) and name not in ("objective", "rewards"):
-            found[name] = {
-                key: found[name][key] for key in found[name] if key in section.model_fields_set
-            }
-    return found
+    given = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    settings = settings_of(config)
+    return given | {name: settings[name] for name in ("objective", "rewards") if name in given}
 
 
 def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:

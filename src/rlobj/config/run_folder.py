@@ -28,21 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.answers import verifier_version
+from rlobj.base import files
 from rlobj.base.errors import Argument, ConfigError, Message, RunError, nearest, reported
-from rlobj.base.files import (
-    a_file,
-    is_locked,
-    link,
-    lock_folder,
-    nearby,
-    parse_json,
-    path_of,
-    read_whole,
-    remove,
-    step_of,
-    there,
-    write_whole,
-)
 from rlobj.config.presets import read_yaml
 from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.installation import require_format, session
@@ -62,7 +49,6 @@ REWARD_FILE = "the file of a reward"
 """The name of a change that is no setting: somebody edited that file."""
 FORMAT = 3
 """Of the files of a run, in sessions.jsonl. A change that makes older runs unreadable adds 1."""
-_STEP = itemgetter("step")
 MOST_LINE = 1 << 24
 """Bytes of the longest line of metrics.jsonl."""
 FOLDERS = ("samples", "records", "tables", "checkpoints")
@@ -101,7 +87,7 @@ def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
 
 def is_run(path: Path) -> bool:
     """Whether the folder holds a run."""
-    return there(path / CONFIG_FILE)
+    return files.there(path / CONFIG_FILE)
 
 
 def named_folder(path: Path) -> Path:
@@ -134,7 +120,7 @@ def run_paths(runs: Any) -> list[Path]:
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
-    return list(map(path_of, paths))
+    return list(map(files.path_of, paths))
 
 
 def read_run_config(path: Path) -> RunConfig:
@@ -154,7 +140,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     around = next(filter(is_run, path.absolute().parents), None)
     inside = f". It is inside of a run: {around}" if around else ""
-    if there(path) and not path.is_dir():
+    if files.there(path) and not path.is_dir():
         what = "a file" if path.is_file() else "a pipe or a device"
         raise ConfigError(f"{path} is not a run: it is {what}, and a run is a folder{inside}")
     if not path.is_dir():
@@ -190,7 +176,7 @@ def _refuse_other_formats(path: Path) -> None:
 
 def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
     """The sections and settings that every run has, and that are not there."""
-    whole = read_whole(path / CONFIG_FILE).endswith(b"\n")
+    whole = files.read_whole(path / CONFIG_FILE).endswith(b"\n")
     found = [] if whole else ["the end of its last line"]
     for section, expected in settings_of(RunConfig()).items():
         given = settings.get(section)
@@ -201,116 +187,98 @@ def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of a file is a finite number, of a size that metrics have."""
+    return isinstance(value, int | float) and abs(value) < 1e100
+
+
 def read_metrics(path: Path, damage: list[str] | None = None) -> list[dict[str, Any]]:
     """`read_lines` with a warning for each note; `damage` gets them too.
 
     With `damage`, no other process writes to the file: an incomplete last line is damage.
     """
     notes: list[str] = [] if damage is None else damage
-    found = MetricsFile(path, notes).more(growing=damage is None and is_locked(path))
-    lines = sorted(found, key=_STEP)
+    lines = read_lines(path, notes, growing=damage is None)
     for note in notes:
         warn_once(f"{path}: {note}")
     return lines
 
 
 def read_lines(
-    run: Path, notes: list[str], progress: Progress = lambda done, total: None
+    run: Path,
+    notes: list[str],
+    progress: Progress = lambda done, total: None,
+    *,
+    growing: bool = True,
 ) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl in the order of steps, see `MetricsFile`."""
-    found = MetricsFile(run, notes).more(growing=is_locked(run), progress=progress)
-    return sorted(found, key=_STEP)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of a file is a finite number, of a size that metrics have."""
-    return isinstance(value, int | float) and abs(value) < 1e100
-
-
-class MetricsFile:
-    """Reads metrics.jsonl, and goes on where it stopped the last time. All readers use it.
+    """The lines of a run's metrics.jsonl in the order of steps; none without such a file.
 
     A line has numbers only; None = not finite.
 
     Args:
-        run: the run's folder; it may have no such file.
-        notes: they name damaged lines. These are left out, and the lines after them are read.
+        run: the run's folder.
+        notes: get the damaged lines. These are left out, and the lines after them are read.
+        progress: called with (bytes read, all bytes).
+        growing: leave out an incomplete last line while another process trains in the folder.
+
+    Raises:
+        ConfigError: the file cannot be read.
     """
+    lines: list[dict[str, Any]] = []
+    damage: list[str] = []
+    seen, newest, growing = set[int](), -1, growing and files.is_locked(run)
+    with reported(ConfigError, f"cannot read {run / 'metrics.jsonl'}", OSError):
+        for number, text in enumerate(_texts(run / "metrics.jsonl", progress), 1):
+            if growing and len(text) < MOST_LINE and not text.endswith(b"\n"):
+                break
+            known, line = hash(text.strip()), _numbers(text)
+            if line is None:
+                damage.append(f"line {number} cannot be read and is left out")
+            elif known in seen:
+                damage.append(f"line {number} repeats step {line['step']} and is left out")
+            else:
+                if line["step"] <= newest:
+                    what = f"step {line['step']}, after a line of step {newest}"
+                    damage.append(f"line {number} has {what}")
+                seen.add(known)
+                newest = max(newest, line["step"])
+                lines.append(line)
+            if len(text) == MOST_LINE:
+                damage.append(f"line {number} is too long: what follows is not read")
+                break
+    if len(damage) > 5:
+        first = " ".join(damage[5].split()[:2])
+        damage = [*damage[:5], f"more lines are damaged, from {first}"]
+    notes += [f"metrics.jsonl: {each}" for each in damage]
+    return sorted(lines, key=itemgetter("step"))
 
-    def __init__(self, run: Path, notes: list[str]) -> None:
-        self.file, self._notes = run / "metrics.jsonl", notes
-        self._restart(0)
 
-    def _restart(self, inode: int) -> None:
-        self._inode, self._position, self._number, self._damaged = inode, 0, 0, 0
-        self._seen, self._last = set[int](), -1
+def _texts(file: Path, progress: Progress) -> Iterator[bytes]:
+    """The lines of a file, each of at most `MOST_LINE` bytes; none if it is not there."""
+    with suppress(FileNotFoundError, NotADirectoryError), files.a_file(file).open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        for number, text in enumerate(iter(lambda: opened.readline(MOST_LINE), b""), 1):
+            yield text
+            if number % 100 == 0:
+                progress(opened.tell(), size)
 
-    def more(
-        self, *, growing: bool = False, progress: Progress = lambda done, total: None
-    ) -> Iterator[dict[str, Any]]:
-        """The lines since the last time; all of them if a resumed run has replaced the file.
 
-        Args:
-            growing: leave an incomplete last line for the next time.
-            progress: called with (bytes read, all bytes).
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
-        try:
-            with a_file(self.file).open("rb") as file:
-                found = os.fstat(file.fileno())
-                if found.st_ino != self._inode or found.st_size < self._position:
-                    self._restart(found.st_ino)
-                file.seek(self._position)
-                while line := file.readline(MOST_LINE):
-                    if growing and len(line) < MOST_LINE and not line.endswith(b"\n"):
-                        return
-                    self._position, self._number = file.tell(), self._number + 1
-                    if numbers := self._numbers(line):
-                        yield numbers
-                    if len(line) == MOST_LINE:
-                        self._note("is too long: what follows is not read")
-                        return
-                    if self._number % 100 == 0:
-                        progress(self._position, found.st_size)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise ConfigError(f"cannot read {self.file}: {error}") from error
-
-    def _numbers(self, text: bytes) -> dict[str, Any]:
-        """The numbers of a line; {} if it is damaged, or equal to one before."""
-        try:
-            line = parse_json(text)
-            step = line["step"]
-            if type(step) is not int or not 0 <= step < 2**53:
-                raise ValueError(step)
-        except (ValueError, TypeError, KeyError):
-            self._note("cannot be read and is left out")
-            return {}
-        if hash(text.strip()) in self._seen:
-            self._note(f"repeats step {step} and is left out")
-            return {}
-        if step <= self._last:
-            self._note(f"has step {step}, after a line of step {self._last}")
-        self._seen.add(hash(text.strip()))
-        self._last = max(step, self._last)
-        numbers = {key: x for key, x in line.items() if x is None or isinstance(x, int | float)}
-        return {key: x if is_number(x) else None for key, x in numbers.items()}
-
-    def _note(self, what: str) -> None:
-        self._damaged += 1
-        if self._damaged <= 5:
-            self._notes.append(f"metrics.jsonl: line {self._number} {what}")
-        elif self._damaged == 6:
-            self._notes.append(f"metrics.jsonl: more lines are damaged, from line {self._number}")
+def _numbers(text: bytes) -> dict[str, Any] | None:
+    """The numbers of a line; None if it is damaged."""
+    try:
+        line = files.parse_json(text)
+        if type(line["step"]) is not int or not 0 <= line["step"] < 2**53:
+            return None
+    except (ValueError, TypeError, KeyError):
+        return None
+    numbers = {key: x for key, x in line.items() if x is None or isinstance(x, int | float)}
+    return {key: x if is_number(x) else None for key, x in numbers.items()}
 
 
 def read_stop(path: Path) -> tuple[int, str, str] | None:
     """Step, finding ("" = none) and message of the error that ended a run; None without one."""
     try:
-        told = parse_json(read_whole(path / STOP_FILE))
+        told = files.parse_json(files.read_whole(path / STOP_FILE))
         return int(told["step"]), str(told["finding"] or ""), str(told["message"])
     except FileNotFoundError:
         return None
@@ -327,10 +295,10 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
     """
     file, found = path / "sessions.jsonl", []
     with reported(ConfigError, f"cannot read {file}", OSError):
-        lines = read_whole(file).splitlines() if file.exists() else []
+        lines = files.read_whole(file).splitlines() if file.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            each = parse_json(line)
+            each = files.parse_json(line)
             if type(each["step"]) is not int:
                 raise TypeError
             found.append(each)
@@ -355,7 +323,7 @@ def read_changes(path: Path) -> list[tuple[int, str, Any, Any]]:
 
 def checkpoints(path: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
-    return sorted((path / "checkpoints").glob("step-*"), key=step_of)
+    return sorted((path / "checkpoints").glob("step-*"), key=files.step_of)
 
 
 def named_checkpoint(path: Path, name: str | None) -> Path:
@@ -373,7 +341,7 @@ def named_checkpoint(path: Path, name: str | None) -> Path:
         raise ConfigError(f"there is no folder {path}: the run is not there any more")
     if not saved:
         raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
-    known = {str(step_of(each)): each for each in saved} | {"newest": saved[-1]}
+    known = {str(files.step_of(each)): each for each in saved} | {"newest": saved[-1]}
     if best := best_checkpoint(path):
         known["best"] = best
     if (name or "newest") not in known:
@@ -406,7 +374,7 @@ def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
         if name.startswith(("evaluation.", "rewards.", REWARD_FILE)) and name != "evaluation.every"
     ]
     since = max((step for step in changes if step < max(known, default=0)), default=-1)
-    steps = {each: step_of(each) for each in checkpoints(path)}
+    steps = {each: files.step_of(each) for each in checkpoints(path)}
     found = {each: known[step] for each, step in steps.items() if step in known and step > since}
     return measure, found
 
@@ -419,7 +387,7 @@ def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:
     measure, known = held_out(path)
     lowest = 0.0 if measure is ACCURACY else -math.inf
     found = {each: value for each, value in known.items() if value > lowest}
-    measured = {each: value for each, value in found.items() if step_of(each) < before}
+    measured = {each: value for each, value in found.items() if files.step_of(each) < before}
     return max(measured, key=measured.__getitem__, default=None)
 
 
@@ -488,16 +456,18 @@ class RunFolder:
             for folder in folders:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             if initial is not None:
-                shutil.copytree(initial, str(config.model.name), copy_function=link)
+                shutil.copytree(initial, str(config.model.name), copy_function=files.link)
             self.write_config(config)
         except (OSError, RunError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot write the run to {nearby(self.path)}: {reason}") from error
+            raise ConfigError(
+                f"cannot write the run to {files.nearby(self.path)}: {reason}"
+            ) from error
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
         text = _yaml(given_settings(config)) if self._foreign else dump_config(config)
-        write_whole(self.path / CONFIG_FILE, text.encode())
+        files.write_whole(self.path / CONFIG_FILE, text.encode())
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the folder, so that no second process trains in it.
@@ -505,15 +475,7 @@ class RunFolder:
         Raises:
             ConfigError: another process has the lock, or the folder cannot be written.
         """
-        return lock_folder(self.path, "training in")
-
-    def write_table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
-        """Write the columns to a Parquet file."""
-        import pyarrow
-
-        from rlobj.base.arrow import write_parquet
-
-        write_parquet(self.path / name, pyarrow.table(dict(columns)))
+        return files.lock_folder(self.path, "training in")
 
     @functools.cached_property
     def id(self) -> str:
@@ -562,23 +524,23 @@ class RunFolder:
         lines = read_metrics(self.path, damage)
         kept = [line for line in lines if line["step"] <= step]
         if damage:
-            remove(aside := self.path / "metrics.damaged.jsonl")
-            link(str(self.metrics), str(aside))
+            files.remove(aside := self.path / "metrics.damaged.jsonl")
+            files.link(str(self.metrics), str(aside))
         if (known := len({line["step"] for line in kept} - {0})) < step:
             logger.warning(
                 f"{self.metrics} has lines of {known} of {step} steps. Checkpoints of the others "
                 "are not removed: they may be the best"
             )
-        write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for folder in ("samples", "records", "tables", "checkpoints"):
+        files.write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        for folder in FOLDERS:
             for entry in (self.path / folder).glob("step-*"):
-                if step_of(entry) > step:
-                    remove(entry)
+                if files.step_of(entry) > step:
+                    files.remove(entry)
         for partial in self.checkpoints.glob(".*.partial"):
-            remove(partial)
-        remove(self.path / STOP_FILE)
+            files.remove(partial)
+        files.remove(self.path / STOP_FILE)
 
     def steps_saved(self) -> int:
         """Return the step of the newest checkpoint; 0 before the first."""
         newest = newest_checkpoint(self.path)
-        return 0 if newest is None else step_of(newest)
+        return 0 if newest is None else files.step_of(newest)

@@ -41,22 +41,19 @@ def refuse_senseless(config: RunConfig) -> None:
             Setting("rewards.target", "FILE.py:FUNCTION"),
             ", or take another source than reward",
         )
-    if judged.nonnegative and rewards.overlong and rewards.overlong.penalty:
-        raise ConfigError(
-            f"rewards.overlong makes rewards negative, and {judged.kind} takes rewards of 0 or "
-            "more. Use ",
-            Setting("rewards.overlong", None),
-            " or ",
-            Setting("objective.advantage", "group_centered"),
-        )
-    if judged.nonnegative and objective.reward_kl.coefficient:
-        raise ConfigError(
-            f"objective.reward_kl makes rewards negative, and {judged.kind} takes rewards of 0 or "
-            "more. Use ",
-            Setting("objective.reward_kl", 0),
-            " or ",
-            Setting("objective.advantage", "group_centered"),
-        )
+    subtracts = {
+        "rewards.overlong": (rewards.overlong and rewards.overlong.penalty, None),
+        "objective.reward_kl": (objective.reward_kl.coefficient, 0),
+    }
+    for setting, (used, off) in subtracts.items():
+        if judged.nonnegative and used:
+            raise ConfigError(
+                f"{setting} makes rewards negative, and {judged.kind} takes rewards of 0 or more. "
+                "Use ",
+                Setting(setting, off),
+                " or ",
+                Setting("objective.advantage", "group_centered"),
+            )
 
 
 def refuse_tools(config: RunConfig) -> None:

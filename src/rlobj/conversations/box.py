@@ -34,13 +34,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))  # the folder of rlobj
 
-from rlobj.base.processes import (
-    adopt_orphans,
-    descendants,
-    end_with_parent,
-    kill_tree,
-    signal_name,
-)
+from rlobj.base.processes import adopt_orphans, descendants, end_with_parent, kill_tree, signal_name
 
 _CHARACTERS = 1000
 _BITS = 4096

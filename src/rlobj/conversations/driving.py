@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from rlobj.base.errors import RunError, counted
+from rlobj.conversations.calls import CallReader
 from rlobj.conversations.deadlines import Failed, called, release, standstill_shown
 from rlobj.conversations.environment import (
     LIMITS,
@@ -39,6 +40,7 @@ from rlobj.conversations.environment import (
     limited_messages,
     size_of,
 )
+from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Sample, Sampler, SamplingSettings, derive_seed
@@ -103,7 +105,9 @@ class Conversations:
     Args:
         sampler: draws turns.
         opened: makes the environment of one conversation.
-        speech: the tokens of messages; see `Speech`.
+        rendering: of messages.
+        reader: finds calls of tools; None = there are no tools.
+        text: problem -> the text of its prompt.
         settings: limits.
         context: largest number of tokens that the policy reads and writes in a conversation; None =
             what the sampler allows.
@@ -113,12 +117,15 @@ class Conversations:
         self,
         sampler: Sampler,
         opened: Callable[[], Environment],
-        speech: Any,
+        rendering: Rendering,
+        reader: CallReader | None,
+        text: Callable[[Problem], str],
         settings: EnvironmentSettings,
         context: int | None = None,
     ) -> None:
         self.settings = settings
-        self._sampler, self._opened, self._speech = sampler, opened, speech
+        self._sampler, self._opened = sampler, opened
+        self._rendering, self._reader, self._text = rendering, reader, text
         limits = [each for each in (context, sampler.context) if each is not None]
         self._context = min(limits, default=None)
         self._limited = context is not None and context == self._context
@@ -216,7 +223,9 @@ class Conversations:
         spoken = await self._begun(environment, problem)
         while not (spoken.turns and spoken.turns[-1].end):
             sample, left = await self._drawn(call, spoken, place)
-            spoken.messages.append(self._speech.spoken(sample))
+            calls = self._reader.read(sample.tokens) if self._reader is not None else []
+            message: Message = {"role": "assistant", "content": sample.text}
+            spoken.messages.append(message | ({"tool_calls": calls} if calls else {}))
             seed = call.seed(place, "tools", len(spoken.turns))
             turn = await self._answered(environment, spoken, sample, left, seed)
             spoken.add(turn, sample)
@@ -244,7 +253,7 @@ class Conversations:
             NoRoom: its opening leaves no room for a turn.
             RunError: the environment failed.
         """
-        ids, messages = self._speech.opening(problem, await self._reset(environment, problem))
+        ids, messages = self._read_first(problem, await self._reset(environment, problem))
         self._check_room(problem, ids)
         return _Spoken(array("i", ids), messages)
 
@@ -260,8 +269,8 @@ class Conversations:
         """
         if self._context is None:
             return
-        longest = sorted(problems, key=lambda each: -len(self._speech.text(each)))[:_TRIED]
-        openings = [(self._speech.opening(each, None)[0], each) for each in longest]
+        longest = sorted(problems, key=lambda each: -len(self._text(each)))[:_TRIED]
+        openings = [(self._read_first(each, None)[0], each) for each in longest]
         ids, problem = max(openings, key=lambda each: len(each[0]), default=((), None))
         if problem is None or len(ids) < self._context:
             return
@@ -270,7 +279,15 @@ class Conversations:
 
     async def _opening(self, problem: Problem) -> Sequence[int]:
         said = await self._reset(await self._made(problem), problem)
-        return self._speech.opening(problem, said)[0]
+        return self._read_first(problem, said)[0]
+
+    def _read_first(
+        self, problem: Problem, said: Sequence[Message] | None
+    ) -> tuple[list[int], list[Message]]:
+        """The token ids that the policy reads first, and the messages that they are."""
+        own = [{"role": "user", "content": self._text(problem)}]
+        messages = own if said is None else [*said]
+        return self._rendering.opening(messages, trusted=said is None), messages
 
     def _check_room(self, problem: Problem, ids: Sequence[int]) -> None:
         """Check that an opening leaves room for a turn.
@@ -407,7 +424,8 @@ class Conversations:
             return replace(turn, end="errors")
         if len(spoken.turns) + 1 >= self.settings.max_turns:
             return replace(turn, end="turns")
-        observed = array("i", self._speech.after(heard, sample.tokens))
+        last = sample.tokens[-1] if len(sample.tokens) else None
+        observed = array("i", self._rendering.after(heard, last))
         if left[0] < 1 or (left[1] is not None and len(observed) >= left[1]):
             return replace(turn, end="tokens")
         spoken.messages += heard

@@ -190,7 +190,7 @@ def _is_ours(made: Any) -> bool:
     if not callable(reset):
         return False
     named = "problem" in _parameters(reset), callable(step) and "messages" in _parameters(step)
-    return (callable(step) and any(named)) or not _takes_columns(reset)
+    return (callable(step) and any(named)) or bool(_refusal(reset, prompt=(), answer=""))
 
 
 def _check_ours(made: Any) -> None:
@@ -239,33 +239,28 @@ def _found(made: Any, name: str) -> Any:
         ) from error
 
 
+def _signature(method: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a method; None if it is not known."""
+    try:
+        return inspect.signature(method)
+    except (TypeError, ValueError):  # of C
+        return None
+
+
 def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """The parameters of a method; none if they are not known."""
-    try:
-        return inspect.signature(method).parameters
-    except (TypeError, ValueError):  # of C
-        return {}
+    signature = _signature(method)
+    return signature.parameters if signature else {}
 
 
-def _takes_columns(reset: Callable[..., Any]) -> bool:
-    """Whether it takes the columns of a problem that TRL's `reset` gets."""
-    try:
-        inspect.signature(reset).bind_partial(prompt=(), answer="")
-    except TypeError:
-        return False
-    except ValueError:  # of C
-        pass
-    return True
-
-
-def _refusal(method: Callable[..., Any], *given: Any) -> str:
-    """Why a method cannot be called with these arguments; "" if it can."""
-    try:
-        signature = inspect.signature(method)
-    except (TypeError, ValueError):  # of C
+def _refusal(method: Callable[..., Any], *given: Any, **some: Any) -> str:
+    """Why a method cannot be called with these arguments, or with `some` among others; "" if it
+    can."""
+    signature = _signature(method)
+    if signature is None:
         return ""
     try:
-        signature.bind(*given)
+        signature.bind_partial(**some) if some else signature.bind(*given)
     except TypeError as error:
         return str(error)
     return ""

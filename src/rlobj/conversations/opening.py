@@ -19,7 +19,7 @@ from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Chat, Problem
-from rlobj.samplers import Sample, Sampler
+from rlobj.samplers import Sampler
 
 _CALL = re.compile(r"\?(\d{1,9})([+*-])(\d{1,9});")
 """A call of the calculator: the policy writes `?37*46;`, and reads `1702;`."""
@@ -59,38 +59,6 @@ ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"calculator": Calculator}
 """The environments in the box, by name."""
 _SAMPLER = ("context", "stream")
 """The members of a `Sampler` that only conversations use."""
-
-
-class Speech:
-    """What is said in a conversation: as messages, and as token ids.
-
-    Args:
-        rendering: of messages.
-        text: problem -> the text of its prompt.
-        reader: finds calls of tools; None = there are no tools.
-    """
-
-    def __init__(
-        self, rendering: Rendering, text: Callable[[Problem], str], reader: CallReader | None
-    ) -> None:
-        self.text, self._rendering, self._reader = text, rendering, reader
-
-    def opening(
-        self, problem: Problem, said: Sequence[Message] | None
-    ) -> tuple[list[int], list[Message]]:
-        """The token ids that the policy reads first, and the messages that they are."""
-        messages = [{"role": "user", "content": self.text(problem)}] if said is None else [*said]
-        return self._rendering.opening(messages, trusted=said is None), messages
-
-    def spoken(self, sample: Sample) -> Message:
-        """The message of a turn of the policy."""
-        calls = self._reader.read(sample.tokens) if self._reader is not None else []
-        message: Message = {"role": "assistant", "content": sample.text}
-        return message | ({"tool_calls": calls} if calls else {})
-
-    def after(self, messages: Sequence[Message], tokens: Sequence[int]) -> list[int]:
-        """The token ids that follow a turn of the policy, which had these tokens."""
-        return self._rendering.after(messages, tokens[-1] if len(tokens) else None)
 
 
 @contextmanager
@@ -145,8 +113,7 @@ def open_conversations(
         schemas = () if pool is None else pool.schemas()
         rendering = Rendering(tokenizer, chat, schemas)
         reader = CallReader(rendering, settings.calls) if schemas else None
-        speech = Speech(rendering, text, reader)
-        conversations = Conversations(sampler, made, speech, settings, context)
+        conversations = Conversations(sampler, made, rendering, reader, text, settings, context)
         stack.callback(conversations.close)
         yield conversations
 

@@ -50,10 +50,7 @@ class Rendering:
     """
 
     def __init__(
-        self,
-        tokenizer: Any,
-        chat: Chat | None,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, tokenizer: Any, chat: Chat | None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         self.tokenizer, self.chat, self.tools = tokenizer, chat, tools
         added = {

@@ -7,12 +7,9 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlobj.base.errors import DataError
-
-if TYPE_CHECKING:
-    pass
 
 Row = tuple[str, dict[str, Any]]
 """The location of a row, for error messages, and its columns."""

@@ -180,8 +180,8 @@ class Memory:
     @property
     def fits(self) -> bool:
         """Whether the GPU has as much with a margin, or there is none."""
-        enough = self.card is None or max(self.needed) <= (1 - MARGIN) * self.card
-        return self.card is None or (enough and self.has_room)
+        card = self.card
+        return card is None or (self.has_room and max(self.needed) <= (1 - MARGIN) * card)
 
     @property
     def has_room(self) -> bool:
@@ -212,10 +212,9 @@ def estimate(
     trained = size.total if lora is None else lora.rank * size.adapters
     parts = dict(_states(trained, size, strategy, ranks))
     stored = WORD * trained / (1 if strategy == "ddp" else ranks)
-    squares = (
-        stored if card else min(stored, 2.0 * WORD * size.matrix)
-    )  # a tensor at a time on a CPU
-    parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else squares)
+    if not card:  # on a CPU the squares of a tensor at a time
+        stored = min(stored, 2.0 * WORD * size.matrix)
+    parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else stored)
     offload = card and config.training.offload == "cpu" and strategy in ("zero2", "zero3")
     moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
@@ -451,20 +450,18 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
     take("sampling.engine", "vllm", "the fastest sampler on a GPU")
     if config.sampling.engine == "vllm":
         take("sampling.vllm.sleep_level", 2, "every update sends vLLM new weights")
-    fit = _fitting(config, size, cards, _strategies(config, cards.count))
-    needed = f"{fit.memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
-    without = "do not fit" if fit.values[RECOMPUTE] else "fit"
+    values, memory = _fitting(config, size, cards, _strategies(config, cards.count))
+    needed = f"{memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
+    size_of_batch = "the largest that fits:" if memory.fits else "the smallest, and"
+    simplest = "it is the simplest" if values[STRATEGY] == "ddp" else "ddp does not fit"
+    offloads = config.training.offload == "cpu"
     reasons = {
-        STRATEGY: "it has training.offload=cpu"
-        if config.training.offload == "cpu"
-        else ("it is the simplest" if fit.values[STRATEGY] == "ddp" else "ddp does not fit"),
-        RECOMPUTE: f"without it, activations {without}",
-        TOKENS: f"the largest that fits: a backward pass needs {needed}"
-        if fit.memory.fits
-        else f"the smallest, and a backward pass needs {needed}",
+        STRATEGY: "it has training.offload=cpu" if offloads else simplest,
+        RECOMPUTE: f"without it, activations {'do not fit' if values[RECOMPUTE] else 'fit'}",
+        TOKENS: f"{size_of_batch} a backward pass needs {needed}",
         SHARE: "what training leaves",
     }
-    for setting, value in fit.values.items():
+    for setting, value in values.items():
         take(setting, value, reasons[setting])
     return choices
 
@@ -476,13 +473,11 @@ def _strategies(config: RunConfig, count: int) -> list[str]:
     return ["ddp", "fsdp2"] if count > 1 else ["ddp"]
 
 
-class _Fit(NamedTuple):
-    values: dict[str, Any]
-    memory: Memory
-
-
-def _fitting(config: RunConfig, size: Size, cards: Cards, strategies: Sequence[str]) -> _Fit:
-    """The first values of the open settings that fit; if none does, the last that were tried."""
+def _fitting(
+    config: RunConfig, size: Size, cards: Cards, strategies: Sequence[str]
+) -> tuple[dict[str, Any], Memory]:
+    """The first values of the open settings that fit, with the memory that they need; if none does,
+    the last that were tried."""
 
     def tried(setting: str, values: Sequence[Any]) -> Sequence[Any]:
         return values if is_open(config, setting) else [read_setting(config, setting)]
@@ -502,7 +497,7 @@ def _fitting(config: RunConfig, size: Size, cards: Cards, strategies: Sequence[s
         memory = estimate(changed, size, strategy, cards.count, cards.bytes)
         if memory.fits:
             break
-    return _Fit(values, memory)
+    return values, memory
 
 
 def _share(config: RunConfig, size: Size, strategy: str, cards: Cards) -> float:

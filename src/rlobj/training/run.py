@@ -26,15 +26,7 @@ from rlobj.base.errors import Argument, ConfigError, RunError, Setting
 from rlobj.base.files import located, located_target, path_of, step_of
 from rlobj.base.targets import PYTHON_OBJECT, importable
 from rlobj.config import run_folder
-from rlobj.config.layers import (
-    Layer,
-    file_layer,
-    flattened,
-    layers_of,
-    merged,
-    nested,
-    origins,
-)
+from rlobj.config.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
 from rlobj.config.presets import difference, load_preset, merge, read_yaml
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of

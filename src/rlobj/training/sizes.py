@@ -209,14 +209,9 @@ class Cards:
     kind: str = "H100"
 
     @property
-    def flops(self) -> float:
-        """Operations a second in bfloat16, at the most."""
-        return KINDS[self.kind].flops
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes a second that a GPU reads from its memory, at the most."""
-        return KINDS[self.kind].bandwidth
+    def speed(self) -> Kind:
+        """The speed of each."""
+        return KINDS[self.kind]
 
     @classmethod
     def parse(cls, text: str) -> Cards:

@@ -101,7 +101,7 @@ def work(
     tokens = trained * length
     computing = size.total - (0 if size.tied else size.matrix)
     attention = 2 * size.layers * size.queries * length
-    forward = tokens * (2 * computing + attention) / (cards.count * cards.flops * used)
+    forward = tokens * (2 * computing + attention) / (cards.count * cards.speed.flops * used)
     backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
     passes = 1 + backward + (training.gradient_checkpointing is True)
     seconds = {
@@ -146,8 +146,8 @@ def _generation(
     room = AT_ONCE if fitting is None else fitting * longest(config, size) / (mean + said)
     together = max(1.0, min(share, room, AT_ONCE))
     cache = 4 * size.layers * size.keys * together * (mean + said) / 2
-    reading = (2 * size.total + cache) / (cards.bandwidth * DECODING)
-    computing = 2 * size.total / (cards.flops * DECODING)
+    reading = (2 * size.total + cache) / (cards.speed.bandwidth * DECODING)
+    computing = 2 * size.total / (cards.speed.flops * DECODING)
     steps = max(share * mean / together, most)
     return steps * max(reading, computing * together) + share * said * computing
 

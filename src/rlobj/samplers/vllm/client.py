@@ -58,11 +58,9 @@ class VllmServerSampler(VllmBase):
         primary: bool = True,
         holder: str = "",
     ) -> None:
+        super().__init__(tokenizer, eos)
         self.settings = settings
-        self.tokenizer = tokenizer
-        self.version = 0
         self._primary = primary
-        self._eos = list(eos)
         self._fleet = Fleet(settings, model_config, holder if primary else "")
         self._transfer = Transfer(self._fleet, settings)
         abouts = [node.about[0] for node in self._fleet.living]

@@ -17,18 +17,16 @@ from rlobj.base.progress import beat
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
-from rlobj.samplers.vllm.process_state import (
-    _alive,
-    default_group_kept,
-    isolated,
-    random_states_kept,
-)
+from rlobj.samplers.vllm.process_state import default_group_kept, isolated, random_states_kept
 from rlobj.samplers.vllm.responses import Asked, Response, VllmBase
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings
 from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_alive = False
+"""Whether this process has an engine. vLLM's process groups are global: one engine at a time."""
 
 
 class VllmSampler(VllmBase):
@@ -66,10 +64,8 @@ class VllmSampler(VllmBase):
         check_vllm()
         if _alive:
             raise RunError("this process already has a VllmSampler; close it first")
+        super().__init__(tokenizer, eos)
         self.dtype: torch.dtype | None = dtype
-        self.tokenizer = tokenizer
-        self.version = 0
-        self._eos = list(eos)
         self._cpu, settings = vllm_on_cpu(), settings.fitted()
         self._sleep_level: Any = 0 if self._cpu else settings.sleep_level
         self._asleep = False

@@ -10,15 +10,11 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from rlobj.base.files import free_port
-
-if TYPE_CHECKING:
-    pass
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run the engine in this process
@@ -100,7 +96,3 @@ def default_group_kept() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group = destroy
-
-
-_alive = False
-"""Whether this process has an engine. vLLM's process groups are global: one engine at a time."""

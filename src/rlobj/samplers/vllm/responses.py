@@ -12,16 +12,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.interleaved import own, whole
 from rlobj.samplers import types as samplers
-from rlobj.samplers.types import (
-    Done,
-    Feed,
-    Mapped,
-    Request,
-    Sample,
-    SamplingSettings,
-    derive_seed,
-    packed,
-)
+from rlobj.samplers.types import Done, Feed, Mapped, Request, Sample, SamplingSettings
 
 SCORING: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
 """vLLM's sampling parameters for a request that scores its prompt."""
@@ -50,7 +41,7 @@ def engine_seed(seed: int) -> int:
     vLLM draws response i of a prompt with seed s + i. With close seeds, two prompts would use the
     same random numbers. Different seeds of this function differ by at least 2^15.
     """
-    return derive_seed("vllm", seed) & ~0x7FFF
+    return samplers.derive_seed("vllm", seed) & ~0x7FFF
 
 
 def check_prompts(
@@ -150,7 +141,7 @@ class Collected:
             self._check()
         ids = [response.token_ids for response in responses]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        shared, greedy = packed("i", self.prompts[index]), self.settings.temperature == 0
+        shared, greedy = samplers.packed("i", self.prompts[index]), self.settings.temperature == 0
         own = [
             Sample(
                 prompt_ids=shared,
@@ -183,16 +174,20 @@ class Collected:
 class VllmBase(ABC):
     """A call of a vLLM sampler, without the way to the engine.
 
+    Args:
+        tokenizer: of the model.
+        eos: token ids that end a response.
+
     Attributes:
         tokenizer: of the model.
         version: of the last `sync`.
     """
 
-    tokenizer: Any
-    version: int
-    _eos: list[int]
     _context: int
     _vocabulary: int
+
+    def __init__(self, tokenizer: Any, eos: Sequence[int]) -> None:
+        self.tokenizer, self.version, self._eos = tokenizer, 0, list(eos)
 
     def sample(
         self,

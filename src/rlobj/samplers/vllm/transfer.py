@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -26,9 +26,6 @@ from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.settings import ServerSettings
-
-if TYPE_CHECKING:
-    pass
 
 _DAY = 86400.0
 """Age in seconds at which a folder of weights is what a killed trainer left."""

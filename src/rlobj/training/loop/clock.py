@@ -6,15 +6,11 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from rlobj.base.progress import beat
 from rlobj.training.loop.callbacks import Callback
-
-if TYPE_CHECKING:
-    pass
 
 PHASES = (
     "sampling",

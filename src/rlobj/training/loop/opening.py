@@ -9,7 +9,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rlobj.base.errors import Argument, ConfigError, DataError, Setting
-from rlobj.base.files import refuse_links
+import torch
+
+from rlobj.base.errors import Argument, ConfigError, DataError, Setting, counted
+from rlobj.base.files import nearby, refuse_links
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings
@@ -48,6 +50,7 @@ from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
+from rlobj.training.memory import Choice
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.own_columns import OwnColumns
 from rlobj.training.rollouts.rollout import Response
@@ -115,32 +118,15 @@ def open_trainer(
                 stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, [*train, *test], stack)
         trainer = Trainer(
-            config,
-            inputs.callbacks,
-            parallel,
-            policy,
-            learner,
-            stream,
-            test,
-            sampler,
-            grader,
-            run,
-            conversations,
+            inputs.callbacks, policy, learner, stream, test, sampler, grader, run, conversations
         )
         stack.enter_context(trainer.pipeline)
         changes = trainer.prepare_folder(newest, resume, stack)
         stack.callback(trainer.recorder.close)
         with together(comm, "opening the trackers"):
-            trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
-            trainer.trackers = trackers
-        stack.callback(trackers.close)
-        facts = {"chosen": reasons} if (reasons := explained(choices)) else {}
-        for path, (before, now) in changes.items():
-            facts[f"from step {learner.steps + 1}"] = f"{path} {before} → {now}"
-        name = config.model.name or "embedded"
-        if inputs.passed("model") is not None:
-            name = policy.source or "given"
-        trainer.start(trainer.facts(name, size, note) | facts)
+            trainer.trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
+        stack.callback(trainer.trackers.close)
+        trainer.start(_facts(trainer, inputs, size, note, choices, changes))
         yield trainer
 
 
@@ -337,6 +323,49 @@ def _conversations(
     if conversations is not None:
         conversations.check(problems)
     return conversations
+
+
+def _facts(
+    trainer: Trainer,
+    inputs: CallerInputs,
+    size: str,
+    note: str,
+    choices: Sequence[Choice],
+    changes: Mapping[str, tuple[Any, Any]],
+) -> dict[str, str]:
+    """What the run works with, in short texts by name.
+
+    Args:
+        trainer: the run.
+        inputs: of the caller.
+        size: of the model.
+        note: why there are no held-out problems.
+        choices: settings that were chosen.
+        changes: settings that a resumed run has changed.
+    """
+    config, parallel, learner = trainer.config, trainer.parallel, trainer.learner
+    name = config.model.name or "embedded"
+    if inputs.passed("model") is not None:
+        name = trainer.policy.source or "given"
+    device, depth = parallel.device.type, config.sampling.async_depth
+    threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
+    alone = parallel.size == 1 and parallel.strategy == "ddp"
+    ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
+    arithmetic = "float32" if learner.autocast is None else "bfloat16"
+    ahead = f", {counted(depth, 'step')} ahead" if depth else ""
+    facts = {
+        "policy": f"{name}, {size}",
+        "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out"
+        + note,
+        "device": f"{device}, {arithmetic}{threads}{ranks}",
+        "sampler": config.sampling.engine + ahead,
+        "scores": learner.scores.described(),
+        "run": str(nearby(trainer.run.path)),
+        "chosen": explained(choices),
+    }
+    for path, (before, now) in changes.items():
+        facts[f"from step {learner.steps + 1}"] = f"{path} {before} → {now}"
+    return {name: text for name, text in facts.items() if text}
 
 
 def _size(model: Any) -> str:

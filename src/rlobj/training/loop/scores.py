@@ -357,14 +357,12 @@ def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
 
 def with_lagged(scores: Mapping[str, Score], parallel: Parallel, model: Any) -> dict[str, Score]:
     """The scores, with the weights of those that follow the policy, which has been prepared."""
-
-    def filled(score: Score) -> Score:
-        settings = score.settings
-        if settings.ema is None and settings.every is None:
-            return score
-        return replace(score, lagged=Lagged(settings, parallel, model))
-
-    return {name: filled(score) for name, score in scores.items()}
+    return {
+        name: replace(score, lagged=Lagged(score.settings, parallel, model))
+        if score.settings.ema or score.settings.every
+        else score
+        for name, score in scores.items()
+    }
 
 
 def hints_of(

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rlobj.base.errors import counted
-from rlobj.base.files import nearby, remove, step_of
+from rlobj.base.files import remove, step_of
 from rlobj.base.processes import seed_generators
 from rlobj.base.progress import waiting
 from rlobj.config import run_folder
@@ -68,9 +67,7 @@ class Trainer:
     """A run that is open. `open_trainer` opens it from its settings and the caller's objects.
 
     Attributes:
-        config: the run.
         callbacks: receive the events.
-        parallel: the processes that share the run.
         policy: the model in training, and how problems become prompts.
         learner: trains the policy; counts the steps done.
         stream: the training problems in their endless order.
@@ -79,6 +76,8 @@ class Trainer:
         grader: grades them; open.
         run: the run directory.
         conversations: draws responses of several turns; None = a response is one turn.
+        config: the run.
+        parallel: the processes that share the run.
         trackers: where metrics go beside metrics.jsonl.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
@@ -94,9 +93,7 @@ class Trainer:
         watch: checks the metrics of each step; on the first rank.
     """
 
-    config: RunConfig
     callbacks: Sequence[Callback]
-    parallel: Parallel
     policy: Policy
     learner: Learner
     stream: ProblemStream
@@ -112,17 +109,13 @@ class Trainer:
     begun: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.config: RunConfig = self.learner.config
+        self.parallel: Parallel = self.learner.parallel
         config, depth = self.config, self.config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm) if depth else self.comm
         collector = Collector(
-            config,
-            self.policy,
-            self.sampler,
-            self.grader,
-            self.stream,
-            comm,
-            self.conversations,
+            config, self.policy, self.sampler, self.grader, self.stream, comm, self.conversations
         )
         self.position, self.code = self.stream.state(), code_digest(settings_of(config))
         self.pipeline = Pipeline(collector, depth, config.training.steps)
@@ -198,31 +191,6 @@ class Trainer:
             self.write_metrics()
         self.learner.clock.restart()
         self.saved_at = time.monotonic()
-
-    def facts(self, name: str, size: str, note: str) -> dict[str, str]:
-        """What the run works with, in short texts by name.
-
-        Args:
-            name: of the model.
-            size: of the model.
-            note: why there are no held-out problems.
-        """
-        config, parallel, learner = self.config, self.parallel, self.learner
-        device, depth = parallel.device.type, config.sampling.async_depth
-        threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
-        alone = parallel.size == 1 and parallel.strategy == "ddp"
-        ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
-        arithmetic = "float32" if learner.autocast is None else "bfloat16"
-        held_out = f"{len(self.test_problems)} held out{note}"
-        return {
-            "policy": f"{name}, {size}",
-            "problems": f"{len(self.stream)} to train on, {held_out}",
-            "device": f"{device}, {arithmetic}{threads}{ranks}",
-            "sampler": config.sampling.engine
-            + (f", {counted(depth, 'step')} ahead" if depth else ""),
-            **({"scores": scores} if (scores := learner.scores.described()) else {}),
-            "run": str(nearby(self.run.path)),
-        }
 
     def repeated(self, work: Callable[[], _Result], *, push: bool = False) -> _Result:
         """Return the result of work with the sampler; if the sampler is restarted, repeat the work.
@@ -453,12 +421,7 @@ class Trainer:
             self.recorder.close_file()  # a resumed run deletes the files of later steps
             with waiting():  # for a slow disk
                 path = checkpoint.write(
-                    self.run,
-                    done,
-                    self.parallel,
-                    self.policy,
-                    state,
-                    self.learner.scores.lagged,
+                    self.run, done, self.parallel, self.policy, state, self.learner.scores.lagged
                 )
             self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):

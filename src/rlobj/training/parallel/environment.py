@@ -147,24 +147,18 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
     gpu = torch.cuda.is_available()
     if not gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed prints a message
-    from accelerate import Accelerator
+    from accelerate import Accelerator, utils
     from accelerate.state import AcceleratorState
-    from accelerate.utils import (
-        DistributedDataParallelKwargs,
-        GradientAccumulationPlugin,
-        InitProcessGroupKwargs,
-        patch_environment,
-    )
 
-    handlers: list[Any] = [DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+    handlers: list[Any] = [utils.DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
     if grouped:
         backend = "nccl" if gpu else "gloo"
-        handlers.append(InitProcessGroupKwargs(backend=backend, timeout=TIMEOUT))
-    stack.enter_context(patch_environment(**_launch_variables(grouped)))
+        handlers.append(utils.InitProcessGroupKwargs(backend=backend, timeout=TIMEOUT))
+    stack.enter_context(utils.patch_environment(**_launch_variables(grouped)))
     accelerator = Accelerator(
         cpu=not gpu,
         mixed_precision="no",
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        gradient_accumulation_plugin=utils.GradientAccumulationPlugin(num_steps=1),
         kwargs_handlers=handlers,
     )
     if grouped:

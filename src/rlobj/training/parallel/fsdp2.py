@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,14 +43,15 @@ def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    unread = {name: x.unread for name, x in _named(root) if is_hollow(x)}
+    parameters: Any = dict(root.named_parameters())
+    unread = {name: x.unread for name, x in parameters.items() if is_hollow(x)}
     replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
     root._apply(lambda x: x if x.is_meta else x.to(device))
     mesh = init_device_mesh(device.type, (ranks,))
     for layer in _layers(root.scorer.model.get_decoder()):
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
     fully_shard(root, mesh=mesh, reshard_after_forward=True)
-    names = {id(parameter): name for name, parameter in _named(root)}
+    names = {id(parameter): name for name, parameter in root.named_parameters()}
 
     def read(parameter: Any) -> nn.Parameter:
         if (whole := unread.get(names[id(parameter)])) is None:
@@ -59,10 +59,6 @@ def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
         return _like(parameter, shard_of(parameter, whole(), device))
 
     replace_parameters(root, read)
-
-
-def _named(root: nn.Module) -> Iterator[tuple[str, Any]]:
-    yield from root.named_parameters()
 
 
 def _like(parameter: nn.Parameter, tensor: Tensor) -> nn.Parameter:

@@ -23,9 +23,6 @@ class Pipeline:
         collector: samples and grades a step's rollout with the sampler's present weights.
         depth: steps ahead; 0 = none.
         steps: of the whole run; no rollout is sampled for later steps.
-
-    Attributes:
-        collector: as given; another one may take its place before the first step.
     """
 
     def __init__(self, collector: Collector, depth: int, steps: int) -> None:

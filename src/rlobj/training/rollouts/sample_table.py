@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import pyarrow
+
+from rlobj.base.arrow import write_parquet
 from rlobj.base.files import step_name
 from rlobj.config.run_folder import RunFolder
 from rlobj.conversations.grading import described
@@ -53,4 +56,4 @@ def write_samples(
         for name in ("source", "conversation"):
             if not any(whole[name]):
                 del whole[name]
-        run.write_table(f"samples/{step_name(step)}.parquet", whole)
+        write_parquet(run.path / "samples" / f"{step_name(step)}.parquet", pyarrow.table(whole))
