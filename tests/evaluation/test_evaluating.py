@@ -201,7 +201,8 @@ def test_a_function_grades_the_rows(policy) -> None:
 
 
 def test_error_names_the_longest_response_that_fits(policy) -> None:
-    with pytest.raises(ConfigError, match=r"exceed the \d+ positions.*Lower sampling.max_tokens to \d+"):
+    fits = r"exceed the \d+ positions.*Lower sampling.max_tokens to \d+"
+    with pytest.raises(ConfigError, match=fits):
         rlobj.evaluate(policy, ROWS, n=1, template="{prompt}", max_tokens=100_000)
 
 
