@@ -23,11 +23,13 @@ class Found(NamedTuple):
         evidence: what was measured, with its numbers.
         cure: what would have touched it: settings and rules.
         numbers: those of the evidence, by name.
+        slower: a lower learning rate would have touched it.
     """
 
     evidence: str
     cure: str
     numbers: Mapping[str, float]
+    slower: bool = False
 
 
 class Check(NamedTuple):

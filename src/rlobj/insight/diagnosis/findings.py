@@ -25,6 +25,7 @@ class Finding:
         holds: it held at the last step that was read.
         numbers: the numbers of the evidence by name.
         details: lines below the evidence, such as the tokens that drive it.
+        slower: a lower learning rate would have touched it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Finding:
     holds: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
     details: tuple[str, ...] = ()
+    slower: bool = False
 
     @property
     def page(self) -> str:

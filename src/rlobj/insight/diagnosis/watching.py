@@ -50,7 +50,15 @@ class Watch:
                 continue
             since = before.since if before is not None else step
             numbers = {key: value for key, value in found.numbers.items() if isfinite(value)}
-            finding = Finding(name, found.evidence, found.cure, since, step, numbers=numbers)
+            finding = Finding(
+                name,
+                found.evidence,
+                found.cure,
+                since,
+                step,
+                numbers=numbers,
+                slower=found.slower,
+            )
             self.findings[name] = finding
             if before is None or not before.holds:
                 begun.append(finding)

@@ -171,7 +171,7 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
         checkpoint = f"{best}, {measure.name} {measured[best]:.3f}"
     trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
-    if "training.learning_rate" in finding.cure:
+    if finding.slower:
         again = f"--config {run / run_folder.CONFIG_FILE}"  # the policy now is the one that failed
         start = again if best is None else f"--from {run}@{step_of(best)}{trust}"
         advice = (

@@ -26,6 +26,7 @@ def tool_never_called(history: History) -> Found | None:
             "and what a failed call or a limit costs (environment.at_limit). A kl penalty or a "
             "lower training.learning_rate slows the loss.",
             numbers,
+            slower=True,
         )
     return Found(
         f"no response has called a tool: {turns:.3g} turns on average ({history.level})",

@@ -42,6 +42,7 @@ def _accuracy_lost(history: History) -> Found | None:
         f"the accuracy of samples fell from {best:.3f} (step {step}) to {now:.3f}",
         _START_ANEW,
         {"best": best, "best_step": step, "now": now},
+        slower=True,
     )
 
 
@@ -56,6 +57,7 @@ def _reward_lost(history: History) -> Found | None:
         f"standard deviation of the first rewards, {spread:.3g}",
         _START_ANEW,
         {"best": best, "best_step": step, "now": now, "spread": spread},
+        slower=True,
     )
 
 
@@ -68,6 +70,7 @@ def _same_response(history: History) -> Found | None:
         "problems have the same answer: the policy no longer reads the problem",
         _START_ANEW,
         {"same_response": same, "same_answer": gold},
+        slower=True,
     )
 
 
@@ -96,6 +99,7 @@ def entropy_falling(history: History) -> Found | None:
         "objective.surrogate.high=0.28, and the presets 20-entropy, clip-cov, kl-cov and stare act "
         "on them; a lower training.learning_rate delays it.",
         {"early": early, "now": now, "accuracy": accuracy},
+        slower=True,
     )
 
 
@@ -105,7 +109,8 @@ def entropy_exploding(history: History) -> Found | None:
     now, early, accuracy = _entropy(history)
     if not (now - early > SMALL_ENTROPY and now >= EXPLODED * early and not history.gained):
         return None
-    if any(each.kind == "entropy_bonus" for each in history.config.objective.penalties):
+    bonus = any(each.kind == "entropy_bonus" for each in history.config.objective.penalties)
+    if bonus:
         cure = "Lower the coefficient of the entropy bonus, or give it a target."
     else:
         cure = (
@@ -118,6 +123,7 @@ def entropy_exploding(history: History) -> Found | None:
         f"not ({history.level})",
         cure,
         {"early": early, "now": now, "accuracy": accuracy},
+        slower=not bonus,
     )
 
 
@@ -145,6 +151,7 @@ def ratio_spike(history: History) -> Found | None:
         "Bound the surrogate (clip with high=0.28 and dual=10, or cispo), make fewer "
         "training.updates_per_step, or lower training.learning_rate.",
         {"ratio_max": max(ratios), "steps": large},
+        slower=True,
     )
 
 
@@ -195,12 +202,14 @@ def learning_rate_too_high(history: History) -> Found | None:
             f"loss or gradient were not finite in {broken} of the last {WINDOW} steps",
             cure,
             {"learning_rate": rate, "steps": broken},
+            slower=True,
         )
     if len(history.steps) >= 3 and kl > LARGE_KL:
         return Found(
             f"the updates of a step move the policy by {kl:.3g} nats a token on average",
             cure,
             {"learning_rate": rate, "kl": kl},
+            slower=True,
         )
     lost = _accuracy_lost(history) or _reward_lost(history)
     if lost is None:
@@ -209,5 +218,8 @@ def learning_rate_too_high(history: History) -> Found | None:
     if steps > FAST:
         return None
     return Found(
-        f"{lost.evidence}, within {steps} steps", cure, {"learning_rate": rate, **lost.numbers}
+        f"{lost.evidence}, within {steps} steps",
+        cure,
+        {"learning_rate": rate, **lost.numbers},
+        slower=True,
     )

@@ -125,6 +125,7 @@ def _unread(history: History) -> Found | None:
         "it in data.template. If the share rises, the policy loses the form: lower "
         "training.learning_rate, or pay for the form with a reward of its own.",
         {"share": unread, "early": early},
+        slower=True,
     )
 
 
