@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rlobj.base.errors import counted
 from rlobj.evaluation.report import UNKNOWN, number, percent
 from rlobj.evaluation.samples import GradedBenchmark, Key, grade_line
 from rlobj.evaluation.summary import summarise
@@ -116,7 +117,8 @@ class Regrading:
         titles = dict.fromkeys(chain.from_iterable(columns))
         rows = [[title, *(column.get(title, "") for column in columns)] for title in titles]
         parts = [
-            f"{self.responses:,} responses graded again, {len(self.changes):,} grades changed",
+            f"{counted(self.responses, 'response')} graded again, "
+            f"{counted(len(self.changes), 'grade')} changed",
             markdown_table(["", *self.benchmarks], rows),
             "Before and after: percent of right responses, of which undecided ones are none; or "
             "mean rewards, if a reward does not say what is right.",
