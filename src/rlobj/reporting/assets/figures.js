@@ -98,7 +98,7 @@ const drawFigures = (() => {
       const rows = this.figure.lines.map((line, i) => {
         const value = make("output");
         const name = make("span", { class: "one-line", title: line.name }, line.name);
-        const button = make("button", { type: "button", "aria-pressed": "true" });
+        const button = make("button", { type: "button", class: "plain", "aria-pressed": "true" });
         button.append(swatch(this.color(line.color), this.dash(line.dash)), name, value);
         button.addEventListener("click", () => {
           if (!this.hidden.delete(i)) this.hidden.add(i);

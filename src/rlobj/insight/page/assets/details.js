@@ -56,7 +56,7 @@ async function showDetails(row) {
   const spurious = column("spurious")[row];
   byId("details").classList.remove("empty");
   byId("details-title").replaceChildren(
-    make("span", { class: "piece" }, spaced(text, 40)),
+    make("span", { class: "piece one-line" }, spaced(text, 40)),
     make("small", {}, `prob ${number(column("prob")[row])}, ${visible(effect, 20)}`),
   );
   byId("details-context").replaceChildren(

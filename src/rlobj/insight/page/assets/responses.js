@@ -120,7 +120,7 @@ function fill(chunk) {
   const { whole } = responseAt(Number(chunk.dataset.from));
   for (let row = Number(chunk.dataset.from); row < Number(chunk.dataset.to); row++) {
     const read = whole && word("read", row);
-    if (read) chunk.append(make("div", { class: "read", role: "none" }, visible(read, 20_000)));
+    if (read) chunk.append(make("div", { class: "heard", role: "none" }, visible(read, 20_000)));
     chunk.append(whole ? piece(row) : inContext(row));
     if (whole && store.text(row).includes("\n")) chunk.append(make("br"));
   }

@@ -81,7 +81,7 @@ function drawTexts() {
   lines.sort((a, b) => Number.isNaN(a[key]) - Number.isNaN(b[key]) || compare(a[key], b[key]));
   const heads = Object.entries(TITLES).map(([name, title]) => {
     const sorted = name !== key ? "none" : down ? "descending" : "ascending";
-    const button = make("button", { type: "button" }, title);
+    const button = make("button", { type: "button", class: "plain" }, title);
     button.addEventListener("click", () => go({ sort: sorted === "descending" ? name : `-${name}` }));
     return make("th", { scope: "col", "aria-sort": sorted }, button);
   });
