@@ -15,16 +15,10 @@ const drawFigures = (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   function swatch(color, dash) {
-    const space = "http://www.w3.org/2000/svg";
-    const svg = document.createElementNS(space, "svg");
-    const path = document.createElementNS(space, "path");
-    svg.setAttribute("viewBox", "0 0 24 8");
-    svg.setAttribute("class", "swatch");
-    path.setAttribute("d", "M0 4H24");
-    path.setAttribute("stroke", color);
-    path.setAttribute("stroke-dasharray", dash.join(" "));
-    svg.append(path);
-    return svg;
+    const template = make("template"); // no text of a run comes in here
+    const path = `<path d="M0 4H24" stroke="${color}" stroke-dasharray="${dash.join(" ")}"/>`;
+    template.innerHTML = `<svg viewBox="0 0 24 8" class="swatch">${path}</svg>`;
+    return template.content.firstChild;
   }
 
   function compact(value) {
@@ -81,6 +75,9 @@ const drawFigures = (() => {
   class Chart {
     constructor(board, figure, element) {
       Object.assign(this, { board, figure, element, plot: element.querySelector(".plot") });
+      const all = figure.lines.map((line) => board.data.xs[line.x]);
+      this.xs = all.reduce((a, b) => (b.length > a.length ? b : a)); // of the longest line
+      this.extent = [Math.min(...all.map((xs) => xs[0])), Math.max(...all.map((xs) => xs.at(-1)))];
       this.hidden = new Set(); // numbers of lines
       this.signed = figure.lines.some((line) => line.y.some((y) => y < 0));
       this.log = false;
@@ -96,17 +93,16 @@ const drawFigures = (() => {
 
     buildLegend() {
       const rows = this.figure.lines.map((line, i) => {
-        const value = make("output");
-        const name = make("span", { class: "one-line", title: line.name }, line.name);
-        const button = make("button", { type: "button", class: "plain", "aria-pressed": "true" });
-        button.append(swatch(this.color(line.color), this.dash(line.dash)), name, value);
-        button.addEventListener("click", () => {
+        const click = ({ currentTarget }) => {
           if (!this.hidden.delete(i)) this.hidden.add(i);
-          button.setAttribute("aria-pressed", String(!this.hidden.has(i)));
+          currentTarget.setAttribute("aria-pressed", !this.hidden.has(i));
           this.draw();
-        });
-        line.value = value;
-        return make("li", {}, button);
+        };
+        const name = make("span", { class: "one-line", title: line.name }, line.name);
+        const look = swatch(this.color(line.color), this.dash(line.dash));
+        line.value = make("output");
+        const button = { type: "button", class: "plain", "aria-pressed": true, click };
+        return make("li", {}, make("button", button, look, name, line.value));
       });
       for (const target of this.figure.targets)
         rows.push(make("li", {}, swatch("#888", [2, 2]), `${target.text}: ${compact(target.low)}`));
@@ -115,16 +111,15 @@ const drawFigures = (() => {
         rows.push(make("li", {}, swatch(this.color(mark.run), [1, 2]), text));
       }
       this.element.querySelector(".legend").append(...rows);
-      this.switch = make("button", { type: "button", class: "log", "aria-pressed": String(this.log) });
-      this.switch.append("log");
-      this.switch.addEventListener("click", () => this.setLog(!this.log));
+      const click = () => this.setLog(!this.log);
+      this.switch = make("button", { type: "button", class: "log", "aria-pressed": false, click }, "log");
       if (!this.signed) this.element.querySelector("figcaption").append(this.switch);
       this.point(null);
     }
 
     setLog(log) {
       this.log = log && !this.signed; // a logarithmic axis has no negative values
-      this.switch.setAttribute("aria-pressed", String(log));
+      this.switch.setAttribute("aria-pressed", log);
       this.draw();
     }
 
@@ -161,7 +156,7 @@ const drawFigures = (() => {
         axisLine: { lineStyle: { color: line } },
         splitLine: { lineStyle: { color: line, opacity: 0.6 } },
       };
-      const range = board.range ?? board.extent(figure);
+      const range = board.range ?? this.extent;
       const x = { min: range[0], max: range[1], nameLocation: "middle", nameGap: 22, name: figure.x };
       return {
         animation: false,
@@ -188,7 +183,7 @@ const drawFigures = (() => {
       const { board, figure } = this;
       if (this.hidden.has(i) || board.hidden.has(line.run)) return [];
       const xs = board.data.xs[line.x];
-      const range = board.range ?? board.extent(figure);
+      const range = board.range ?? this.extent;
       const [from, to] = [xs.findLastIndex((x) => x <= range[0]), xs.findIndex((x) => x >= range[1])];
       const near = (points) => points.slice(Math.max(from, 0), to < 0 ? undefined : to + 1);
       const drawn = (ys) =>
@@ -250,9 +245,7 @@ const drawFigures = (() => {
     /* The place of the curve that is nearest to the pointer. */
     place(event) {
       const pixel = event.clientX - this.plot.getBoundingClientRect().left;
-      const x = this.chart.convertFromPixel({ xAxisIndex: 0 }, pixel);
-      const xs = this.board.longest(this.figure);
-      return xs[nearest(xs, x)];
+      return this.xs[nearest(this.xs, this.chart.convertFromPixel({ xAxisIndex: 0 }, pixel))];
     }
 
     moved(event) {
@@ -278,8 +271,7 @@ const drawFigures = (() => {
 
     key(event) {
       if (event.target !== this.element || event.ctrlKey || event.metaKey || event.altKey) return;
-      const { board } = this;
-      const xs = board.longest(this.figure);
+      const { board, xs } = this;
       const [first, last] = board.range ?? [xs[0], xs.at(-1)];
       const now = nearest(xs, board.at ?? last);
       const step = event.shiftKey ? Math.ceil(xs.length / 20) : 1;
@@ -346,17 +338,6 @@ const drawFigures = (() => {
     point(x) {
       this.at = x;
       for (const chart of this.charts.values()) if (chart.seen) chart.point(x);
-    }
-
-    /* The places of the longest line of a figure. */
-    longest(figure) {
-      const all = figure.lines.map((line) => this.data.xs[line.x]);
-      return all.reduce((a, b) => (b.length > a.length ? b : a));
-    }
-
-    extent(figure) {
-      const all = figure.lines.map((line) => this.data.xs[line.x]);
-      return [Math.min(...all.map((xs) => xs[0])), Math.max(...all.map((xs) => xs.at(-1)))];
     }
   }
 

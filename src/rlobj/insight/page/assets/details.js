@@ -13,11 +13,7 @@ function buildDetails() {
     return make("div", { title }, make("dt", { class: "one-line" }, label), cells.get(name));
   };
   const list = (kind, lines) => make("dl", { class: kind }, ...lines);
-  const button = (text, act) => {
-    const made = make("button", { type: "button" }, text);
-    made.addEventListener("click", () => shown >= 0 && act());
-    return made;
-  };
+  const button = (text, act) => make("button", { type: "button", click: () => shown >= 0 && act() }, text);
   const parts = about.rules.flatMap(({ field, parts: each }) => [
     make("div", { class: "rule" }, make("dt", { class: "one-line" }, field)),
     ...each.map(({ text }) => line(`${field} ${text}`, visible(text, 200), visible(text, 2000))),

@@ -52,7 +52,7 @@ async function start() {
   for (const name of new Set([...RANGED, ...store.names])) {
     await idle();
     await load([name]);
-    ranges.get(name)?.prepare();
+    fields.get(rangeOf(name))?.prepare();
   }
 }
 

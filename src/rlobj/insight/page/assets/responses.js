@@ -240,12 +240,6 @@ function toGroup(by) {
   if (option) go({ group: option.value, at: "" });
 }
 
-/* The rows of the first response that is shown. */
-function shownRows() {
-  const [first] = pieces();
-  return first ? [responseAt(rowOfPiece(first)).start] : [];
-}
-
 function buildResponses() {
   const colours = COLUMNS.map(({ name }) => [name, visible(name.replaceAll("_", " "), 40)]);
   choices(byId("color"), colours, state.color);

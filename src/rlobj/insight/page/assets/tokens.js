@@ -81,8 +81,8 @@ function drawTexts() {
   lines.sort((a, b) => Number.isNaN(a[key]) - Number.isNaN(b[key]) || compare(a[key], b[key]));
   const heads = Object.entries(TITLES).map(([name, title]) => {
     const sorted = name !== key ? "none" : down ? "descending" : "ascending";
-    const button = make("button", { type: "button", class: "plain" }, title);
-    button.addEventListener("click", () => go({ sort: sorted === "descending" ? name : `-${name}` }));
+    const click = () => go({ sort: sorted === "descending" ? name : `-${name}` });
+    const button = make("button", { type: "button", class: "plain", click }, title);
     return make("th", { scope: "col", "aria-sort": sorted }, button);
   });
   heads.push(make("th", { scope: "col", class: "by one-line" }, "effect"));
@@ -108,8 +108,7 @@ function growing(body, foot, items, line) {
     const from = body.childElementCount;
     body.append(...items.slice(from, from + MORE).map(line));
     const left = items.length - from - MORE;
-    const button = make("button", { type: "button" }, `${number(left)} more`);
-    button.addEventListener("click", grow);
+    const button = make("button", { type: "button", click: grow }, `${number(left)} more`);
     foot.replaceChildren(...(left > 0 ? [button] : []));
   };
   grow();
