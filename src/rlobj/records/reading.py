@@ -48,10 +48,8 @@ class RecordColumn(NamedTuple):
     unit: str = ""
 
 
-COLUMNS = {
-    name: RecordColumn(**column)
-    for name, column in packaged_table("rlobj.records", "schema.yaml").items()
-}
+_TABLE = packaged_table("rlobj.records", "schema.yaml")
+COLUMNS = {name: RecordColumn(**column) for name, column in _TABLE.items()}
 """Name -> column, in the order of the files."""
 
 SCHEMA = pyarrow.schema(

@@ -161,7 +161,7 @@ const drawFigures = (() => {
       return {
         animation: false,
         grid: GRID,
-        xAxis: { ...axis, ...x, type: figure.logX ? "log" : "value", nameTextStyle: { color: ink } },
+        xAxis: { ...axis, ...x, type: figure.log_x ? "log" : "value", nameTextStyle: { color: ink } },
         yAxis: { ...axis, scale: true, ...(this.log && LOG) },
         series: [...figure.lines.flatMap((each, i) => this.series(each, i)), ...this.targets(range)],
       };
