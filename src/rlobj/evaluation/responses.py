@@ -99,14 +99,8 @@ def _store(
     """Store the response to a prompt; a second time changes nothing."""
     key, [sample] = keys[index], group
     if key not in samples.responses:
-        response = ResponseRecord(
-            sample=key[2],
-            seed=seeds[index],
-            text=sample.text,
-            tokens=len(sample.tokens),
-            finish=sample.finish,
-            turns=tuple(map(described, sample.turns)),
-        )
+        length, turns = len(sample.tokens), tuple(map(described, sample.turns))
+        response = ResponseRecord(key[2], seeds[index], sample.text, length, sample.finish, turns)
         samples.add({key: response})
         callback.sampled(key[0], 1 + samples.gather()[key[0]])
 

@@ -350,18 +350,13 @@ class Samples:
         """The graded responses of a benchmark; problems without any are left out."""
         own = sorted(key for key in self.grades if key[0] == benchmark)
         keys = {name: list(those) for name, those in groupby(own, itemgetter(1))}
-        return GradedBenchmark(
-            benchmark,
-            tuple(
-                GradedProblem(
-                    problem,
-                    tuple(self.responses[key] for key in keys[problem.id]),
-                    tuple(self.grades[key] for key in keys[problem.id]),
-                )
-                for problem in problems
-                if problem.id in keys
-            ),
-        )
+        found = []
+        for problem in problems:
+            if of_problem := keys.get(problem.id):
+                responses = tuple(map(self.responses.__getitem__, of_problem))
+                grades = tuple(map(self.grades.__getitem__, of_problem))
+                found.append(GradedProblem(problem, responses, grades))
+        return GradedBenchmark(benchmark, tuple(found))
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file, or keep the old one if that fails; nothing in memory.
