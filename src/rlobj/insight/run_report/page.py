@@ -164,7 +164,7 @@ def _sections(drawn: Sequence[tuple[str, Plot, Figure]]) -> str:
         sections.setdefault(section, []).append(_card(plot, figure))
     return "".join(
         f"<section id='{_anchor(name)}'><h2>{escape(name)}</h2>"
-        f"<div class=figures>{''.join(cards)}</div></section>"
+        f"<div class='figures side-by-side'>{''.join(cards)}</div></section>"
         for name, cards in sections.items()
     )
 
