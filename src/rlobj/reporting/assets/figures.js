@@ -63,11 +63,11 @@ const drawFigures = (() => {
         if (Number.isFinite(low + high)) parts.at(-1).push([api.coord([x, low]), api.coord([x, high])]);
         else parts.push([]);
       }
-      const children = parts.map((part) => ({
-        type: "polygon",
-        shape: { points: [...part.map((p) => p[0]), ...part.map((p) => p[1]).reverse()] },
-        style: { fill: color, opacity: dark.matches ? 0.28 : 0.18 },
-      }));
+      const style = { fill: color, opacity: dark.matches ? 0.28 : 0.18 };
+      const children = parts.map((part) => {
+        const points = [...part.map((p) => p[0]), ...part.map((p) => p[1]).reverse()];
+        return { type: "polygon", shape: { points }, style };
+      });
       return { type: "group", children };
     };
   }
@@ -170,13 +170,8 @@ const drawFigures = (() => {
     /* Lines from end to end, so that the axis reaches them. */
     targets(range) {
       const ends = this.figure.targets.flatMap(({ low, high }) => [...new Set([low, high])]);
-      return ends.map((y) => ({
-        type: "line",
-        data: range.map((x) => [x, y]),
-        symbol: "none",
-        silent: true,
-        lineStyle: { color: "#888", width: 1.2, type: [2, 2] },
-      }));
+      const look = { symbol: "none", silent: true, lineStyle: { color: "#888", width: 1.2, type: [2, 2] } };
+      return ends.map((y) => ({ type: "line", data: range.map((x) => [x, y]), ...look }));
     }
 
     series(line, i) {
@@ -191,38 +186,25 @@ const drawFigures = (() => {
       const [color, dash] = [this.color(line.color), this.dash(line.dash)];
       line.shown = drawn(line.y);
       const curve = {
-        type: "line",
+        type: "line", silent: true, sampling: "minmax",
         data: near(xs.map((x, k) => [x, line.shown[k]])), // with the points next to the range
-        showSymbol: xs.length <= FEW,
-        symbolSize: 4,
-        sampling: "minmax",
-        silent: true,
-        itemStyle: { color },
+        showSymbol: xs.length <= FEW, symbolSize: 4, itemStyle: { color },
         lineStyle: { color, width: xs.length > 1000 ? 1 : 1.5, type: dash.length ? dash : "solid" },
         markLine: i ? undefined : this.marks(),
       };
       if (!line.low) return [curve];
       const [low, high] = [drawn(line.low), drawn(line.high)];
-      return [
-        {
-          type: "custom",
-          data: near(xs.map((x, k) => [x, low[k], high[k]])),
-          encode: { x: 0, y: [1, 2] },
-          renderItem: band(color),
-          progressive: 0,
-          clip: true,
-          silent: true,
-        },
-        curve,
-      ];
+      const around = {
+        type: "custom", silent: true, clip: true, progressive: 0, renderItem: band(color),
+        data: near(xs.map((x, k) => [x, low[k], high[k]])), encode: { x: 0, y: [1, 2] },
+      };
+      return [around, curve];
     }
 
     marks() {
       const marks = this.figure.marks.filter((mark) => !this.board.hidden.has(mark.run));
-      const data = marks.map((mark) => ({
-        xAxis: mark.x,
-        lineStyle: { color: this.color(mark.run), type: [1, 2], width: 1.2 },
-      }));
+      const look = (mark) => ({ color: this.color(mark.run), type: [1, 2], width: 1.2 });
+      const data = marks.map((mark) => ({ xAxis: mark.x, lineStyle: look(mark) }));
       return { symbol: "none", label: { show: false }, silent: true, animation: false, data };
     }
 

@@ -194,20 +194,18 @@ const CURVES = {
 function drawWordChart(lines) {
   const small = byId("word-chart").clientWidth < 600;
   const names = Object.keys(CURVES);
-  const places = names.map((_, i) =>
-    small
-      ? { left: 48, right: 16, top: `${i * 25 + 6}%`, height: "12%" }
-      : { left: i % 2 ? "56%" : 48, width: "40%", top: i < 2 ? "9%" : "59%", height: "28%" },
-  );
+  const narrow = (i) => ({ left: 48, right: 16, top: `${i * 25 + 6}%`, height: "12%" });
+  const wide = (i) => ({ left: i % 2 ? "56%" : 48, width: "40%", top: i < 2 ? "9%" : "59%", height: "28%" });
+  const places = names.map((_, i) => (small ? narrow(i) : wide(i)));
   const titles = names.map((name, i) => ({
     text: CURVES[name], left: places[i].left, top: `${parseFloat(places[i].top) - (small ? 5 : 8)}%`,
     textStyle: { fontSize: 12, fontWeight: 500, color: css("--quiet") },
   }));
   const on = (i) => ({ xAxisIndex: i, yAxisIndex: i, color: css("--link") });
-  const points = (name, exact) =>
-    lines
-      .filter((line) => Boolean(line.exact[name]) === exact && Number.isFinite(line[name]))
-      .map((line) => [line.step, line[name]]);
+  const points = (name, exact) => {
+    const known = lines.filter((line) => Boolean(line.exact[name]) === exact && Number.isFinite(line[name]));
+    return known.map((line) => [line.step, line[name]]);
+  };
   const pale = { type: "scatter", symbolSize: 5, itemStyle: { opacity: 0.35 } };
   const ends = { min: store.updates[0].step, max: store.updates.at(-1).step };
   chart("word-chart", {
