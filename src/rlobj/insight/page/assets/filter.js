@@ -62,9 +62,8 @@ function keepText(text) {
   const alone = texts.map((each) => each.includes(text));
   const found = Uint8Array.from(codes, (code) => alone[code]);
   const textOf = (row) => texts[codes[row]];
-  whole ??= store.responses.map((each) =>
-    each.whole ? Array.from(codes.subarray(each.start, each.end), (code) => texts[code]).join("") : "",
-  );
+  const joined = ({ start, end }) => Array.from(codes.subarray(start, end), (code) => texts[code]).join("");
+  whole ??= store.responses.map((each) => (each.whole ? joined(each) : ""));
   store.responses.forEach((each, i) => {
     let [row, begin] = [each.start, 0]; // of its text in that of the response
     for (let at = whole[i].indexOf(text); at >= 0; at = whole[i].indexOf(text, at + 1)) {
@@ -83,11 +82,8 @@ function keepText(text) {
 function showCount() {
   const inside = new Uint8Array(store.size);
   store.updates.forEach((each, i) => inside.fill(counted(each, i), each.start, each.end));
-  const { tokens, variance, sum, known } = tally(
-    2,
-    (row) => (inside[row] ? chosen.mask[row] : -1),
-    ["spurious"],
-  );
+  const found = (row) => (inside[row] ? chosen.mask[row] : -1);
+  const { tokens, variance, sum, known } = tally(2, found, ["spurious"]);
   const asked = store.updates.filter(inRange);
   const used = store.updates.filter(counted);
   const counts = [...stepsOf(asked)].map((step) => about.tokens[step]);

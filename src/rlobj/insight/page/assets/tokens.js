@@ -32,14 +32,13 @@ function byText(wanted, sure) {
   const found = tally(valuesOf("text").length, key, AVERAGED);
   const total = found.tokens.reduce((sum, each) => sum + each, 0);
   const effectOf = (cause) => valuesOf("effect")[Math.floor(cause / 65536)] ?? "untouched";
-  const ruled = [...new Set(causes.flatMap((each) => [...(each ?? [])]))].filter(
-    (cause) => valuesOf("clause")[cause % 65536],
-  );
-  const legend = ruled.map((cause) => `${effectOf(cause)} by ${valuesOf("clause")[cause % 65536]}`);
-  const textOf = (cause) =>
-    ruled.length > 1 && ruled.includes(cause)
-      ? `${effectOf(cause)} by ${ruled.indexOf(cause) + 1}`
-      : effectOf(cause);
+  const clauseOf = (cause) => valuesOf("clause")[cause % 65536];
+  const ruled = [...new Set(causes.flatMap((each) => [...(each ?? [])]))].filter(clauseOf);
+  const legend = ruled.map((cause) => `${effectOf(cause)} by ${clauseOf(cause)}`);
+  const textOf = (cause) => {
+    const by = ruled.length > 1 ? ruled.indexOf(cause) + 1 : 0;
+    return by ? `${effectOf(cause)} by ${by}` : effectOf(cause);
+  };
   const lines = valuesOf("text").flatMap((text, code) => {
     const tokens = found.tokens[code];
     if (!tokens) return [];
@@ -86,12 +85,9 @@ function drawTexts() {
     return make("th", { scope: "col", "aria-sort": sorted }, button);
   });
   heads.push(make("th", { scope: "col", class: "by one-line" }, "effect"));
-  const body = make("tbody");
-  byId("texts").replaceChildren(
-    make("caption", {}, `${sure ? "" : "at least "}${number(lines.length)} texts of ${what}`, ...legend.map(clauseLine)),
-    make("thead", {}, make("tr", {}, ...heads)),
-    body,
-  );
+  const [head, body] = [make("thead", {}, make("tr", {}, ...heads)), make("tbody")];
+  const title = `${sure ? "" : "at least "}${number(lines.length)} texts of ${what}`;
+  byId("texts").replaceChildren(make("caption", {}, title, ...legend.map(clauseLine)), head, body);
   growing(body, byId("more"), lines, (line) => {
     const link = make("a", { class: "piece", href: addressOf({ word: line.text }) });
     link.textContent = shownIn("text", line);
@@ -212,13 +208,8 @@ function drawWordChart(lines) {
     tooltip: { valueFormatter: (value) => number(value[1]) },
     title: titles,
     grid: places,
-    xAxis: names.map((_, i) => {
-      const last = i > (small ? 2 : 1);
-      return axis(last ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 });
-    }),
-    yAxis: names.map((name, i) =>
-      axis("", { gridIndex: i, splitNumber: 3, ...(name === "prob" ? { max: 1, interval: 0.5 } : {}) }),
-    ),
+    xAxis: names.map((_, i) => axis(i > (small ? 2 : 1) ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 })),
+    yAxis: names.map((name, i) => axis("", { gridIndex: i, splitNumber: 3, ...(name === "prob" && { max: 1, interval: 0.5 }) })),
     series: names.flatMap((name, i) => [
       { ...on(i), name: CURVES[name], type: "line", symbolSize: 6, data: points(name, true) },
       { ...on(i), name: CURVES[name], ...pale, data: points(name, false) },
