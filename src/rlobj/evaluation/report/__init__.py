@@ -198,11 +198,8 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
         results: one per benchmark.
         about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
     """
-    found = {
-        **about,
-        "settings": shared([each.settings for each in results]),
-        "results": {each.summary.benchmark: _benchmark(each) for each in results},
-    }
+    found = {**about, "settings": shared([each.settings for each in results])}
+    found["results"] = {each.summary.benchmark: _benchmark(each) for each in results}
     summaries = [each.summary for each in results]
     if len(results) > 1 and math.isfinite((macro := macro_average(summaries)).mean):
         name = "avg" if results[0].summary.says_right else "reward"

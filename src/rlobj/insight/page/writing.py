@@ -104,11 +104,8 @@ def write_inspection_page(
     if page.objective and page.objective.mismatch:
         given.append(("mismatch", page.objective.mismatch))
     name = visible(run_folder.named_folder(run).name, 100)
-    body = {
-        "title": escape(name),
-        "facts": definition_list(_facts(page, tokens, given)),
-        "notes": escape(" ".join(visible(note, 500) for note in _notes(page))),
-    }
+    body = {"title": escape(name), "facts": definition_list(_facts(page, tokens, given))}
+    body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     about = {
         "tokens": tokens,
         "touched": page.touched,
