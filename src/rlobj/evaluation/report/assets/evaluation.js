@@ -129,9 +129,8 @@
       row.cells.forEach((cell, s) => cell.classList.toggle("out", !inside.has(s)));
       row.element.hidden = row.shown.length === 0;
     }
-    benchmarks.forEach((_, b) => {
-      byId(`b${b}`).hidden = !rows.some((row) => row.b === b && !row.element.hidden);
-    });
+    const isSeen = (b) => rows.some((row) => row.b === b && !row.element.hidden);
+    benchmarks.forEach((_, b) => (byId(`b${b}`).hidden = !isSeen(b)));
     const sum = (of) => rows.reduce((n, row) => n + row[of].length, 0);
     const counts = [sum("shown"), sum("cells"), visibleRows().length, rows.length];
     const [shown, responses, some, problems] = counts.map((count) => count.toLocaleString("en"));

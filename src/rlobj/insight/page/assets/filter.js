@@ -236,9 +236,8 @@ function buildFilter() {
     await applyFilter();
     if (chosen.narrowed) toMatch(1, true);
   });
-  byId("reset").addEventListener("click", () => {
-    go(Object.fromEntries([...fields.keys()].map((key) => [key, ""])), true);
-  });
+  const empty = Object.fromEntries([...fields.keys()].map((key) => [key, ""]));
+  byId("reset").addEventListener("click", () => go(empty, true));
   byId("previous-match").addEventListener("click", () => toMatch(-1));
   byId("next-match").addEventListener("click", () => toMatch(1));
   on([...fields.keys()].join(" "), () => {
