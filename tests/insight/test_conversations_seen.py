@@ -148,12 +148,12 @@ def test_the_page_shows_turns_and_what_was_read_as_text(run: Path, tmp_path: Pat
     browser = Browser(tmp_path / "profile")
     try:
         browser.open(page)
-        browser.wait("document.querySelectorAll('#group-responses .read').length > 0")
-        read = browser.run("document.querySelector('#group-responses .read').textContent")
+        browser.wait("document.querySelectorAll('#group-responses .heard').length > 0")
+        read = browser.run("document.querySelector('#group-responses .heard').textContent")
         assert read == HOSTILE.replace("\x1b", "␛").replace("\u202e", "‹202e›") + "rror;"
         counts = "[...document.querySelectorAll('.counts')].map(each => each.textContent)"
         assert any("2 turns with rewards 0, 0" in each for each in browser.run(counts))
-        browser.run("document.querySelector('.read + [data-row]').click()")
+        browser.run("document.querySelector('.heard + [data-row]').click()")
         browser.wait("document.getElementById('details-context').textContent.includes('rror;│')")
         place = "[...document.querySelectorAll('#details .place div')].map(x => x.textContent)"
         assert "turn1" in browser.run(place)

@@ -321,7 +321,7 @@ def test_an_address_shows_the_same_again(browser: Browser, page: Path) -> None:
     browser.wait("location.hash.includes('at=') && location.hash.includes('range')")
     address = browser.run("location.hash")
     seen = "[byId('found').textContent, document.querySelector('.here')?.dataset.row,"
-    seen += "byId('color').value, byId('text').value, ranges.get('entropy').read(),"
+    seen += "byId('color').value, byId('text').value, fields.get('range:entropy').read(),"
     seen += "document.querySelectorAll('.match').length].join()"
     before = browser.run(seen)
     browser.open(page, address)

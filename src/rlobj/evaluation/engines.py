@@ -16,13 +16,7 @@ import torch
 
 from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.files import path_of
-from rlobj.config.layers import (
-    DEFAULT_TASK,
-    OWN_PROBLEMS_PROFILE,
-    OWN_PROBLEMS_TASK,
-    PROFILES,
-    Layer,
-)
+from rlobj.config import layers
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
@@ -47,7 +41,7 @@ class ModelSource:
     """
 
     name: str
-    layer: Layer
+    layer: layers.Layer
     locate: Callable[[Callable[[int, int, float], None]], Any]
     tokenizer: Any = None
 
@@ -100,7 +94,7 @@ def find_model(
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
     name, path = str(model), path_of(model)
     if name == "embedded":
-        return _embedded([DEFAULT_TASK] if asked is None else asked)
+        return _embedded([layers.DEFAULT_TASK] if asked is None else asked)
     if run:
         return _of_run(name, path, checkpoint)
     require_model(name)
@@ -109,15 +103,15 @@ def find_model(
 
 
 def _embedded(asked: Sequence[Any]) -> ModelSource:
-    tasks = [each for each in asked if isinstance(each, str) and each in PROFILES]
-    task = tasks[0] if tasks else OWN_PROBLEMS_TASK
+    tasks = [each for each in asked if isinstance(each, str) and each in layers.PROFILES]
+    task = tasks[0] if tasks else layers.OWN_PROBLEMS_TASK
 
     def locate(progress: Callable[[int, int, float], None]) -> str:
         from rlobj.models.embedded import embedded_policy
 
         return str(embedded_policy(task, progress=progress))
 
-    profile = PROFILES[task] if tasks else OWN_PROBLEMS_PROFILE
+    profile = layers.PROFILES[task] if tasks else layers.OWN_PROBLEMS_PROFILE
     return ModelSource("embedded", ("embedded", profile), locate)
 
 

@@ -168,11 +168,9 @@ def evaluate(
     if isinstance(settings, Mapping):
         settings = [(path, nested(path, value)) for path, value in settings.items()]
     layers = [(name, nested(*pair)) for name, pair in given.items() if pair[1] is not None]
-    overrides = Overrides(
-        _with_environment([*settings, *layers]),
-        None if protocol is None else find_protocol(protocol),
-        None if data_dir is None else Path(data_dir),
-    )
+    paper = None if protocol is None else find_protocol(protocol)
+    folder = None if data_dir is None else Path(data_dir)
+    overrides = Overrides(_with_environment([*settings, *layers]), paper, folder)
     asked = named_problems(on)
     source = find_model(model, tokenizer, asked, checkpoint)
     sets = problem_sets(asked, source.layer, overrides)
@@ -257,11 +255,9 @@ def _run(
         for each in sets:
             if (conversations := held[each.name]) is not None:
                 conversations.check(each.problems)
-        settings = {
-            "model": {"name": source.name, **_identity(model, out)},
-            "engine": engine.settings,
-            "benchmarks": {each.name: _settings(each, engine, overrides.protocol) for each in sets},
-        }
+        recorded = {each.name: _settings(each, engine, overrides.protocol) for each in sets}
+        name = {"name": source.name, **_identity(model, out)}
+        settings = {"model": name, "engine": engine.settings, "benchmarks": recorded}
         if out == AUTO:
             out = home / "evals" / _folder_name(source.name, settings)
         samples = Samples(out, team.rank)

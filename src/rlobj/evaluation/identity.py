@@ -73,11 +73,7 @@ def differences(
     """
     before, after = _compared(stored) if stored else {}, _compared(asked)
     both = [{part: side[part] for part in before if part in after} for side in (before, after)]
-    return [
-        (name, was, new)
-        for name, was, new in difference(*both)
-        if not (name.endswith(".samples") and _grown(was, new))
-    ]
+    return [each for each in difference(*both) if not _more_samples(*each)]
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -97,8 +93,9 @@ def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _grown(was: object, new: object) -> bool:
-    return isinstance(was, int) and isinstance(new, int) and new > was
+def _more_samples(name: str, was: object, new: object) -> bool:
+    whole = isinstance(was, int) and isinstance(new, int) and was < new
+    return whole and name.endswith(".samples")
 
 
 def _revision(identifier: str) -> str | None:

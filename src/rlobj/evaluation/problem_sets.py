@@ -70,11 +70,8 @@ class Overrides:
         if self.protocol is None:
             return list(self.layers)
         own = asdict(self.protocol.for_benchmark(benchmark or ""))
-        layer = {
-            "sampling": {"max_tokens": own.pop("max_tokens")},
-            "data": {"template": own.pop("template")},
-            "evaluation": own,
-        }
+        sampling, data = ({name: own.pop(name)} for name in ("max_tokens", "template"))
+        layer = {"sampling": sampling, "data": data, "evaluation": own}
         return [(f"protocol={self.protocol.name}", layer), *self.layers]
 
     @property

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import described, limited, with_turns
@@ -61,18 +62,9 @@ def sample_and_grade(
             seeds = [derive_seed(seed, *key) for key in missing]
             asked = [by_id[problem] for _, problem, _ in missing]
             store = partial(_store, samples, callback, missing, seeds)
-            if conversations is None:
-                groups = sampler.sample(
-                    [encode(problem) for problem in asked],
-                    count=1,
-                    settings=settings,
-                    seeds=seeds,
-                    done=store,
-                )
-            else:
-                groups = conversations.sample(
-                    asked, count=1, settings=settings, seeds=seeds, done=store
-                )
+            draw: Any = sampler if conversations is None else conversations
+            prompts = [encode(each) for each in asked] if conversations is None else asked
+            groups = draw.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
             for index, group in enumerate(groups):  # a sampler may not call `done`
                 store(index, group)
         grade(part)
@@ -107,14 +99,8 @@ def _store(
     """Store the response to a prompt; a second time changes nothing."""
     key, [sample] = keys[index], group
     if key not in samples.responses:
-        response = ResponseRecord(
-            sample=key[2],
-            seed=seeds[index],
-            text=sample.text,
-            tokens=len(sample.tokens),
-            finish=sample.finish,
-            turns=tuple(map(described, sample.turns)),
-        )
+        length, turns = len(sample.tokens), tuple(map(described, sample.turns))
+        response = ResponseRecord(key[2], seeds[index], sample.text, length, sample.finish, turns)
         samples.add({key: response})
         callback.sampled(key[0], 1 + samples.gather()[key[0]])
 

@@ -30,17 +30,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
+from rlobj.base import files
 from rlobj.base.errors import Argument, ConfigError, DataError, Message, RunError, reported
-from rlobj.base.files import (
-    WHOLE,
-    a_file,
-    lock_folder,
-    parse_json,
-    read_whole,
-    refuse_links,
-    there,
-    write_whole,
-)
 from rlobj.data import Problem
 from rlobj.installation import require_format
 from rlobj.rewards import Graded
@@ -160,7 +151,7 @@ class Samples:
     def __init__(self, path: Path | str | None = None, rank: int = 0) -> None:
         self.path = None if path is None else Path(path).absolute()
         if self.path is not None:
-            there(self.path)
+            files.there(self.path)
         self.rank = rank
         self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
@@ -194,9 +185,9 @@ class Samples:
         """
         if self.path is None:
             return contextlib.nullcontext()
-        if there(self.path / SETTINGS):
-            refuse_links(self.path)
-        return lock_folder(self.path, "evaluating into")
+        if files.there(self.path / SETTINGS):
+            files.refuse_links(self.path)
+        return files.lock_folder(self.path, "evaluating into")
 
     def require_free(self) -> None:
         """Refuse a folder that holds something else, such as a model, a run or a file to grade.
@@ -205,7 +196,7 @@ class Samples:
             ConfigError: the folder has files and no evaluation.
         """
         path = self.path
-        if path is None or not path.is_dir() or there(path / SETTINGS):
+        if path is None or not path.is_dir() or files.there(path / SETTINGS):
             return
         if any(entry.name != ".lock" for entry in path.iterdir()):
             raise ConfigError(
@@ -222,10 +213,10 @@ class Samples:
             DataError: settings.json is not a JSON object.
             ConfigError: the files have another format.
         """
-        if self.path is None or not there(self.path / SETTINGS):
+        if self.path is None or not files.there(self.path / SETTINGS):
             return self._settings
         with reported(DataError, f"{self.path / SETTINGS} cannot be read", OSError, ValueError):
-            found = parse_json(read_whole(self.path / SETTINGS))
+            found = files.parse_json(files.read_whole(self.path / SETTINGS))
         if not isinstance(found, dict):
             raise DataError(f"{self.path / SETTINGS}: expected a JSON object")
         if "benchmarks" in found:
@@ -359,18 +350,13 @@ class Samples:
         """The graded responses of a benchmark; problems without any are left out."""
         own = sorted(key for key in self.grades if key[0] == benchmark)
         keys = {name: list(those) for name, those in groupby(own, itemgetter(1))}
-        return GradedBenchmark(
-            benchmark,
-            tuple(
-                GradedProblem(
-                    problem,
-                    tuple(self.responses[key] for key in keys[problem.id]),
-                    tuple(self.grades[key] for key in keys[problem.id]),
-                )
-                for problem in problems
-                if problem.id in keys
-            ),
-        )
+        found = []
+        for problem in problems:
+            if of_problem := keys.get(problem.id):
+                responses = tuple(map(self.responses.__getitem__, of_problem))
+                grades = tuple(map(self.grades.__getitem__, of_problem))
+                found.append(GradedProblem(problem, responses, grades))
+        return GradedBenchmark(benchmark, tuple(found))
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file, or keep the old one if that fails; nothing in memory.
@@ -379,7 +365,7 @@ class Samples:
             RunError: the disk refused.
         """
         if self.path is not None:
-            write_whole(self.path / name, text.encode("utf-8", "surrogatepass"))
+            files.write_whole(self.path / name, text.encode("utf-8", "surrogatepass"))
 
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         if self.path is None:
@@ -402,19 +388,20 @@ class Samples:
         Raises:
             DataError: a damaged line.
         """
-        if self.path is None or not there(self.path / name):
+        if self.path is None or not files.there(self.path / name):
             return
         file = self.path / name
         end, count = self._read.get(name, (0, 0))
-        with a_file(file).open("rb") as lines:
+        with files.a_file(file).open("rb") as lines:
             lines.seek(end)
-            for number, line in enumerate(iter(lambda: lines.readline(WHOLE), b""), count + 1):
-                if not line.endswith(b"\n") and len(line) < WHOLE:  # cut off, or being written
+            whole = iter(lambda: lines.readline(files.WHOLE), b"")
+            for number, line in enumerate(whole, count + 1):
+                if not line.endswith(b"\n") and len(line) < files.WHOLE:  # or being written
                     break
                 end += len(line)
                 self._read[name] = end, number
                 try:
-                    found = read(parse_json(line.decode("utf-8", "surrogatepass")))
+                    found = read(files.parse_json(line.decode("utf-8", "surrogatepass")))
                 except (ValueError, TypeError, LookupError, AttributeError) as error:
                     raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
                 yield found

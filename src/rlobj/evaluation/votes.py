@@ -89,11 +89,8 @@ def count_votes(problem: GradedProblem, equal: Equal | None = None) -> Votes:
             groups.append([key])
         else:
             group.append(key)
-    return Votes(
-        sum(votes[key] for key in right),
-        tuple(sum(votes[key] for key in group) for group in groups),
-        len(problem.grades) - votes.total(),
-    )
+    wrong = tuple(sum(votes[key] for key in group) for group in groups)
+    return Votes(sum(votes[key] for key in right), wrong, len(problem.grades) - votes.total())
 
 
 def _plain(answer: str) -> str:

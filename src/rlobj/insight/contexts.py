@@ -48,11 +48,8 @@ def _in_turn(row: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
         return row
     said = [str(part) for each in turns for part in (each["text"], each["observation"])]
     rest = [each for each in said[2 * turn + 1 :] if each]
-    return {
-        "prompt": "│".join([row["prompt"], *said[: 2 * turn]]),
-        "response": said[2 * turn],
-        "rest": "".join(f"│{each}" for each in rest),
-    }
+    prompt = "│".join([row["prompt"], *said[: 2 * turn]])
+    return {"prompt": prompt, "response": said[2 * turn], "rest": "".join(f"│{x}" for x in rest)}
 
 
 def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -18,19 +18,10 @@ import pyarrow
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, counted
 from rlobj.config.run_folder import read_metrics, read_settings
-from rlobj.insight import coverage
+from rlobj.insight import coverage, numbers
 from rlobj.insight.contexts import in_responses
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
-from rlobj.insight.numbers import (
-    Line,
-    percent,
-    share,
-    share_in_metrics,
-    tokens_by_step,
-    total,
-    without_nan,
-)
 from rlobj.objectives.rules import Expr
 from rlobj.records.reading import COLUMNS, Record, why_no_rows
 from rlobj.reporting import visible
@@ -124,8 +115,8 @@ class Inspection:
         """
         keys = list(map(_key, self.groups.to_pylist()))
         if mixed:
-            numbers = defaultdict[str, Iterator[int]](itertools.count)
-            keys = sorted(keys, key={key: next(numbers[key[1]]) for key in keys}.__getitem__)
+            counts = defaultdict[str, Iterator[int]](itertools.count)
+            keys = sorted(keys, key={key: next(counts[key[1]]) for key in keys}.__getitem__)
         order = {key: i for i, key in enumerate(keys[:groups])}
         rows = [row for row in self.tokens.to_pylist() if _key(row) in order]
         return in_responses(self.run, sorted(rows, key=lambda row: order[_key(row)]))
@@ -133,7 +124,7 @@ class Inspection:
     def to_json(self) -> str:
         """All of it as JSON, with control characters escaped and null for NaN."""
         tables = {
-            name: without_nan(getattr(self, name).to_pylist())
+            name: numbers.without_nan(getattr(self, name).to_pylist())
             for name in ("clauses", "groups", "tokens")
         }
         count = None if self.unknown else self.count
@@ -161,18 +152,19 @@ class Inspection:
     def answer(self) -> str:
         """How many tokens were asked for, of how many, without the question."""
         tokens = f"{'' if self.exact else '≈ '}{self.population:,.0f} tokens"
-        most = share(self.at_most or 0.0, self.population) if self.bounded else ""
+        most = numbers.share(self.at_most or 0.0, self.population) if self.bounded else ""
         if self.unknown:
             most = f", at most about {most}" if most else ""
             text = f"unknown{most}: {self.recorded:,} of {tokens} were recorded"
         elif self.estimated and self.standard_error is None:
             most = f", at most about {most}," if most else ""
-            least = share(self.count, self.population)
+            least = numbers.share(self.count, self.population)
             text = f"at least {least}{most} of {tokens}; {self.recorded:,} were recorded"
         else:
-            text = f"{'≈ ' * self.estimated}{share(self.count, self.population)} of {tokens}"
+            found = numbers.share(self.count, self.population)
+            text = f"{'≈ ' * self.estimated}{found} of {tokens}"
         if self.estimated and self.known_share is not None:
-            text += f"; metrics.jsonl has {percent(self.known_share)}"
+            text += f"; metrics.jsonl has {numbers.percent(self.known_share)}"
         if self.undecided:
             lack = f"{'≈ ' * self.estimated}{self.undecided:,.0f}"
             text += f"; unknown for {lack}, for which the record lacks a number"
@@ -185,9 +177,9 @@ class Inspection:
             count = f"{about(row)}{row['tokens']:,.0f}"
             if row["standard_error"]:
                 count += f" ± {row['standard_error']:,.0f}"
-            line = f"{visible(row['effect'], 20)} {count} ({percent(row['share'])})"
+            line = f"{visible(row['effect'], 20)} {count} ({numbers.percent(row['share'])})"
             if row["judged"]:
-                part = f"{'' if row['exact'] else '≈ '}{percent(row['spurious'])}"
+                part = f"{'' if row['exact'] else '≈ '}{numbers.percent(row['spurious'])}"
                 line += f", {part} of the judged ones spurious"
             found.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
         return found
@@ -234,7 +226,7 @@ def inspect(
     record = Record(run)
     rows = record.rows(names, steps=None if step is None else [step])
     lines, sampling = read_metrics(run), record.sampling
-    tokens = tokens_by_step(lines, step)
+    tokens = numbers.tokens_by_step(lines, step)
     finished = len(tokens)
     if sampling is not None:  # others are not written yet, or the record was switched off
         tokens = {at: count for at, count in tokens.items() if at in sampling.steps}
@@ -290,15 +282,15 @@ _IN_METRICS = {
 
 
 def _known_share(
-    lines: Sequence[Line], tokens: Mapping[int, float], rule: Expr | None, dropped: bool
+    lines: Sequence[numbers.Line], tokens: Mapping[int, float], rule: Expr | None, dropped: bool
 ) -> float | None:
     """The share of the tokens of some steps that metrics.jsonl has; None = it has none."""
     lines = [line for line in lines if line["step"] in tokens]
     if dropped:
         if rule is not None or any("tokens/dropped" not in line for line in lines):
             return None
-        return total(lines, "tokens/dropped") / max(total(lines, "tokens/step"), 1)
-    return share_in_metrics(lines, _IN_METRICS.get(str(rule), ""))
+        return numbers.total(lines, "tokens/dropped") / max(numbers.total(lines, "tokens/step"), 1)
+    return numbers.share_in_metrics(lines, _IN_METRICS.get(str(rule), ""))
 
 
 def _nothing(record: Record, step: int | None) -> str:

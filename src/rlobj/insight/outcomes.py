@@ -76,11 +76,10 @@ class Outcome:
                 found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
         if total(steps, "tools/calls"):
             found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
-        broken = [mean(part, "turns/at_broken") or 0.0 for part in (first, last)]
-        if any(broken):
-            found[f"environment failed, {when}"] = "{:.3f} → {:.3f} of the responses".format(
-                *broken
-            )
+        before, after = (mean(part, "turns/at_broken") or 0.0 for part in (first, last))
+        if before or after:
+            failed = f"{before:.3f} → {after:.3f} of the responses"
+            found[f"environment failed, {when}"] = failed
         tokens = total(steps, "tokens/step")
         found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):

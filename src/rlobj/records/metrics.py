@@ -18,16 +18,8 @@ from rlobj.records.observed import POLICY
 
 PREDICTED, MEASURED = "entropy/predicted_change", "entropy/measured_change"
 _CLIPPED = ("objective/clip_fraction", "clip/high_fraction", "clip/low_fraction")
-_SUMS = (
-    "train/skipped_updates",
-    "sampler/nan_tokens",
-    "tokens/dropped",
-    "tokens/unscored",
-    "spurious/tokens",
-    "spurious/caught",
-    "spurious/dropped",
-    PREDICTED,
-)
+_SUMS = ("train/skipped_updates", "sampler/nan_tokens", "tokens/dropped", "tokens/unscored")
+_SUMS += ("spurious/tokens", "spurious/caught", "spurious/dropped", PREDICTED)
 _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
 
 

@@ -48,16 +48,12 @@ class RecordColumn(NamedTuple):
     unit: str = ""
 
 
-COLUMNS = {
-    name: RecordColumn(**column)
-    for name, column in packaged_table("rlobj.records", "schema.yaml").items()
-}
+_TABLE = packaged_table("rlobj.records", "schema.yaml")
+COLUMNS = {name: RecordColumn(**column) for name, column in _TABLE.items()}
 """Name -> column, in the order of the files."""
 
-SCHEMA = pyarrow.schema(
-    [(name, pyarrow.type_for_alias(column.type)) for name, column in COLUMNS.items()],
-    {VERSION_KEY: str(SCHEMA_VERSION)},
-)
+_TYPES = {name: pyarrow.type_for_alias(column.type) for name, column in COLUMNS.items()}
+SCHEMA = pyarrow.schema(_TYPES, {VERSION_KEY: str(SCHEMA_VERSION)})
 
 
 class Design(NamedTuple):

@@ -40,11 +40,8 @@ def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
         [(own.norms, [weighed - k + 1 for k in tops]), (own.entropy, levels)], comm
     )
     cuts, quantiles = found[: len(tops)], found[len(tops) :]
-    summed = [
-        (own.norms, own.quadrants),
-        (own.advantages, 4 + (own.advantages < 0).long()),
-        (own.entropy_change, torch.full_like(own.quadrants, 6)),
-    ]
+    signs, sixes = 4 + (own.advantages < 0).long(), torch.full_like(own.quadrants, 6)
+    summed = [(own.norms, own.quadrants), (own.advantages, signs), (own.entropy_change, sixes)]
     for unit, cut in enumerate(cuts, 7):
         excess = own.norms[own.norms > cut].double() - cut
         summed.append((excess, torch.full_like(excess, unit, dtype=torch.int64)))

@@ -132,18 +132,9 @@ def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
             x = places.setdefault(tuple(line.x), len(places))
             look = {"run": line.run, "color": color, "dash": dash}
             lines.append({"name": line.name, **look, "x": x, **numbers})
-        drawn.append(
-            {
-                "name": figure.name,
-                "title": figure.title,
-                "unit": figure.unit,
-                "x": figure.x,
-                "logX": figure.log_x,
-                "lines": lines,
-                "marks": [vars(mark) for mark in figure.marks],
-                "targets": [vars(target) for target in figure.targets],
-            }
-        )
+        texts = {name: getattr(figure, name) for name in ("name", "title", "unit", "x", "log_x")}
+        marks, targets = (list(map(vars, some)) for some in (figure.marks, figure.targets))
+        drawn.append({**texts, "lines": lines, "marks": marks, "targets": targets})
     return {"figures": drawn, "xs": list(places), "colors": COLORS, "dashes": DASHES}
 
 
@@ -218,7 +209,4 @@ def _draw(figure: Figure, canvas: Any) -> None:
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:
     """Four significant digits; None for what is no finite number."""
-    return [
-        None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
-        for value in values
-    ]
+    return [None if y is None or not math.isfinite(y) else float(f"{y:.4g}") for y in values]

@@ -198,11 +198,8 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
         results: one per benchmark.
         about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
     """
-    found = {
-        **about,
-        "settings": shared([each.settings for each in results]),
-        "results": {each.summary.benchmark: _benchmark(each) for each in results},
-    }
+    found = {**about, "settings": shared([each.settings for each in results])}
+    found["results"] = {each.summary.benchmark: _benchmark(each) for each in results}
     summaries = [each.summary for each in results]
     if len(results) > 1 and math.isfinite((macro := macro_average(summaries)).mean):
         name = "avg" if results[0].summary.says_right else "reward"
@@ -222,11 +219,8 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
         about: as for `results_json`.
     """
     summaries = [each.summary for each in results]
-    notes = [
-        *reading_notes(summaries),
-        *_settings(results),
-        *([f"{_listed(facts(about))}."] if about else []),
-    ]
+    notes = reading_notes(summaries) + _settings(results)
+    notes += [f"{_listed(facts(about))}."] if about else []
     table = markdown_table(*summary_table(summaries))
     return "\n\n".join([table, *map(escaped, notes)]) + "\n"
 
@@ -273,11 +267,8 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
 
 
 def _numbers(name: str, estimate: Estimate | MacroAverage) -> dict[str, Any]:
-    return {
-        name: estimate.mean,
-        f"{name}_stderr": estimate.stderr,
-        f"{name}_interval": list(estimate.interval[:2]),
-    }
+    interval = list(estimate.interval[:2])
+    return {name: estimate.mean, f"{name}_stderr": estimate.stderr, f"{name}_interval": interval}
 
 
 _asset = partial(packaged, "rlobj.evaluation.report")
@@ -463,11 +454,9 @@ def kept_texts(
     Returns:
         (texts by index of benchmark and problem, number of texts, number of responses).
     """
-    problems = {
-        (b, p): each
-        for b, result in enumerate(results)
-        for p, each in enumerate(result.graded.problems)
-    }
+    problems: dict[tuple[int, int], GradedProblem] = {}
+    for b, result in enumerate(results):
+        problems |= {(b, p): each for p, each in enumerate(result.graded.problems)}
     first_ones_first = sorted(
         (sample, index) for index, each in problems.items() for sample in range(len(each.responses))
     )

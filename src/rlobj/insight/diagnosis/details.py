@@ -63,11 +63,9 @@ def entropy_drivers(
     change = pc.multiply(change, rows["entropy_sensitivity"])
     change = pc.multiply(pc.divide(change, rows["inclusion_probability"]), -float(sign))
     surprising = pc.greater(pc.negate(pc.ln(rows["prob"])), rows["entropy"])
-    quadrants = pc.binary_join_element_wise(
-        pc.if_else(pc.greater(rows["advantage"], 0), "positive", "negative"),
-        pc.if_else(surprising, "surprising", "likely"),
-        " ",
-    )
+    sign = pc.if_else(pc.greater(rows["advantage"], 0), "positive", "negative")
+    kind = pc.if_else(surprising, "surprising", "likely")
+    quadrants = pc.binary_join_element_wise(sign, kind, " ")
     table = pyarrow.table({"token": rows["text"], "quadrant": quadrants, "change": change})
     total = pc.sum(pc.max_element_wise(table["change"], 0.0)).as_py() or 1.0
     about = "" if held.everything else "≈ "
@@ -76,10 +74,8 @@ def entropy_drivers(
     largest = _largest(table, "quadrant", total)
     divided = ", ".join(f"{name} {about}{share}" for name, share in largest)
     estimated = f", estimated from {len(rows):,} recorded tokens" if about else ""
-    return [
-        f"tokens whose gradient moves it that way{estimated}: {named}",
-        f"by advantage and surprisal: {divided}",
-    ]
+    moving = f"tokens whose gradient moves it that way{estimated}: {named}"
+    return [moving, f"by advantage and surprisal: {divided}"]
 
 
 def _largest(table: Any, key: str, total: float) -> list[tuple[str, str]]:

@@ -99,11 +99,7 @@ def diagnose_lines(
     checked = [name for name, c in CHECKS.items() if any(map(history.knows, c.needs))]
     absent = () if history.config.environment.active else ("tools/", "turns/")
     asked = [name for name, c in CHECKS.items() if not c.needs[0].startswith(absent)]
-    return RunDiagnosis(
-        run,
-        len(history.steps),
-        tuple(sorted(findings.values(), key=lambda finding: finding.since)),
-        tuple(checked),
-        tuple(name for name in asked if name not in checked),
-        tuple(notes),
-    )
+    ordered = tuple(sorted(findings.values(), key=lambda finding: finding.since))
+    unchecked = tuple(name for name in asked if name not in checked)
+    steps = len(history.steps)
+    return RunDiagnosis(run, steps, ordered, tuple(checked), unchecked, tuple(notes))

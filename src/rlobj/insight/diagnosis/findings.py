@@ -109,14 +109,10 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """All of it as JSON, with control characters escaped."""
-        runs = [
-            {
-                **asdict(each),
-                "run": str(each.run),
-                "findings": [{**asdict(f), "page": f.page} for f in each.findings],
-            }
-            for each in self.runs
-        ]
+        runs = []
+        for each in self.runs:
+            findings = [{**asdict(finding), "page": finding.page} for finding in each.findings]
+            runs.append({**asdict(each), "run": str(each.run), "findings": findings})
         return json.dumps({"runs": runs}, indent=1)
 
     def __str__(self) -> str:

@@ -42,13 +42,7 @@ from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file, packaged, step_of, write_whole
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.targets import without_imports
-from rlobj.config.run_folder import (
-    Progress,
-    checkpoints,
-    named_folder,
-    read_metrics,
-    read_settings,
-)
+from rlobj.config import run_folder
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, columns_of, deciding, matching, undecided
 from rlobj.insight.numbers import share, tokens_by_step
@@ -79,7 +73,7 @@ def write_inspection_page(
     run: Path | str,
     path: Path | str | None = None,
     *,
-    progress: Progress = lambda done, total: None,
+    progress: run_folder.Progress = lambda done, total: None,
 ) -> Path:
     """Write a page that shows the tokens of a run and what its objective did to them.
 
@@ -104,17 +98,14 @@ def write_inspection_page(
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
-    tokens = tokens_by_step(read_metrics(run))
+    tokens = tokens_by_step(run_folder.read_metrics(run))
     rules = _rules(page.objective)
     given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
     if page.objective and page.objective.mismatch:
         given.append(("mismatch", page.objective.mismatch))
-    name = visible(named_folder(run).name, 100)
-    body = {
-        "title": escape(name),
-        "facts": definition_list(_facts(page, tokens, given)),
-        "notes": escape(" ".join(visible(note, 500) for note in _notes(page))),
-    }
+    name = visible(run_folder.named_folder(run).name, 100)
+    body = {"title": escape(name), "facts": definition_list(_facts(page, tokens, given))}
+    body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     about = {
         "tokens": tokens,
         "touched": page.touched,
@@ -268,7 +259,7 @@ def read_rows(
     budget: int = BUDGET,
     *,
     trust: bool = False,
-    progress: Progress = lambda done, total: None,
+    progress: run_folder.Progress = lambda done, total: None,
 ) -> PageRows:
     """Read the tokens that a page of a run shows.
 
@@ -285,7 +276,7 @@ def read_rows(
         ConfigError: no run there, or neither records nor full tables, or damaged records.
     """
     run = Path(run)
-    objective = _objective(read_settings(run))
+    objective = _objective(run_folder.read_settings(run))
     rules = [part for expression in _rules(objective) for part in parts_of(expression)]
     texts = TokenTexts(_vocabulary(run))
     parts, updates, notes = [], [], []
@@ -354,9 +345,7 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
     table, unknown = update.table, torch.full_like(update.table.logprobs, torch.nan)
     plan = update.objective.plan([table], update.state, clauses=True)
     assert plan.clauses is not None
-    current = {
-        name: unknown if (values := getattr(table, name)) is None else values for name in POLICY
-    }
+    current = {name: unknown if (x := getattr(table, name)) is None else x for name in POLICY}
     observed = ObservedUpdate(
         update.objective, update.state, table, plan, update.sequences, **current
     )
@@ -480,9 +469,8 @@ def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> tuple
 def recorded_rows(rows: Any) -> Any:
     """Rows of the record with the log-probabilities that `insight.filtering` computes from them."""
     for name, source in (("logprob", "prob"), ("old_logprob", "old_prob")):
-        with np.errstate(all="ignore"):
-            values = np.log(rows[source].to_numpy().astype(np.float64)).astype(np.float32)
-        rows = rows.append_column(name, pyarrow.array(values, from_pandas=True))
+        values = pc.ln(rows[source].cast("float64")).cast("float32")
+        rows = rows.append_column(name, values)
     return encoded(rows)
 
 
@@ -502,8 +490,10 @@ def _vocabulary(run: Path) -> Any:
     """
     from tokenizers import Tokenizer
 
-    files = [checkpoint / "model" / "tokenizer.json" for checkpoint in reversed(checkpoints(run))]
-    for file in filter(Path.is_file, files):
+    for checkpoint in reversed(run_folder.checkpoints(run)):
+        file = checkpoint / "model" / "tokenizer.json"
+        if not file.is_file():
+            continue
         with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
             found = Tokenizer.from_file(str(file))
             return SimpleNamespace(backend_tokenizer=found, convert_ids_to_tokens=found.id_to_token)

@@ -14,19 +14,8 @@ from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Settin
 from rlobj.config.presets import Preset, read_yaml
 from rlobj.config.run_folder import CONFIG_FILE, Progress, is_run
 from rlobj.insight.numbers import without_nan
+from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
-from rlobj.insight.replaying.planning import (
-    EFFECTS,
-    UNKNOWN,
-    UNSCORED,
-    MiniBatch,
-    Planned,
-    Replayed,
-    plan_again,
-    reason,
-    rollouts,
-    unscored,
-)
 from rlobj.insight.replaying.result import Replay
 from rlobj.insight.replaying.tallies import Tallies
 from rlobj.objectives.evaluator import Values
@@ -83,11 +72,7 @@ def replay(
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
-    if (
-        path
-        and path.is_dir()
-        and not any((*path.glob("tables/*.parquet"), *path.glob("*.parquet")))
-    ):
+    if path and path.is_dir() and not [*path.glob("tables/*.parquet"), *path.glob("*.parquet")]:
         raise ConfigError(
             f"{path} has no full tables, and a replay reads all tokens of whole updates: use ",
             Setting("output.tables_every", 10),
@@ -98,7 +83,7 @@ def replay(
     count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
     progress(0, count)
     with sound(path or "the updates"):
-        for done, batches in enumerate(rollouts(updates), 1):
+        for done, batches in enumerate(planning.rollouts(updates), 1):
             running.rollout(batches)
             progress(done, max(done, count))
     return running.result(str(path or "the updates"))
@@ -110,7 +95,7 @@ class _Replay:
     def __init__(self, candidates: Candidates, keep: bool) -> None:
         self.candidates, self.keep = candidates, keep
         self.tallies = Tallies()
-        self.replayed: dict[str, Replayed] | None = None
+        self.replayed: dict[str, planning.Replayed] | None = None
         self.steps: dict[int, None] = {}
         self.refused: dict[str, Message] = {}
         self.notes: dict[Message, None] = {}
@@ -121,26 +106,26 @@ class _Replay:
         self.refused[name] = why
         self.tallies.forget(name)
 
-    def rollout(self, batches: list[MiniBatch]) -> None:
+    def rollout(self, batches: list[planning.MiniBatch]) -> None:
         """Replay the mini-batches of a pass."""
         first = batches[0][0]
         self.steps[first.step] = None
         if self.replayed is None:
             self.replayed = self._begin(first)
         recorded = [[(u.objective, u.table, u.state) for u in batch] for batch in batches]
-        planned = {RECORDED: list(map(plan_again, recorded, batches))}
+        planned = {RECORDED: list(map(planning.plan_again, recorded, batches))}
         for name, replayed in self.replayed.items():
             if name in self.refused:
                 continue
             try:
-                planned[name] = list(map(plan_again, replayed.phases(batches), batches))
+                planned[name] = list(map(planning.plan_again, replayed.phases(batches), batches))
             except BatchError as error:
-                table = max((batch[0].table for batch in batches), key=unscored)
-                self.refuse(name, reason(error, table, replayed.objective.needs.ever))
+                table = max((batch[0].table for batch in batches), key=planning.unscored)
+                self.refuse(name, planning.reason(error, table, replayed.objective.needs.ever))
         for number, batch in enumerate(batches):
             self._mini_batch(batch[0], {name: plans[number] for name, plans in planned.items()})
 
-    def _begin(self, first: UpdateTable) -> dict[str, Replayed]:
+    def _begin(self, first: UpdateTable) -> dict[str, planning.Replayed]:
         """The objectives at the beginning, and notes about them."""
         longest, recorded = first.facts.get("max_tokens"), first.objective
         objectives = {
@@ -154,9 +139,9 @@ class _Replay:
             if objective.controllers and objective.controllers != recorded.controllers:
                 text = "its controllers begin at their start values and see the recorded steps only"
                 self.notes[Message(f"{name}: {text}")] = None
-        return {name: Replayed(objective) for name, objective in objectives.items()}
+        return {name: planning.Replayed(objective) for name, objective in objectives.items()}
 
-    def _mini_batch(self, first: UpdateTable, planned: Mapping[str, Planned]) -> None:
+    def _mini_batch(self, first: UpdateTable, planned: Mapping[str, planning.Planned]) -> None:
         tallies = self.tallies
         rows, spurious = first.table.decided, first.table.columns.get("spurious")
         if spurious is None:
@@ -164,7 +149,7 @@ class _Replay:
         for name, plan in planned.items():
             tallies.add_planned(name, plan, spurious[rows])
             if bool(plan.gradient.isnan().any()):
-                why = UNSCORED if unscored(first.table) else UNKNOWN
+                why = planning.UNSCORED if planning.unscored(first.table) else planning.UNKNOWN
                 unknown = Message(f"{name}: its gradient is unknown, because ", why)
                 self.notes[unknown] = None
         touched = {name: plan.effect >= 0 for name, plan in planned.items()}
@@ -188,7 +173,7 @@ class _Replay:
                 for value, rule in rules.items():
                     yield name, value, _select(rule, frame, first)[first.table.decided]
             except BatchError as error:
-                self.refuse(name, reason(error, first.table, reads))
+                self.refuse(name, planning.reason(error, first.table, reads))
 
     def result(self, source: str) -> Replay:
         """The tables of the results.
@@ -259,7 +244,7 @@ def _rows(
     table, rows = first.table, first.table.decided
     ids = table.responses if table.ids is None else table.spread(table.ids)
     place = {"response": numpy(ids[rows]), "position": numpy(table.positions[rows])}
-    size, effects = len(place["response"]), list(EFFECTS)
+    size, effects = len(place["response"]), list(planning.EFFECTS)
     columns: dict[str, Any] = {"step": [first.step] * size, "update": [first.update] * size}
     columns |= place
     if table.turn is not None:

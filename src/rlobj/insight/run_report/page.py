@@ -8,7 +8,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from rlobj.base.errors import RunError, counted
+from rlobj.base.errors import RunError, counted, reported
 from rlobj.base.files import packaged, write_whole
 from rlobj.config.run_folder import run_paths
 from rlobj.insight.run_report.figures import Plot, figures, finding_id
@@ -63,10 +63,8 @@ def write_report(
     write_whole(path, _page(runs))
     if folder is not None:
         folder = Path(folder)
-        try:
+        with reported(RunError, f"cannot write to {folder}", OSError):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot write to {folder}: {error}") from error
         for _, _, figure in figures(runs):
             for suffix in (".svg", ".png"):
                 save_figure(figure, folder / f"{figure.name}{suffix}")
@@ -131,9 +129,7 @@ def _swatch(number: int) -> str:
 
 def _table(rows: Table, runs: Sequence[Run]) -> str:
     head = (f"{_swatch(i)} {escape(run.label)}" for i, run in enumerate(runs))
-    shown = (
-        (visible(name, 80), [visible(each, 300) for each in row]) for name, row in rows.items()
-    )
+    shown = ((visible(name, 80), [visible(x, 300) for x in row]) for name, row in rows.items())
     return html_table(head, shown)
 
 
@@ -156,11 +152,9 @@ def _differences(runs: Sequence[Run]) -> str:
     if not rows:
         return "<p>All settings are equal.</p>"
     table = f"<div class=wide tabindex=0 role=region aria-label=Settings>{_table(rows, runs)}</div>"
-    title = (
-        f"{counted(len(rows), 'setting')} that differ{'s' * (len(rows) == 1)}"
-        if len(runs) > 1
-        else "Settings"
-    )
+    title = "Settings"
+    if len(runs) > 1:
+        title = f"{counted(len(rows), 'setting')} that differ{'s' * (len(rows) == 1)}"
     return f"<details><summary><h2>{title}</h2></summary>{table}</details>"
 
 
@@ -170,7 +164,7 @@ def _sections(drawn: Sequence[tuple[str, Plot, Figure]]) -> str:
         sections.setdefault(section, []).append(_card(plot, figure))
     return "".join(
         f"<section id='{_anchor(name)}'><h2>{escape(name)}</h2>"
-        f"<div class=figures>{''.join(cards)}</div></section>"
+        f"<div class='figures side-by-side'>{''.join(cards)}</div></section>"
         for name, cards in sections.items()
     )
 

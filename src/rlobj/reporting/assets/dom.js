@@ -3,9 +3,12 @@
 
 const byId = (id) => document.getElementById(id);
 
+/* An element; a function among the attributes receives the event of its name. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes))
+    if (typeof value === "function") element.addEventListener(name, value);
+    else element.setAttribute(name, value);
   element.append(...children);
   return element;
 }

@@ -15,16 +15,10 @@ const drawFigures = (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   function swatch(color, dash) {
-    const space = "http://www.w3.org/2000/svg";
-    const svg = document.createElementNS(space, "svg");
-    const path = document.createElementNS(space, "path");
-    svg.setAttribute("viewBox", "0 0 24 8");
-    svg.setAttribute("class", "swatch");
-    path.setAttribute("d", "M0 4H24");
-    path.setAttribute("stroke", color);
-    path.setAttribute("stroke-dasharray", dash.join(" "));
-    svg.append(path);
-    return svg;
+    const template = make("template"); // no text of a run comes in here
+    const path = `<path d="M0 4H24" stroke="${color}" stroke-dasharray="${dash.join(" ")}"/>`;
+    template.innerHTML = `<svg viewBox="0 0 24 8" class="swatch">${path}</svg>`;
+    return template.content.firstChild;
   }
 
   function compact(value) {
@@ -69,11 +63,11 @@ const drawFigures = (() => {
         if (Number.isFinite(low + high)) parts.at(-1).push([api.coord([x, low]), api.coord([x, high])]);
         else parts.push([]);
       }
-      const children = parts.map((part) => ({
-        type: "polygon",
-        shape: { points: [...part.map((p) => p[0]), ...part.map((p) => p[1]).reverse()] },
-        style: { fill: color, opacity: dark.matches ? 0.28 : 0.18 },
-      }));
+      const style = { fill: color, opacity: dark.matches ? 0.28 : 0.18 };
+      const children = parts.map((part) => {
+        const points = [...part.map((p) => p[0]), ...part.map((p) => p[1]).reverse()];
+        return { type: "polygon", shape: { points }, style };
+      });
       return { type: "group", children };
     };
   }
@@ -81,6 +75,9 @@ const drawFigures = (() => {
   class Chart {
     constructor(board, figure, element) {
       Object.assign(this, { board, figure, element, plot: element.querySelector(".plot") });
+      const all = figure.lines.map((line) => board.data.xs[line.x]);
+      this.xs = all.reduce((a, b) => (b.length > a.length ? b : a)); // of the longest line
+      this.extent = [Math.min(...all.map((xs) => xs[0])), Math.max(...all.map((xs) => xs.at(-1)))];
       this.hidden = new Set(); // numbers of lines
       this.signed = figure.lines.some((line) => line.y.some((y) => y < 0));
       this.log = false;
@@ -96,17 +93,16 @@ const drawFigures = (() => {
 
     buildLegend() {
       const rows = this.figure.lines.map((line, i) => {
-        const value = make("output");
-        const name = make("span", { class: "one-line", title: line.name }, line.name);
-        const button = make("button", { type: "button", "aria-pressed": "true" });
-        button.append(swatch(this.color(line.color), this.dash(line.dash)), name, value);
-        button.addEventListener("click", () => {
+        const click = ({ currentTarget }) => {
           if (!this.hidden.delete(i)) this.hidden.add(i);
-          button.setAttribute("aria-pressed", String(!this.hidden.has(i)));
+          currentTarget.setAttribute("aria-pressed", !this.hidden.has(i));
           this.draw();
-        });
-        line.value = value;
-        return make("li", {}, button);
+        };
+        const name = make("span", { class: "one-line", title: line.name }, line.name);
+        const look = swatch(this.color(line.color), this.dash(line.dash));
+        line.value = make("output");
+        const button = { type: "button", class: "plain", "aria-pressed": true, click };
+        return make("li", {}, make("button", button, look, name, line.value));
       });
       for (const target of this.figure.targets)
         rows.push(make("li", {}, swatch("#888", [2, 2]), `${target.text}: ${compact(target.low)}`));
@@ -115,16 +111,15 @@ const drawFigures = (() => {
         rows.push(make("li", {}, swatch(this.color(mark.run), [1, 2]), text));
       }
       this.element.querySelector(".legend").append(...rows);
-      this.switch = make("button", { type: "button", class: "log", "aria-pressed": String(this.log) });
-      this.switch.append("log");
-      this.switch.addEventListener("click", () => this.setLog(!this.log));
+      const click = () => this.setLog(!this.log);
+      this.switch = make("button", { type: "button", class: "log", "aria-pressed": false, click }, "log");
       if (!this.signed) this.element.querySelector("figcaption").append(this.switch);
       this.point(null);
     }
 
     setLog(log) {
       this.log = log && !this.signed; // a logarithmic axis has no negative values
-      this.switch.setAttribute("aria-pressed", String(log));
+      this.switch.setAttribute("aria-pressed", log);
       this.draw();
     }
 
@@ -161,12 +156,12 @@ const drawFigures = (() => {
         axisLine: { lineStyle: { color: line } },
         splitLine: { lineStyle: { color: line, opacity: 0.6 } },
       };
-      const range = board.range ?? board.extent(figure);
+      const range = board.range ?? this.extent;
       const x = { min: range[0], max: range[1], nameLocation: "middle", nameGap: 22, name: figure.x };
       return {
         animation: false,
         grid: GRID,
-        xAxis: { ...axis, ...x, type: figure.logX ? "log" : "value", nameTextStyle: { color: ink } },
+        xAxis: { ...axis, ...x, type: figure.log_x ? "log" : "value", nameTextStyle: { color: ink } },
         yAxis: { ...axis, scale: true, ...(this.log && LOG) },
         series: [...figure.lines.flatMap((each, i) => this.series(each, i)), ...this.targets(range)],
       };
@@ -175,20 +170,15 @@ const drawFigures = (() => {
     /* Lines from end to end, so that the axis reaches them. */
     targets(range) {
       const ends = this.figure.targets.flatMap(({ low, high }) => [...new Set([low, high])]);
-      return ends.map((y) => ({
-        type: "line",
-        data: range.map((x) => [x, y]),
-        symbol: "none",
-        silent: true,
-        lineStyle: { color: "#888", width: 1.2, type: [2, 2] },
-      }));
+      const look = { symbol: "none", silent: true, lineStyle: { color: "#888", width: 1.2, type: [2, 2] } };
+      return ends.map((y) => ({ type: "line", data: range.map((x) => [x, y]), ...look }));
     }
 
     series(line, i) {
       const { board, figure } = this;
       if (this.hidden.has(i) || board.hidden.has(line.run)) return [];
       const xs = board.data.xs[line.x];
-      const range = board.range ?? board.extent(figure);
+      const range = board.range ?? this.extent;
       const [from, to] = [xs.findLastIndex((x) => x <= range[0]), xs.findIndex((x) => x >= range[1])];
       const near = (points) => points.slice(Math.max(from, 0), to < 0 ? undefined : to + 1);
       const drawn = (ys) =>
@@ -196,38 +186,25 @@ const drawFigures = (() => {
       const [color, dash] = [this.color(line.color), this.dash(line.dash)];
       line.shown = drawn(line.y);
       const curve = {
-        type: "line",
+        type: "line", silent: true, sampling: "minmax",
         data: near(xs.map((x, k) => [x, line.shown[k]])), // with the points next to the range
-        showSymbol: xs.length <= FEW,
-        symbolSize: 4,
-        sampling: "minmax",
-        silent: true,
-        itemStyle: { color },
+        showSymbol: xs.length <= FEW, symbolSize: 4, itemStyle: { color },
         lineStyle: { color, width: xs.length > 1000 ? 1 : 1.5, type: dash.length ? dash : "solid" },
         markLine: i ? undefined : this.marks(),
       };
       if (!line.low) return [curve];
       const [low, high] = [drawn(line.low), drawn(line.high)];
-      return [
-        {
-          type: "custom",
-          data: near(xs.map((x, k) => [x, low[k], high[k]])),
-          encode: { x: 0, y: [1, 2] },
-          renderItem: band(color),
-          progressive: 0,
-          clip: true,
-          silent: true,
-        },
-        curve,
-      ];
+      const around = {
+        type: "custom", silent: true, clip: true, progressive: 0, renderItem: band(color),
+        data: near(xs.map((x, k) => [x, low[k], high[k]])), encode: { x: 0, y: [1, 2] },
+      };
+      return [around, curve];
     }
 
     marks() {
       const marks = this.figure.marks.filter((mark) => !this.board.hidden.has(mark.run));
-      const data = marks.map((mark) => ({
-        xAxis: mark.x,
-        lineStyle: { color: this.color(mark.run), type: [1, 2], width: 1.2 },
-      }));
+      const look = (mark) => ({ color: this.color(mark.run), type: [1, 2], width: 1.2 });
+      const data = marks.map((mark) => ({ xAxis: mark.x, lineStyle: look(mark) }));
       return { symbol: "none", label: { show: false }, silent: true, animation: false, data };
     }
 
@@ -250,9 +227,7 @@ const drawFigures = (() => {
     /* The place of the curve that is nearest to the pointer. */
     place(event) {
       const pixel = event.clientX - this.plot.getBoundingClientRect().left;
-      const x = this.chart.convertFromPixel({ xAxisIndex: 0 }, pixel);
-      const xs = this.board.longest(this.figure);
-      return xs[nearest(xs, x)];
+      return this.xs[nearest(this.xs, this.chart.convertFromPixel({ xAxisIndex: 0 }, pixel))];
     }
 
     moved(event) {
@@ -278,8 +253,7 @@ const drawFigures = (() => {
 
     key(event) {
       if (event.target !== this.element || event.ctrlKey || event.metaKey || event.altKey) return;
-      const { board } = this;
-      const xs = board.longest(this.figure);
+      const { board, xs } = this;
       const [first, last] = board.range ?? [xs[0], xs.at(-1)];
       const now = nearest(xs, board.at ?? last);
       const step = event.shiftKey ? Math.ceil(xs.length / 20) : 1;
@@ -346,17 +320,6 @@ const drawFigures = (() => {
     point(x) {
       this.at = x;
       for (const chart of this.charts.values()) if (chart.seen) chart.point(x);
-    }
-
-    /* The places of the longest line of a figure. */
-    longest(figure) {
-      const all = figure.lines.map((line) => this.data.xs[line.x]);
-      return all.reduce((a, b) => (b.length > a.length ? b : a));
-    }
-
-    extent(figure) {
-      const all = figure.lines.map((line) => this.data.xs[line.x]);
-      return [Math.min(...all.map((xs) => xs[0])), Math.max(...all.map((xs) => xs.at(-1)))];
     }
   }
 

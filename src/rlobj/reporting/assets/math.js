@@ -11,13 +11,7 @@ const typeset = (() => {
   const OPENING =
     /\\\\|\\\$|\$\$?|\\\(|\\\[|\\begin\{((?:equation|align|alignat|gather|multline|CD)\*?)\}|\\(?:boxed|fbox)\s*\{/g;
   const ENDS = { "$$": "$$", "\\(": "\\)", "\\[": "\\]" };
-  const OPTIONS = {
-    throwOnError: true,
-    trust: false,
-    strict: "ignore",
-    maxExpand: 500,
-    maxSize: 20,
-  };
+  const OPTIONS = { throwOnError: true, trust: false, strict: "ignore", maxExpand: 500, maxSize: 20 };
   const running = new WeakMap(); // element -> the work that may still write to it
 
   function closingBrace(text, from, limit) {
@@ -102,8 +96,7 @@ const typeset = (() => {
         element.append(part.text);
         continue;
       }
-      const span = document.createElement("span");
-      span.textContent = part.text;
+      const span = make("span", {}, part.text);
       element.append(span);
       work.push([span, part]);
     }

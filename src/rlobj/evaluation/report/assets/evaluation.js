@@ -39,39 +39,27 @@
   }
 
   function buildRow(b, p, problem, name, measure) {
-    const cells = [...problem.verdicts].map((letter, s) =>
-      make("span", {
-        role: "gridcell",
-        tabindex: -1,
-        class: `cell ${letter}`,
-        "data-s": s,
-        "aria-label": `${problem.id}, sample ${problem.samples[s]}: ${verdicts[letter]}`,
-        title: `sample ${problem.samples[s]}: ${verdicts[letter]}`,
-      }),
-    );
-    const head = make(
-      "div",
-      { class: "head", role: "rowheader" },
-      make("span", { class: "id one-line", title: problem.id }, name),
-      make("span", { class: "share", title: measure }, shareText(problem.share, measure)),
-    );
-    const snippet = problem.prompt.replace(/\s+/g, " ").slice(0, 300);
-    const element = make(
-      "div",
-      { class: "row", role: "row" },
-      head,
-      make("div", { class: "cells", role: "presentation" }, ...cells),
-      make("div", { class: "snippet one-line", "aria-hidden": true }, snippet),
-    );
-    previews.observe(element);
-    const row = { b, p, problem, element, cells, shown: [...cells.keys()] };
-    element.addEventListener("click", (event) => {
-      const cell = event.target.closest(".cell");
+    const cells = [...problem.verdicts].map((letter, s) => {
+      const title = `sample ${problem.samples[s]}: ${verdicts[letter]}`;
+      const texts = { title, "aria-label": `${problem.id}, ${title}` };
+      return make("span", { role: "gridcell", tabindex: -1, class: `cell ${letter}`, "data-s": s, ...texts });
+    });
+    const id = make("span", { class: "id one-line", title: problem.id }, name);
+    const share = make("span", { class: "share", title: measure }, shareText(problem.share, measure));
+    const head = make("div", { class: "head", role: "rowheader" }, id, share);
+    const prompt = problem.prompt.replace(/\s+/g, " ").slice(0, 300);
+    const snippet = make("div", { class: "snippet one-line", "aria-hidden": true }, prompt);
+    const grid = make("div", { class: "cells", role: "presentation" }, ...cells);
+    const row = { b, p, problem, cells, shown: [...cells.keys()] };
+    const click = ({ target }) => {
+      const cell = target.closest(".cell");
       const s = cell ? Number(cell.dataset.s) : row.shown[0];
       if (s !== undefined) open(row, s);
-    });
+    };
+    row.element = make("div", { class: "row", role: "row", click }, head, grid, snippet);
+    previews.observe(row.element);
     rows.push(row);
-    return element;
+    return row.element;
   }
 
   function buildGrids() {
@@ -103,12 +91,8 @@
     const s = Number(cell.dataset.s);
     const last = visible[at].cells.length - 1;
     const moves = {
-      ArrowLeft: [at, s - 1],
-      ArrowRight: [at, s + 1],
-      ArrowUp: [at - 1, s],
-      ArrowDown: [at + 1, s],
-      Home: [event.ctrlKey ? 0 : at, 0],
-      End: [event.ctrlKey ? visible.length - 1 : at, Infinity],
+      ArrowLeft: [at, s - 1], ArrowRight: [at, s + 1], ArrowUp: [at - 1, s], ArrowDown: [at + 1, s],
+      Home: [event.ctrlKey ? 0 : at, 0], End: [event.ctrlKey ? visible.length - 1 : at, Infinity],
     };
     if (event.key === "Enter" || event.key === " ") open(visible[at], s);
     else if (!moves[event.key]) return;
@@ -127,14 +111,11 @@
     query && new RegExp(query.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
 
   function matching(row, found, wanted) {
-    const { problem } = row;
-    const all = !found || [problem.id, problem.prompt, problem.gold].some((text) => found.test(text));
+    const { id, prompt, gold, answers, verdicts: letters } = row.problem;
+    const all = !found || [id, prompt, gold].some((text) => found.test(text));
     const stored = all ? null : textsOf(row.b, row.p);
-    return [...row.cells.keys()].filter(
-      (s) =>
-        wanted.has(problem.verdicts[s]) &&
-        (all || found.test(problem.answers[s] ?? "") || found.test(plain(stored[s]))),
-    );
+    const has = (s) => all || found.test(answers[s] ?? "") || found.test(plain(stored[s]));
+    return [...row.cells.keys()].filter((s) => wanted.has(letters[s]) && has(s));
   }
 
   function filter() {
@@ -148,13 +129,12 @@
       row.cells.forEach((cell, s) => cell.classList.toggle("out", !inside.has(s)));
       row.element.hidden = row.shown.length === 0;
     }
-    benchmarks.forEach((_, b) => {
-      byId(`b${b}`).hidden = !rows.some((row) => row.b === b && !row.element.hidden);
-    });
-    const sum = (of) => rows.reduce((n, row) => n + row[of].length, 0).toLocaleString("en");
-    byId("found").textContent =
-      `${sum("shown")} of ${sum("cells")} responses, ` +
-      `${visibleRows().length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} problems`;
+    const isSeen = (b) => rows.some((row) => row.b === b && !row.element.hidden);
+    benchmarks.forEach((_, b) => (byId(`b${b}`).hidden = !isSeen(b)));
+    const sum = (of) => rows.reduce((n, row) => n + row[of].length, 0);
+    const counts = [sum("shown"), sum("cells"), visibleRows().length, rows.length];
+    const [shown, responses, some, problems] = counts.map((count) => count.toLocaleString("en"));
+    byId("found").textContent = `${shown} of ${responses} responses, ${some} of ${problems} problems`;
   }
 
   function sort() {
@@ -193,11 +173,8 @@
       ["seed", problem.seeds[s]],
     ].map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
     byId("verdict").replaceChildren(...facts);
-    byId("siblings").replaceChildren(
-      ...[...problem.verdicts].map((other, i) =>
-        make("span", { class: `cell ${other}${i === s ? " here" : ""}`, "data-s": i }),
-      ),
-    );
+    const sibling = (other, i) => make("span", { class: `cell ${other}${i === s ? " here" : ""}`, "data-s": i });
+    byId("siblings").replaceChildren(...[...problem.verdicts].map(sibling));
     typeset(byId("problem"), problem.prompt);
     showResponse();
     if (!byId("reader").open) byId("reader").showModal();

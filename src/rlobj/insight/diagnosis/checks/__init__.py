@@ -32,7 +32,6 @@ CHECKS: dict[str, Check] = {
 }
 """The checks by the names of their findings, in the order of `FindingName`."""
 
-METRICS = tuple(
-    dict.fromkeys(name for check in CHECKS.values() for name in (*check.needs, *check.also))
-)
+_READ = [name for check in CHECKS.values() for name in (*check.needs, *check.also)]
+METRICS = tuple(dict.fromkeys(_READ))
 """All metrics that checks read."""

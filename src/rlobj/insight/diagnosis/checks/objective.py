@@ -31,12 +31,11 @@ def groups_without_signal(history: History) -> Found | None:
     else:
         cure = "Use problems of medium difficulty; sampling.dynamic={} replaces such groups."
     reward = "" if math.isnan(accuracy) else f", mean reward {history.mean('reward/mean'):.3g}"
-    return Found(
+    evidence = (
         f"{share:.0%} of the groups have equal rewards, so that their advantages are 0; "
-        f"{history.level}{reward}",
-        cure,
-        {"share": share, "accuracy": accuracy},
+        f"{history.level}{reward}"
     )
+    return Found(evidence, cure, {"share": share, "accuracy": accuracy})
 
 
 HALF_SIGNAL, LARGEST_GROUP = 0.5, 128
@@ -121,11 +120,9 @@ def rule_fires_on_everything(history: History) -> Found | None:
     kept = sum(shares) / len(shares)
     if kept > EVERYTHING:
         return None
-    return Found(
-        f"drop and keep leave {kept:.2%} of the tokens: almost nothing is trained",
-        "Check the rule's comparison and threshold: rlobj explain says what it selects.",
-        {"kept": kept},
-    )
+    evidence = f"drop and keep leave {kept:.2%} of the tokens: almost nothing is trained"
+    cure = "Check the rule's comparison and threshold: rlobj explain says what it selects."
+    return Found(evidence, cure, {"kept": kept})
 
 
 @reads("reward/mean")

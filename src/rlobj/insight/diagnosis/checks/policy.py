@@ -38,12 +38,8 @@ def _accuracy_lost(history: History) -> Found | None:
     noise = math.sqrt(max(best * (1 - best), 0.0) / groups)
     if len(history.steps) < 3 or not (now < COLLAPSED * best and best - now > CERTAIN * noise):
         return None
-    return Found(
-        f"the accuracy of samples fell from {best:.3f} (step {step}) to {now:.3f}",
-        _START_ANEW,
-        {"best": best, "best_step": step, "now": now},
-        slower=True,
-    )
+    evidence = f"the accuracy of samples fell from {best:.3f} (step {step}) to {now:.3f}"
+    return Found(evidence, _START_ANEW, {"best": best, "best_step": step, "now": now}, slower=True)
 
 
 def _reward_lost(history: History) -> Found | None:
@@ -65,13 +61,11 @@ def _same_response(history: History) -> Found | None:
     same, gold = (history.mean(f"response/{name}") for name in ("most_common", "most_common_gold"))
     if len(history.steps) < 3 or not (same >= SAME_RESPONSE and same >= 2 * gold):
         return None
-    return Found(
+    evidence = (
         f"{same:.0%} of the responses have the same text, although at most {gold:.0%} of the "
-        "problems have the same answer: the policy no longer reads the problem",
-        _START_ANEW,
-        {"same_response": same, "same_answer": gold},
-        slower=True,
+        "problems have the same answer: the policy no longer reads the problem"
     )
+    return Found(evidence, _START_ANEW, {"same_response": same, "same_answer": gold}, slower=True)
 
 
 HALVED, SPENT, EXPLODED = 0.5, 0.1, 1.5
@@ -118,12 +112,12 @@ def entropy_exploding(history: History) -> Found | None:
             "surprising, raise the entropy: stapo drops the latter, lp-reg protects the former; a "
             "lower training.learning_rate slows both."
         )
-    return Found(
+    evidence = (
         f"the policy's entropy rose from {early:.3g} to {now:.3g} nats a token and the reward did "
-        f"not ({history.level})",
-        cure,
-        {"early": early, "now": now, "accuracy": accuracy},
-        slower=not bonus,
+        f"not ({history.level})"
+    )
+    return Found(
+        evidence, cure, {"early": early, "now": now, "accuracy": accuracy}, slower=not bonus
     )
 
 
@@ -198,28 +192,16 @@ def learning_rate_too_high(history: History) -> Found | None:
     updates = history.together("reward/groups", "train/skipped_updates", "train/grad_norm")
     broken = sum(groups > 0 and skipped > 0 and norm != norm for groups, skipped, norm in updates)
     if broken >= BROKEN:
-        return Found(
-            f"loss or gradient were not finite in {broken} of the last {WINDOW} steps",
-            cure,
-            {"learning_rate": rate, "steps": broken},
-            slower=True,
-        )
+        evidence = f"loss or gradient were not finite in {broken} of the last {WINDOW} steps"
+        return Found(evidence, cure, {"learning_rate": rate, "steps": broken}, slower=True)
     if len(history.steps) >= 3 and kl > LARGE_KL:
-        return Found(
-            f"the updates of a step move the policy by {kl:.3g} nats a token on average",
-            cure,
-            {"learning_rate": rate, "kl": kl},
-            slower=True,
-        )
+        evidence = f"the updates of a step move the policy by {kl:.3g} nats a token on average"
+        return Found(evidence, cure, {"learning_rate": rate, "kl": kl}, slower=True)
     lost = _accuracy_lost(history) or _reward_lost(history)
     if lost is None:
         return None
     steps = history.steps[-1] - int(lost.numbers["best_step"])
     if steps > FAST:
         return None
-    return Found(
-        f"{lost.evidence}, within {steps} steps",
-        cure,
-        {"learning_rate": rate, **lost.numbers},
-        slower=True,
-    )
+    evidence = f"{lost.evidence}, within {steps} steps"
+    return Found(evidence, cure, {"learning_rate": rate, **lost.numbers}, slower=True)

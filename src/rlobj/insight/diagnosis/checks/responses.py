@@ -158,12 +158,11 @@ def _not_compared(history: History) -> Found | None:
         )
     else:  # in another trainer
         cure = "Their rewards are None or NaN. Look at what your reward function returns for them."
-    return Found(
+    evidence = (
         f"{share:.1%} of the responses were not compared with their gold answers ({early:.1%} in "
-        f"the first steps): {parts}",
-        cure,
-        {"share": share, "early": early, **now},
+        f"the first steps): {parts}"
     )
+    return Found(evidence, cure, {"share": share, "early": early, **now})
 
 
 DISPUTED, FEW_GROUPS = 0.1, 5

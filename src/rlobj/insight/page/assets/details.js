@@ -13,11 +13,7 @@ function buildDetails() {
     return make("div", { title }, make("dt", { class: "one-line" }, label), cells.get(name));
   };
   const list = (kind, lines) => make("dl", { class: kind }, ...lines);
-  const button = (text, act) => {
-    const made = make("button", { type: "button" }, text);
-    made.addEventListener("click", () => shown >= 0 && act());
-    return made;
-  };
+  const button = (text, act) => make("button", { type: "button", click: () => shown >= 0 && act() }, text);
   const parts = about.rules.flatMap(({ field, parts: each }) => [
     make("div", { class: "rule" }, make("dt", { class: "one-line" }, field)),
     ...each.map(({ text }) => line(`${field} ${text}`, visible(text, 200), visible(text, 2000))),
@@ -25,14 +21,11 @@ function buildDetails() {
   const numbers = COLUMNS.map(({ name, unit, meaning }) =>
     line(name, make("span", {}, visible(name, 40), " ", make("small", {}, unit)), meaning),
   );
+  const inResponse = button("in its response", () => go(placeOf(shown), true));
+  const across = button("across steps", () => go({ view: "tokens", word: store.text(shown) }, true));
   byId("details-body").append(
     make("p", { id: "details-context", class: "context" }, HINT),
-    make(
-      "p",
-      { class: "links" },
-      button("in its response", () => go(placeOf(shown), true)),
-      button("across steps", () => go({ view: "tokens", word: store.text(shown) }, true)),
-    ),
+    make("p", { class: "links" }, inResponse, across),
     list("place", PLACE.map((name) => line(name, name))),
     list("verdict", ["effect", "spurious", "clause"].map((name) => line(name, name))),
     list("rules", parts),
@@ -55,15 +48,11 @@ async function showDetails(row) {
   const [text, effect] = [store.text(row), word("effect", row) ?? "untouched"];
   const spurious = column("spurious")[row];
   byId("details").classList.remove("empty");
-  byId("details-title").replaceChildren(
-    make("span", { class: "piece" }, spaced(text, 40)),
-    make("small", {}, `prob ${number(column("prob")[row])}, ${visible(effect, 20)}`),
-  );
-  byId("details-context").replaceChildren(
-    make("span", {}, visible(before.slice(-80))),
-    make("mark", {}, spaced(text, 12_000)),
-    make("span", {}, visible(after.slice(0, 80))),
-  );
+  const title = make("span", { class: "piece one-line" }, spaced(text, 40));
+  const short = `prob ${number(column("prob")[row])}, ${visible(effect, 20)}`;
+  byId("details-title").replaceChildren(title, make("small", {}, short));
+  const [left, right] = [before.slice(-80), after.slice(0, 80)].map((side) => make("span", {}, visible(side)));
+  byId("details-context").replaceChildren(left, make("mark", {}, spaced(text, 12_000)), right);
   const values = {
     effect: visible(effect, 40),
     clause: visible(word("clause", row) ?? "–", 2000),

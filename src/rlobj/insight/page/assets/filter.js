@@ -1,10 +1,9 @@
 "use strict";
 /* The filter above all views: a text, an effect, a range of steps, and a range of each column. */
 
-const FIELDS = ["text", "effect", "from", "to"];
 /* mask: 1 for the rows that the filter finds; knows: for each update, whether it has the numbers. */
 const chosen = { mask: null, knows: [], narrowed: false, complete: false };
-const ranges = new Map(); // by column: {read, show, prepare}, of its fields
+const fields = new Map(); // by key of the state: {read, show}, and {prepare} of a range
 let whole = null; // the text of each response whose tokens are all there
 let turns = 0; // number of the newest filter; older ones end when they notice
 
@@ -32,7 +31,7 @@ async function applyFilter() {
   if (effect === "touched") keep("effect", (each) => each !== null);
   else if (effect) keep("effect", (each) => (each ?? "untouched") === effect);
   chosen.narrowed = Boolean(text || effect || names.length);
-  byId("reset").disabled = [...FIELDS, ...RANGED.map(rangeOf)].every((key) => !state[key]);
+  byId("reset").disabled = [...fields.keys()].every((key) => !state[key]);
   showCount();
   refresh(["mask"]);
 }
@@ -63,9 +62,8 @@ function keepText(text) {
   const alone = texts.map((each) => each.includes(text));
   const found = Uint8Array.from(codes, (code) => alone[code]);
   const textOf = (row) => texts[codes[row]];
-  whole ??= store.responses.map((each) =>
-    each.whole ? Array.from(codes.subarray(each.start, each.end), (code) => texts[code]).join("") : "",
-  );
+  const joined = ({ start, end }) => Array.from(codes.subarray(start, end), (code) => texts[code]).join("");
+  whole ??= store.responses.map((each) => (each.whole ? joined(each) : ""));
   store.responses.forEach((each, i) => {
     let [row, begin] = [each.start, 0]; // of its text in that of the response
     for (let at = whole[i].indexOf(text); at >= 0; at = whole[i].indexOf(text, at + 1)) {
@@ -84,11 +82,8 @@ function keepText(text) {
 function showCount() {
   const inside = new Uint8Array(store.size);
   store.updates.forEach((each, i) => inside.fill(counted(each, i), each.start, each.end));
-  const { tokens, variance, sum, known } = tally(
-    2,
-    (row) => (inside[row] ? chosen.mask[row] : -1),
-    ["spurious"],
-  );
+  const found = (row) => (inside[row] ? chosen.mask[row] : -1);
+  const { tokens, variance, sum, known } = tally(2, found, ["spurious"]);
   const asked = store.updates.filter(inRange);
   const used = store.updates.filter(counted);
   const counts = [...stepsOf(asked)].map((step) => about.tokens[step]);
@@ -137,7 +132,8 @@ function saidOf(used, asked) {
 /* Go to the nearest match after or before the token that is shown; keys then move from there. */
 function toMatch(by, keys = false) {
   const here = rowOf(state.at);
-  let row = here < 0 ? (shownRows()[0] ?? 0) - (by > 0) : here;
+  const [first] = pieces(); // of the responses that are shown
+  let row = here < 0 ? (first ? responseAt(rowOfPiece(first)).start : 0) - (by > 0) : here;
   for (row += by; row >= 0 && row < store.size; row += by) {
     if (!chosen.mask[row]) continue;
     chosen.focus = keys;
@@ -201,7 +197,7 @@ function buildRange(name) {
 /* Before the columns are read, so that nothing moves when they are. */
 function buildRanges() {
   byId("ranges").replaceChildren();
-  for (const name of RANGED) ranges.set(name, buildRange(name));
+  for (const name of RANGED) fields.set(rangeOf(name), buildRange(name));
   const more = RANGED.length - FIRST.length;
   const say = (open) => (byId("more-ranges").textContent = open ? "fewer columns" : `${more} more columns`);
   byId("more-ranges").hidden = more < 1;
@@ -219,11 +215,12 @@ function buildFilter() {
   choices(byId("effect"), [["", "any"], ...effects], "");
   byId("from").placeholder = store.updates[0]?.step ?? "";
   byId("to").placeholder = store.updates.at(-1)?.step ?? "";
+  for (const key of ["text", "effect", "from", "to"])
+    fields.set(key, { read: () => byId(key).value, show: (value) => (byId(key).value = value) });
   let waiting = 0;
   const read = () => {
     clearTimeout(waiting);
-    const set = [...ranges].map(([name, { read: text }]) => [rangeOf(name), text()]);
-    go(Object.fromEntries([...FIELDS.map((name) => [name, byId(name).value]), ...set]));
+    go(Object.fromEntries([...fields].map(([key, field]) => [key, field.read()])));
   };
   for (const id of ["filter", "ranges"]) {
     byId(id).addEventListener("input", () => {
@@ -239,15 +236,12 @@ function buildFilter() {
     await applyFilter();
     if (chosen.narrowed) toMatch(1, true);
   });
-  byId("reset").addEventListener("click", () => {
-    go(Object.fromEntries([...FIELDS, ...RANGED.map(rangeOf)].map((key) => [key, ""])), true);
-  });
+  const empty = Object.fromEntries([...fields.keys()].map((key) => [key, ""]));
+  byId("reset").addEventListener("click", () => go(empty, true));
   byId("previous-match").addEventListener("click", () => toMatch(-1));
   byId("next-match").addEventListener("click", () => toMatch(1));
-  on([...FIELDS, ...RANGED.map(rangeOf)].join(" "), () => {
-    for (const name of FIELDS) if (byId(name).value !== state[name]) byId(name).value = state[name];
-    for (const [name, { read: text, show }] of ranges)
-      if (text() !== state[rangeOf(name)]) show(state[rangeOf(name)]);
+  on([...fields.keys()].join(" "), () => {
+    for (const [key, { read, show }] of fields) if (read() !== state[key]) show(state[key]);
     return applyFilter();
   });
 }

@@ -13,9 +13,8 @@ function drawView() {
 }
 
 function listen() {
-  byId("tabs").addEventListener("click", ({ target }) => {
-    if (target.dataset.view) go({ view: target.dataset.view }, true);
-  });
+  const toView = ({ view }) => view && go({ view }, true);
+  byId("tabs").addEventListener("click", ({ target }) => toView(target.dataset));
   byId("tabs").addEventListener("keydown", ({ key }) => {
     const by = { ArrowLeft: 2, ArrowRight: 1 }[key];
     if (!by) return;
@@ -52,7 +51,7 @@ async function start() {
   for (const name of new Set([...RANGED, ...store.names])) {
     await idle();
     await load([name]);
-    ranges.get(name)?.prepare();
+    fields.get(rangeOf(name))?.prepare();
   }
 }
 

@@ -57,9 +57,8 @@ function describeColumn(name) {
 }
 
 /* The columns of numbers. */
-const COLUMNS = Object.entries(store.meta.columns)
-  .filter(([name, { type }]) => type === "float32" || name === "reward")
-  .map(([name]) => describeColumn(name));
+const isNumber = ([name, { type }]) => type === "float32" || name === "reward";
+const COLUMNS = Object.entries(store.meta.columns).filter(isNumber).map(([name]) => describeColumn(name));
 
 /* The columns with a range in the filter, such as "0.1..0.9"; the first ones are always shown. */
 const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious"].filter(store.has);
@@ -202,9 +201,8 @@ function readAddress() {
 // Charts: drawn in the page's colours, and again when these change.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const resized = new ResizeObserver((entries) =>
-  entries.forEach(({ target }) => echarts.getInstanceByDom(target)?.resize()),
-);
+const resize = ({ target }) => echarts.getInstanceByDom(target)?.resize();
+const resized = new ResizeObserver((entries) => entries.forEach(resize));
 
 function chart(id, option) {
   const known = echarts.getInstanceByDom(byId(id));

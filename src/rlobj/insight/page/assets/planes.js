@@ -60,8 +60,7 @@ function binned({ name, title, unit = "", log, bins: most }) {
 }
 
 /* The bin of a row; below 0 if a number is unknown. */
-const keyOf = ({ x, y }, row) =>
-  y.binOf[row] < 0 ? -1 : x.binOf[row] * y.bins + y.binOf[row];
+const keyOf = ({ x, y }, row) => (y.binOf[row] < 0 ? -1 : x.binOf[row] * y.bins + y.binOf[row]);
 
 function countBins(plane) {
   const found = { x: binned(plane.x), y: binned(plane.y) };
@@ -129,8 +128,7 @@ function drawPlane() {
   const lines = bounds();
   const mark = css("--touched");
   const paper = { color: css("--ink"), backgroundColor: css("--page"), padding: [1, 3] };
-  const of = (each, rest) =>
-    axis(each.label, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
+  const of = (each, rest) => axis(each.label, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
   const instance = chart("plane-chart", {
     grid: { left: 70, right: 20, top: 76, bottom: 48 },
     tooltip: { formatter: ({ data }) => describe(data[6], "\n") },
@@ -161,10 +159,9 @@ function drawPlane() {
       },
       markLine: {
         symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 },
-        data: lines.map(({ axis: name, at, label }) => ({
-          [`${name}Axis`]: at,
-          label: { formatter: label, ...paper, ...placeOfLabel(name, at) },
-        })),
+        data: lines.map(({ axis: name, at, label: formatter }) => (
+          { [`${name}Axis`]: at, label: { formatter, ...paper, ...placeOfLabel(name, at) } }
+        )),
       },
       markArea: {
         silent: true, itemStyle: { color: mark, opacity: 0.1 },
@@ -194,10 +191,7 @@ function regionOf(lines) {
     if (below) ends[1] = Math.min(ends[1], at);
     else ends[0] = Math.max(ends[0], at);
   }
-  return [
-    { xAxis: x[0], yAxis: y[0] },
-    { xAxis: x[1], yAxis: y[1] },
-  ];
+  return [{ xAxis: x[0], yAxis: y[0] }, { xAxis: x[1], yAxis: y[1] }];
 }
 
 const SHARES = ["touched", "spurious"];

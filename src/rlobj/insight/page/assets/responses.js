@@ -5,9 +5,7 @@
 
 const CHUNK = { flow: 400, lines: 50 }; // tokens
 const HEIGHT = { flow: 0.06, lines: 1.6 }; // of a token before it is drawn, in rem
-const near = new IntersectionObserver((entries) => entries.forEach(fillOrEmpty), {
-  rootMargin: "600px",
-});
+const near = new IntersectionObserver((entries) => entries.forEach(fillOrEmpty), { rootMargin: "600px" });
 
 const pieces = () => [...byId("group-responses").querySelectorAll("[data-row]")];
 const rowOfPiece = (element) => Number(element.dataset.row);
@@ -25,10 +23,7 @@ function asked() {
   const most = (list, key) => list.reduce((a, b) => (b[key] > a[key] ? b : a), list[0]);
   const inStep = store.updates.filter(({ step }) => `${step}` === state.step);
   const among = inStep.length ? inStep : store.updates.filter(({ whole }) => whole);
-  const counted = (among.length ? among : store.updates).map((each) => ({
-    ...each,
-    acted: countIn(each, acted),
-  }));
+  const counted = (among.length ? among : store.updates).map((each) => ({ ...each, acted: countIn(each, acted) }));
   const update = counted.find((each) => `${each.update}` === state.update && inStep.length);
   const found = { update: update ?? most(counted, "acted"), groups: new Map() };
   for (const each of store.responses.filter(isOf(found.update))) {
@@ -68,9 +63,8 @@ function drawResponses() {
   drawChoices(found);
   const { update, group } = found;
   Object.assign(state, { step: `${update.step}`, update: `${update.update}`, group: group.id });
-  byId("whole").textContent = update.whole
-    ? ""
-    : `Step ${update.step} has no full table: these are its recorded tokens, each in its context.`;
+  const recorded = `Step ${update.step} has no full table: these are its recorded tokens, each in its context.`;
+  byId("whole").textContent = update.whole ? "" : recorded;
   const some = group.responses.find(({ start, end }) => start < end);
   const prompt = some && word("prompt", some.start);
   byId("prompt").textContent = visible(prompt ?? "", 20_000);
@@ -120,7 +114,7 @@ function fill(chunk) {
   const { whole } = responseAt(Number(chunk.dataset.from));
   for (let row = Number(chunk.dataset.from); row < Number(chunk.dataset.to); row++) {
     const read = whole && word("read", row);
-    if (read) chunk.append(make("div", { class: "read", role: "none" }, visible(read, 20_000)));
+    if (read) chunk.append(make("div", { class: "heard", role: "none" }, visible(read, 20_000)));
     chunk.append(whole ? piece(row) : inContext(row));
     if (whole && store.text(row).includes("\n")) chunk.append(make("br"));
   }
@@ -219,13 +213,9 @@ function move(event) {
   if (!element || event.altKey || event.ctrlKey || event.metaKey) return;
   const row = rowOfPiece(element);
   const moves = {
-    ArrowLeft: () => row - 1,
-    ArrowRight: () => row + 1,
-    ArrowUp: () => inNextLine(element, -1),
-    ArrowDown: () => inNextLine(element, 1),
-    Home: () => responseAt(row).start,
-    End: () => responseAt(row).end - 1,
-    Enter: () => row,
+    ArrowLeft: () => row - 1, ArrowRight: () => row + 1, Enter: () => row,
+    ArrowUp: () => inNextLine(element, -1), ArrowDown: () => inNextLine(element, 1),
+    Home: () => responseAt(row).start, End: () => responseAt(row).end - 1,
   };
   const next = moves[event.key]?.();
   const there = next === undefined ? null : elementOf(next);
@@ -238,12 +228,6 @@ function move(event) {
 function toGroup(by) {
   const option = byId("group").options[byId("group").selectedIndex + by];
   if (option) go({ group: option.value, at: "" });
-}
-
-/* The rows of the first response that is shown. */
-function shownRows() {
-  const [first] = pieces();
-  return first ? [responseAt(rowOfPiece(first)).start] : [];
 }
 
 function buildResponses() {

@@ -25,7 +25,7 @@ function openStore() {
   const own = new Map(); // as the page has them, per token or per response
   const loading = new Map(), lists = new Map(), wide = new Map(), kept = new Map();
   const { size } = meta;
-  let updates, responses;
+  const updates = [], responses = [];
 
   const once = (map, key, make) => map.get(key) ?? (map.set(key, make()), map.get(key));
   const source = (name) => (name === "surprisal" ? "logprob" : name);
@@ -46,19 +46,18 @@ function openStore() {
     const wanted = [...KEYS, ...names.map(source)];
     for (const name of wanted) if (!meta.columns[name]) throw new Error(`the page has no column '${name}'`);
     await Promise.all(wanted.map((name) => once(loading, name, () => decode(name))));
-    if (!updates) arrange();
+    if (!responses.length) arrange();
   }
 
   // The updates and responses, from the columns of the responses.
   function arrange() {
     const [starts, steps, numbers, groups, ids] = KEYS.map((name) => own.get(name));
     const whole = new Set(meta.updates.map(({ step, update }) => `${step} ${update}`));
-    [updates, responses] = [[], []];
     for (let i = 0; i < starts.length; i++) {
-      const [step, update] = [steps[i], numbers[i]];
-      const start = starts[i], end = i + 1 < starts.length ? starts[i + 1] : size;
-      let last = updates[updates.length - 1];
-      if (!last || last.step !== step || last.update !== update) {
+      const [step, update, start] = [steps[i], numbers[i], starts[i]];
+      const end = starts[i + 1] ?? size;
+      let last = updates.at(-1);
+      if (last?.step !== step || last.update !== update) {
         last = { step, update, start, end, whole: whole.has(`${step} ${update}`) };
         updates.push(last);
       }
@@ -89,28 +88,18 @@ function openStore() {
   const knows = (name) =>
     once(kept, `knows ${name}`, () => {
       const values = column(name);
-      const known = (row) => !Number.isNaN(values[row]);
-      return updates.map(({ start, end }) => {
-        let row = start;
-        while (row < end && !known(row)) row++;
-        return row < end;
-      });
+      const known = (value) => !Number.isNaN(value);
+      return updates.map(({ start, end }) => values.subarray(start, end).some(known));
     });
 
   const names = new Set(Object.keys(meta.columns));
   names.delete("start");
   if (names.has("logprob")) names.add("surprisal");
   return {
-    size, meta, load, column, knows,
+    size, meta, load, column, knows, updates, responses,
     names: [...names],
     has: (name) => names.has(name),
     values: (name) => lists.get(name),
     text: (row) => lists.get("text")[own.get("text")[row]],
-    get updates() {
-      return updates;
-    },
-    get responses() {
-      return responses;
-    },
   };
 }

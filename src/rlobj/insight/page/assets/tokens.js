@@ -32,14 +32,13 @@ function byText(wanted, sure) {
   const found = tally(valuesOf("text").length, key, AVERAGED);
   const total = found.tokens.reduce((sum, each) => sum + each, 0);
   const effectOf = (cause) => valuesOf("effect")[Math.floor(cause / 65536)] ?? "untouched";
-  const ruled = [...new Set(causes.flatMap((each) => [...(each ?? [])]))].filter(
-    (cause) => valuesOf("clause")[cause % 65536],
-  );
-  const legend = ruled.map((cause) => `${effectOf(cause)} by ${valuesOf("clause")[cause % 65536]}`);
-  const textOf = (cause) =>
-    ruled.length > 1 && ruled.includes(cause)
-      ? `${effectOf(cause)} by ${ruled.indexOf(cause) + 1}`
-      : effectOf(cause);
+  const clauseOf = (cause) => valuesOf("clause")[cause % 65536];
+  const ruled = [...new Set(causes.flatMap((each) => [...(each ?? [])]))].filter(clauseOf);
+  const legend = ruled.map((cause) => `${effectOf(cause)} by ${clauseOf(cause)}`);
+  const textOf = (cause) => {
+    const by = ruled.length > 1 ? ruled.indexOf(cause) + 1 : 0;
+    return by ? `${effectOf(cause)} by ${by}` : effectOf(cause);
+  };
   const lines = valuesOf("text").flatMap((text, code) => {
     const tokens = found.tokens[code];
     if (!tokens) return [];
@@ -81,17 +80,14 @@ function drawTexts() {
   lines.sort((a, b) => Number.isNaN(a[key]) - Number.isNaN(b[key]) || compare(a[key], b[key]));
   const heads = Object.entries(TITLES).map(([name, title]) => {
     const sorted = name !== key ? "none" : down ? "descending" : "ascending";
-    const button = make("button", { type: "button" }, title);
-    button.addEventListener("click", () => go({ sort: sorted === "descending" ? name : `-${name}` }));
+    const click = () => go({ sort: sorted === "descending" ? name : `-${name}` });
+    const button = make("button", { type: "button", class: "plain", click }, title);
     return make("th", { scope: "col", "aria-sort": sorted }, button);
   });
   heads.push(make("th", { scope: "col", class: "by one-line" }, "effect"));
-  const body = make("tbody");
-  byId("texts").replaceChildren(
-    make("caption", {}, `${sure ? "" : "at least "}${number(lines.length)} texts of ${what}`, ...legend.map(clauseLine)),
-    make("thead", {}, make("tr", {}, ...heads)),
-    body,
-  );
+  const [head, body] = [make("thead", {}, make("tr", {}, ...heads)), make("tbody")];
+  const title = `${sure ? "" : "at least "}${number(lines.length)} texts of ${what}`;
+  byId("texts").replaceChildren(make("caption", {}, title, ...legend.map(clauseLine)), head, body);
   growing(body, byId("more"), lines, (line) => {
     const link = make("a", { class: "piece", href: addressOf({ word: line.text }) });
     link.textContent = shownIn("text", line);
@@ -108,8 +104,7 @@ function growing(body, foot, items, line) {
     const from = body.childElementCount;
     body.append(...items.slice(from, from + MORE).map(line));
     const left = items.length - from - MORE;
-    const button = make("button", { type: "button" }, `${number(left)} more`);
-    button.addEventListener("click", grow);
+    const button = make("button", { type: "button", click: grow }, `${number(left)} more`);
     foot.replaceChildren(...(left > 0 ? [button] : []));
   };
   grow();
@@ -195,33 +190,26 @@ const CURVES = {
 function drawWordChart(lines) {
   const small = byId("word-chart").clientWidth < 600;
   const names = Object.keys(CURVES);
-  const places = names.map((_, i) =>
-    small
-      ? { left: 48, right: 16, top: `${i * 25 + 6}%`, height: "12%" }
-      : { left: i % 2 ? "56%" : 48, width: "40%", top: i < 2 ? "9%" : "59%", height: "28%" },
-  );
+  const narrow = (i) => ({ left: 48, right: 16, top: `${i * 25 + 6}%`, height: "12%" });
+  const wide = (i) => ({ left: i % 2 ? "56%" : 48, width: "40%", top: i < 2 ? "9%" : "59%", height: "28%" });
+  const places = names.map((_, i) => (small ? narrow(i) : wide(i)));
   const titles = names.map((name, i) => ({
     text: CURVES[name], left: places[i].left, top: `${parseFloat(places[i].top) - (small ? 5 : 8)}%`,
     textStyle: { fontSize: 12, fontWeight: 500, color: css("--quiet") },
   }));
   const on = (i) => ({ xAxisIndex: i, yAxisIndex: i, color: css("--link") });
-  const points = (name, exact) =>
-    lines
-      .filter((line) => Boolean(line.exact[name]) === exact && Number.isFinite(line[name]))
-      .map((line) => [line.step, line[name]]);
+  const points = (name, exact) => {
+    const known = lines.filter((line) => Boolean(line.exact[name]) === exact && Number.isFinite(line[name]));
+    return known.map((line) => [line.step, line[name]]);
+  };
   const pale = { type: "scatter", symbolSize: 5, itemStyle: { opacity: 0.35 } };
   const ends = { min: store.updates[0].step, max: store.updates.at(-1).step };
   chart("word-chart", {
     tooltip: { valueFormatter: (value) => number(value[1]) },
     title: titles,
     grid: places,
-    xAxis: names.map((_, i) => {
-      const last = i > (small ? 2 : 1);
-      return axis(last ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 });
-    }),
-    yAxis: names.map((name, i) =>
-      axis("", { gridIndex: i, splitNumber: 3, ...(name === "prob" ? { max: 1, interval: 0.5 } : {}) }),
-    ),
+    xAxis: names.map((_, i) => axis(i > (small ? 2 : 1) ? "step" : "", { gridIndex: i, ...ends, minInterval: 1 })),
+    yAxis: names.map((name, i) => axis("", { gridIndex: i, splitNumber: 3, ...(name === "prob" && { max: 1, interval: 0.5 }) })),
     series: names.flatMap((name, i) => [
       { ...on(i), name: CURVES[name], type: "line", symbolSize: 6, data: points(name, true) },
       { ...on(i), name: CURVES[name], ...pale, data: points(name, false) },
