@@ -8,7 +8,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from rlobj.base.errors import RunError, counted
+from rlobj.base.errors import RunError, counted, reported
 from rlobj.base.files import packaged, write_whole
 from rlobj.config.run_folder import run_paths
 from rlobj.insight.run_report.figures import Plot, figures, finding_id
@@ -63,10 +63,8 @@ def write_report(
     write_whole(path, _page(runs))
     if folder is not None:
         folder = Path(folder)
-        try:
+        with reported(RunError, f"cannot write to {folder}", OSError):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot write to {folder}: {error}") from error
         for _, _, figure in figures(runs):
             for suffix in (".svg", ".png"):
                 save_figure(figure, folder / f"{figure.name}{suffix}")
