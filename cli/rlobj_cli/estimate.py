@@ -52,7 +52,8 @@ def estimate(
 
     The model may be a folder with nothing but a config.json. Settings that are left open, such as
     the strategy and the micro-batch, are chosen so that the run fits. If it cannot, changes are
-    shown with which it can, and the exit code is 2. The preset is grpo if nothing names one.
+    shown with which it can, and the exit code is 2. The preset is grpo if nothing names one. JSON
+    has the memory in bytes.
 
     [bold]Examples[/bold]
 

@@ -418,18 +418,12 @@ class RunFolder:
     def refuse_if_taken(self) -> None:
         """Raise ConfigError if the folder already has a run or parts of one."""
         if is_run(self.path):
-            raise ConfigError(
-                f"{self.path} already contains a run. {how_to_continue(self.path)}\n"
-                "or choose another folder with ",
-                Argument("out", "DIR"),
-            )
-        left = [self.metrics, *self.path.glob("*/step-*")]
-        if any(path.exists() for path in left):
-            raise ConfigError(
-                f"{self.path} contains parts of a run without its config.resolved.yaml. Choose "
-                "another folder with ",
-                Argument("out", "DIR"),
-            )
+            taken = f"already contains a run. {how_to_continue(self.path)}\nor choose"
+        elif any(path.exists() for path in (self.metrics, *self.path.glob("*/step-*"))):
+            taken = "contains parts of a run without its config.resolved.yaml. Choose"
+        else:
+            return
+        raise ConfigError(f"{self.path} {taken} another folder with ", Argument("out", "DIR"))
 
     def adopted(self, config: RunConfig) -> RunConfig:
         """The configuration with the run's own copy of a policy that comes from another run."""

@@ -24,6 +24,16 @@ logger = logging.getLogger(__name__)
 ADVICE = "HF_ENDPOINT=URL in the environment sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
 
 
+def no_test_split(what: str, which: str = "it", share: float = 0.1) -> DataError:
+    """The error for problems without a test split, with what to type."""
+    return DataError(
+        f"{what}. Use ",
+        Setting("data.test", "FILE"),
+        f", or hold out a share of {which}: ",
+        Setting("data.test_fraction", share),
+    )
+
+
 @dataclass(frozen=True)
 class HubSource:
     """A data set on the hub.
@@ -88,12 +98,7 @@ def published_rows(
         advice = nearest(f"{name}.jsonl", there) if there else " The folder has no data files."
         raise DataError(f"{folder} has no {form}.{advice}")
     if not candidates:
-        raise DataError(
-            f"{name} has no split '{split}'. Use ",
-            Setting("data.test", "FILE"),
-            ", or hold out a share of it: ",
-            Setting("data.test_fraction", 0.1),
-        )
+        raise no_test_split(f"{name} has no split '{split}'")
     instead = Message(
         "Without the hub: ",
         Argument("data_dir", "DIR"),

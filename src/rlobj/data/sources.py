@@ -24,7 +24,7 @@ from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, read_file, split_files
 from rlobj.data.gym import PREFIX, gym_problems, is_gym
-from rlobj.data.hub import HubSource, hub_rows, published_rows
+from rlobj.data.hub import HubSource, hub_rows, no_test_split, published_rows
 from rlobj.data.layouts import Columns, RowReader
 from rlobj.data.problems import Problem, Row, UniqueProblems, digest
 from rlobj.data.prompts import (
@@ -294,12 +294,7 @@ def _mixed(
 ) -> list[Problem]:
     """The problems of several sources."""
     if split == "test" and config.test_fraction in ("auto", 0):
-        raise DataError(
-            "several sources have no test split together. Use ",
-            Setting("data.test", "FILE"),
-            ", or hold out a share of each: ",
-            Setting("data.test_fraction", 0.05),
-        )
+        raise no_test_split("several sources have no test split together", "each", 0.05)
     problems: list[Problem] = []
     for each in sources:
         settings = {key: value for key, value in each if value is not None}
@@ -377,12 +372,7 @@ def _problems(
         candidates = NAMED_SOURCES[source].hub.get(part, ())
         _, rows = published_rows(source, candidates, part, fallback=fallback, duplicates=duplicates)
     elif path.is_file() and not fallback:
-        raise DataError(
-            f"{source} is one file and has no test split. Use ",
-            Setting("data.test", "FILE"),
-            ", or hold out a share of it: ",
-            Setting("data.test_fraction", 0.1),
-        )
+        raise no_test_split(f"{source} is one file and has no test split")
     elif path.exists():
         files = split_files(path, part, fallback=fallback)
         rows = (row for file in files for row in read_file(file, duplicates))

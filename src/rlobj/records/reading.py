@@ -15,7 +15,7 @@ import pyarrow
 from pyarrow import parquet, types
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError, Message, Setting, counted, nearest
+from rlobj.base.errors import ConfigError, Message, Setting, counted, nearest, reported
 from rlobj.base.files import a_file, parse_json, step_of, there
 from rlobj.base.yaml import packaged_table
 
@@ -213,16 +213,17 @@ def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
     return Record(run).dataset(columns)
 
 
+_AGAIN = ". If a copy was interrupted, copy it again; else delete the file"
+"""What to do with a damaged file."""
+
+
 @contextmanager
 def sound(run: Path | str) -> Iterator[None]:
     """Turn errors of pyarrow in the block, which reads records or tables, into a ConfigError."""
-    try:
+    advice = ". A file is damaged, or of another kind" + _AGAIN
+    what = f"the tables of {run} cannot be read"
+    with reported(ConfigError, what, pyarrow.ArrowException, OSError, advice=advice):
         yield
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ConfigError(
-            f"the tables of {run} cannot be read: {error}. A file is damaged, or of another kind. "
-            "If a copy was interrupted, copy it again; else delete the file"
-        ) from error
 
 
 def checked_rows(rows: Any, columns: Iterable[str]) -> Any:
@@ -240,10 +241,9 @@ def checked_rows(rows: Any, columns: Iterable[str]) -> Any:
     found: dict[str, Any] = {}
     for name in columns:
         column = rows[name] if name in rows.column_names else pyarrow.nulls(len(rows))
-        try:
+        wrong = f"'{name}' is no {COLUMNS[name].type}"
+        with reported(ConfigError, wrong, pyarrow.ArrowException):
             found[name] = column.cast(SCHEMA.field(name).type)
-        except pyarrow.ArrowException as error:
-            raise ConfigError(f"'{name}' is no {COLUMNS[name].type}: {error}") from error
     for name, (most, expected) in _MOST.items():
         if name not in found:
             continue
@@ -319,13 +319,9 @@ def why_no_rows(run: Path) -> Message:
 
 def _checked_schema(file: Path) -> Any:
     """The schema of a file that is neither damaged nor of another version."""
-    try:
+    what = f"{file} is not a whole Parquet file"
+    with reported(ConfigError, what, pyarrow.ArrowInvalid, OSError, advice=_AGAIN):
         schema = parquet.read_schema(a_file(file))
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise ConfigError(
-            f"{file} is not a whole Parquet file: {error}. If a copy was interrupted, copy it "
-            "again; else delete the file"
-        ) from error
     versions = {(schema.metadata or {}).get(VERSION_KEY.encode(), b"").decode(errors="replace")}
     if versions == {""}:  # another program has written it
         if "schema_version" not in schema.names:

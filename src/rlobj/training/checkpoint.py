@@ -19,6 +19,7 @@ import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +139,8 @@ def _shares(
     comm = parallel.comm
 
     def mine(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        kept = {}
-        for index, (name, tensor) in enumerate(tensors):
-            if index % comm.size == comm.rank:
-                kept[name] = tensor.detach().to("cpu", copy=True).contiguous()
-        return kept
+        own = islice(tensors, comm.rank, None, comm.size)
+        return {name: x.detach().to("cpu", copy=True).contiguous() for name, x in own}
 
     def moments() -> Iterable[tuple[str, Tensor]]:
         for name, parameter in policy.model.named_parameters():

@@ -40,7 +40,7 @@ class InitialPolicy:
     def __init__(
         self, config: RunConfig, inputs: Any, parallel: Parallel, stack: ExitStack
     ) -> None:
-        self._config, self._inputs = config, inputs
+        self._config = config
         self._device, self._shards = parallel.device, parallel.shards
         self._original, self._passed = inputs.passed("model"), None
         if self._original is None:
