@@ -110,14 +110,6 @@ def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: b
     assert "with a call 0.952" in text
 
 
-def test_a_run_whose_environment_fails_says_so_in_its_lines() -> None:
-    out = console(80, terminal=False)
-    screen = PlainScreen(out, 1, 0, [])
-    screen.add({"step": 1, "reward/mean": None, "tools/used_share": 0.0, "turns/at_broken": 1.0})
-    assert "environment failed 1.000" in " ".join(text_of(out).split())
-    assert "with a call" not in text_of(out)
-
-
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
 def test_nothing_in_a_metric_reaches_the_terminal_as_code(terminal: bool) -> None:
     out = console(200, terminal=terminal)
@@ -141,22 +133,6 @@ def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch
     assert screen.times() == ("18:20", "0:38 left")  # a step that takes longer: the others are left
     screen.steps = 31
     assert screen.times()[1] == "last step"
-
-
-def test_a_metric_of_some_steps_has_the_same_time_axis_as_the_others() -> None:
-    screen = LiveScreen(console(100, terminal=True), 8, 0, [])
-    for step in range(1, 9):
-        accuracy = {"eval/accuracy": step / 8} if step in (1, 4) else {}
-        screen.add({"step": step, "reward/mean": 0.5, **accuracy})
-    assert screen.course("eval/accuracy") == [0.125] * 3 + [0.5] * 5
-    assert len(screen.course("reward/mean")) == 8
-
-
-def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
-    out = console(80, terminal=False)
-    screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])
-    screen.stepped(3, {"step": 3, "reward/mean": 0.5, "tokens/step": 1.0})
-    assert screen.series("reward/mean") == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
