@@ -12,12 +12,10 @@ from typing import Any, get_args
 import pyarrow
 import pyarrow.parquet
 import pytest
-import yaml
 from record_rows import write_records
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import lock_folder
 from rlobj.config.run_config import FindingName, compose
 from rlobj.config.run_folder import STOP_FILE, MetricsFile, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
@@ -349,44 +347,6 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     empty = write_run(tmp_path / "empty", steps=0)
     with pytest.raises(ConfigError, match="no finished step yet"):
         rlobj.diagnose(empty)
-
-
-def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(tmp_path):
-    run = write_run(tmp_path / "run")
-    file = run / "metrics.jsonl"
-    lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines, lines[0][:50]]))
-    with lock_folder(run, "training in"):
-        assert rlobj.diagnose(run).runs[0].notes == ()
-    cut = "metrics.jsonl: line 41 cannot be read and is left out"
-    assert rlobj.diagnose(run).runs[0].notes == (cut,)
-    file.write_text("\n".join([*lines[:9], lines[9][:50], *lines[10:]]) + "\n")
-    [diagnosis] = rlobj.diagnose(run).runs
-    assert diagnosis.steps == 39
-    assert diagnosis.notes == ("metrics.jsonl: line 10 cannot be read and is left out",)
-
-
-@pytest.mark.parametrize("setting", ["surrogate", "drop", "preset"])
-def test_a_diagnosis_imports_no_code_that_a_run_names(tmp_path, setting):
-    code, marker = tmp_path / "mine.py", tmp_path / "imported"
-    code.write_text(
-        f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
-        "from rlobj import Unclipped\nclass Mine(Unclipped): pass\n"
-        "def rule(frame): return frame.decided\n"
-    )
-    run = write_run(tmp_path / "run")
-    settings = yaml.safe_load((run / "config.resolved.yaml").read_text())
-    if setting == "surrogate":
-        settings["objective"]["surrogate"] = {"kind": "custom", "target": f"{code}:Mine"}
-    elif setting == "drop":
-        settings["objective"]["drop"] = f"custom('{code}:rule')"
-    else:
-        preset = {"base": "justrl", "objective": {"drop": f"custom('{code}:rule')"}}
-        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(preset))
-        settings["preset"] = str(tmp_path / "mine.yaml")
-    (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
-    assert "collapse" in rlobj.diagnose(run).runs[0].checked
-    assert not marker.exists()
 
 
 @pytest.mark.parametrize("read", [rlobj.inspect, rlobj.report, rlobj.diagnose])

@@ -176,11 +176,3 @@ def test_json_is_plain_ascii_and_has_null_for_what_is_unknown(tmp_path: Path) ->
     plain = json.loads(text)
     assert plain["groups"][0]["text"] == "\x1b[31m\u202e"
     assert plain["tokens"][0]["prob"] is None
-
-
-def test_text_of_the_result_has_no_control_characters(tmp_path: Path) -> None:
-    write_records(tmp_path, [dropped("\x1b[2J\u202e\r" * 4000)])
-    text = repr(rlobj.inspect(tmp_path))
-    assert not {character for character in text if ord(character) < 32} - {"\n"}
-    assert "\u202e" not in text
-    assert len(text) < 500

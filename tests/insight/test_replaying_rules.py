@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from replays import GRPO, STAPO, batch, rows, update_of
+from replays import STAPO, batch, rows, update_of
 
 import rlobj
 from rlobj import load_preset
@@ -94,24 +94,3 @@ def test_the_figure_has_a_curve_for_each_share() -> None:
     assert {line.run for line in figure.lines} == {None}  # each has its own colour
     with pytest.raises(ConfigError, match="a figure shows a sweep"):
         rlobj.replay(updates, "grpo").figure()
-
-
-@pytest.mark.parametrize("kind", ["preset", "rule"])
-def test_code_of_a_preset_or_rule_that_the_caller_names_is_imported(tmp_path, kind):
-    (tmp_path / "mine.py").write_text(
-        "from pathlib import Path\n"
-        "from dataclasses import dataclass\n"
-        "from rlobj import CustomRule\n"
-        f"Path({str(tmp_path / 'imported')!r}).touch()\n"
-        "@dataclass(frozen=True)\n"
-        "class Mine(CustomRule):\n"
-        "    def select(self, frame): return frame.decided\n"
-    )
-    rule = f"custom('{tmp_path / 'mine.py'}:Mine')"
-    preset = tmp_path / "mine.yaml"
-    preset.write_text(f'objective:\n  drop: "{rule}"\n')
-    given = rule if kind == "rule" else str(preset)
-    update = update_of(GRPO, batch())
-    found = rlobj.replay([update], {"mine": given})
-    assert (tmp_path / "imported").exists()
-    assert rows(found.objectives)["mine"]["share"] == 1
