@@ -216,13 +216,6 @@ def test_a_step_that_one_of_two_processes_has_not_written_is_not_recorded(tmp_pa
     assert Record(tmp_path).sampling == (0, {1})
 
 
-def test_the_floor_leaves_the_room_of_a_small_record_to_touched_tokens(tmp_path):
-    observed = observed_of()
-    rows = recorded(tmp_path, observed, megabytes=4000 * ROW_BYTES / 1e6, share=None)
-    least = pc.min(rows["inclusion_probability"]).as_py()
-    assert least == pytest.approx(4000 / 4 / 100 / untouched(observed))  # of 100 steps
-
-
 def test_a_file_is_thinned_once_though_the_run_forgot_that_it_was(tmp_path):
     """As after a crash: the record was halved after the checkpoint, which says it was not."""
     recorder = record(tmp_path, megabytes=1500 * ROW_BYTES / 1e6, share=None)
