@@ -125,13 +125,6 @@ def test_trls_own_metrics_stay(tmp_path: Path, objective: str) -> None:
     assert bool(clipped) == (objective != "cispo")
 
 
-def test_a_pass_of_the_rules_logs_nothing(tmp_path: Path) -> None:
-    """Micro-batches are logged once: the mean is that over their losses."""
-    one, _ = train(tmp_path, "20-entropy", max_steps=1, per_device_train_batch_size=8)
-    line = one.state.log_history[0]
-    assert line["entropy"] == pytest.approx(line["rlobj/policy/entropy"], rel=0.1)
-
-
 def test_an_input_of_the_model_that_would_be_lost_is_refused(tmp_path: Path) -> None:
     def with_positions(output: Any) -> Any:
         mine = torch.zeros_like(output["completion_ids"])

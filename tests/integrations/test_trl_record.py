@@ -164,15 +164,6 @@ def test_the_accuracy_of_a_step_is_that_of_all_its_responses(
     assert {line["reward/accuracy"] for line in lines} == {3 / 8}
 
 
-def test_a_mask_that_leaves_no_token_is_no_finding_about_rules(tmp_path: Path) -> None:
-    """Here all completions are truncated, and nothing is left to train on."""
-    one = train(tmp_path, ENTROPY, max_steps=4, mask_truncated_completions=True)
-    assert (one.state.log_history[0]["loss"], one.state.log_history[0]["grad_norm"]) == (0, 0)
-    assert {line["objective/kept_fraction"] for line in metrics(tmp_path / "_rlobj")} == {0}
-    [diagnosis] = rlobj.diagnose(tmp_path / "_rlobj").runs
-    assert "rule-fires-on-everything" not in {each.name for each in diagnosis.findings}
-
-
 def test_the_configuration_says_only_what_trl_said(whole: Path) -> None:
     """The learning rate of a step is that of its update, which TRL's schedule lowers."""
     rates = [line["train/learning_rate"] for line in metrics(whole / "_rlobj")]

@@ -108,14 +108,6 @@ def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> N
         Objective(**settings)
 
 
-def test_all_unknown_names_are_reported_together() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Objective(drop="prob < W", reweight="M", columns=["Turn"])
-    for expected in ("drop reads unknown 'W'", "reweight reads unknown 'M'", "got 'Turn'"):
-        assert expected in str(caught.value)
-    assert "declare it in columns or controllers" in str(caught.value)
-
-
 @dataclass(frozen=True)
 class Isolated(CustomRule):
     """The only token of its response with a probability below the threshold."""
@@ -209,18 +201,6 @@ def test_a_custom_rule_that_is_no_frozen_dataclass_or_reads_no_tuple_is_refused(
             Objective(drop=wrong())
     with pytest.raises(BatchError, match="asks for 'entropy', which its `reads` does not return"):
         Objective(surrogate="reinforce", drop=Silent()).plan([BATCH])
-
-
-def test_a_rule_that_yaml_tore_at_its_comma_is_refused_with_advice() -> None:
-    """Only in a list: one rule with an open parenthesis has another cause."""
-    torn = ["entropy.top(0.2", "within=prob < 1)", "prob < 0.1"]
-    with pytest.raises(ConfigError, match="put quotes around a rule that has a comma"):
-        Objective(split=torn)
-    unmatched = (["prob < 0.1)", "prob < 0.5"], r"unmatched '\)'")
-    for wrong, message in (*((x, "never closed") for x in (torn[0], torn[:1])), unmatched):
-        with pytest.raises(ConfigError, match=message) as caught:
-            Objective(split=wrong)
-        assert "quotes" not in str(caught.value)
 
 
 def test_phases_of_several_splits_partition_the_tokens() -> None:

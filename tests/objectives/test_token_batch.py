@@ -285,30 +285,6 @@ def test_a_wrong_column_is_refused_with_its_name_and_row(columns: Any, message: 
 PADDED: dict[str, Any] = {"mask": [[1, 1], [1, 0]], "logprobs": [[-1.0, -2.0], [-3.0, 0]]}
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"mask": [[1, 1], [1, 0.5]]}, "mask is 0.5 at response 1, position 1; expected 1 at tr"),
-        ({"mask": [[1, None], [1, 0]]}, r"column 'mask' is \[1, None\] at response 0"),
-        ({"mask": [[1, 0], [1]]}, "'mask' is .1. at response 1; .* as many numbers as in the row"),
-        ({"mask": "ab"}, "column 'mask' is 'ab'; expected a tensor"),
-        ({"mask": [1, 0]}, r"mask must be \[B, T\]"),
-        ({"entropy": [0, 0]}, r"column 'entropy' has shape \[2\], expected \[2, 2\]"),
-        ({"ref_logprob": [[0, 0], [0, 0]]}, "Did you mean 'ref_logprobs'"),
-        ({"logprobs": [[-0.1, -0.2], [None, -0.3]]}, "at response 1"),
-        ({"logprobs": None}, "column 'logprobs' is None"),
-        ({"columns": {"stage": None}}, "column 'stage' is None"),
-        ({"columns": None}, "columns is None; expected names"),
-        ({"rewards": [1.0, 0]}, r"rewards and no groups.* Pass groups=\[...\]"),
-        ({"rewards": [1.0, 0], "groups": None}, r"rewards and no groups.* Pass groups=\[...\]"),
-    ],
-    ids=str,
-)
-def test_a_wrong_padded_column_is_refused(columns: Any, message: str) -> None:
-    with pytest.raises(BatchError, match=message):
-        TokenBatch.from_padded(**{**PADDED, **columns})
-
-
 @pytest.mark.parametrize("name", LOGPROBS)
 def test_a_log_prob_above_zero_is_refused_with_column_and_row(name: str) -> None:
     with pytest.raises(BatchError, match=rf"'{name}' is 0.002 at row 2 \(response 1, token 0\)"):
@@ -347,14 +323,3 @@ def test_padded_rewards_have_groups_and_advantages_need_none() -> None:
     batch = TokenBatch.from_padded(**PADDED, rewards=[1.0, 0], groups=[5, 7])
     assert batch.groups.tolist() == [5, 7]
     assert TokenBatch.from_padded(**PADDED, advantages=[1.0, 0]).groups.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("kind", [">f4", "f8", "reversed"])
-def test_arrays_of_any_layout_are_read(kind):
-    given = np.array([-0.5, -0.2, -0.1], "f8" if kind == "reversed" else kind)
-    given = given if kind != "reversed" else given[::-1]
-    groups, rewards = np.array([0, 1], np.uint64), np.array([True, False])
-    batch = TokenBatch(lengths=range(1, 3), groups=groups, logprobs=given, rewards=rewards)
-    assert batch.logprobs.tolist() == pytest.approx([float(x) for x in given])
-    assert batch.groups.tolist() == [0, 1]
-    assert batch.rewards.tolist() == [1, 0]
