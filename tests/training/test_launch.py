@@ -164,20 +164,6 @@ def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(run, 
     assert "SIGTERM (rank 0), SIGTERM (rank 2)" in report
 
 
-@pytest.mark.slow
-def test_the_report_names_the_signal_that_ended_a_rank(run):
-    code = (
-        "import os, signal, time\n"
-        "if os.environ['RANK'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
-        "time.sleep(600)\n"
-    )
-    ended, _, report = run(code)
-    assert ended == 1
-    assert "rank 0 of 2 processes failed: SIGKILL" in report
-    assert "out of memory" in report
-    assert "Its output is above." in report
-
-
 def test_a_crash_in_compiled_code_shows_its_line(run):
     code = "import os, signal\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSEGV)"
     ended, _, report = run(code)
@@ -250,18 +236,6 @@ def test_a_stopped_rank_is_blamed_and_not_those_that_wait_for_it(run, tmp_path):
     assert "exit code 1 (rank 0)" in report
 
 
-@pytest.mark.slow
-def test_a_rank_that_fails_beside_a_stopped_one_is_blamed(run):
-    code = (
-        "import os, signal, sys, time\n"
-        "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "sys.exit(3)\n"
-    )
-    ended, _, report = run(code)
-    assert (ended, "rank 0 of 2 processes failed: exit code 3" in report) == (3, True)
-    assert "SIGSTOP (rank 1)" in report
-
-
 def test_only_the_log_that_a_report_names_is_left(tmp_path, capfd):
     """The output of rank 0 is on the terminal, and a launch that is refused wrote nothing."""
     assert launch([], 2, program=python("print('fine')")) == 0
@@ -275,23 +249,6 @@ def test_only_the_log_that_a_report_names_is_left(tmp_path, capfd):
     [log] = re.findall(r"All of it is in (\S+)", capfd.readouterr().err)
     assert Path(log).read_text().startswith("here\nTraceback")
     assert Path(log).is_relative_to(tmp_path / "temporary")
-
-
-def test_a_long_traceback_is_shown_from_its_beginning(run):
-    code = (
-        "import os\n"
-        "for i in range(100): print('noise', i)\n"
-        "code = 'def f0(): raise ValueError(7)\\n'\n"
-        "code += ''.join(f'def f{n}(): f{n - 1}()\\n' for n in range(1, 60))\n"
-        "exec(code)\n"
-        "if os.environ['RANK'] == '1': f59()\n"
-    )
-    _, _, report = run(code)
-    shown = report.partition("The end of its output:\n\n")[2].partition("\n\nAll of it")[0]
-    lines = shown.splitlines()
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines[-1] == "ValueError: 7"
-    assert len(lines) > launching.SHOWN_LINES
 
 
 # Signals.

@@ -139,29 +139,6 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     assert read_state(newest_checkpoint(run)).strategy == "fsdp2"
 
 
-SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
-SMALL |= {"training.updates_per_step": 2, "data.limit": 500}  # to tokenize all takes a second
-
-
-@pytest.fixture(scope="module")
-def default_alone(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("default") / "run"
-    rlobj.train("stapo", out=folder, settings=SMALL)
-    return metrics(folder)
-
-
-@pytest.mark.deepspeed
-@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
-def test_the_default_task_trains_alike_under_each_strategy(default_alone, tmp_path, strategy):
-    """Those that divide the weights; test_parallel.py compares the updates of all."""
-    options = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    command = ["train", "--preset", "stapo", *options, "--out", tmp_path / "run"]
-    ranks([*command, "--strategy", strategy, "--set", "training.fused=true"])
-    found = metrics(tmp_path / "run")
-    assert_close(found, default_alone)  # a fused AdamW differs by rounding
-    assert all(line["spurious/tokens"] > 0 for line in found)
-
-
 def ranks_of(process: forked.Forked) -> list[int]:
     """The process ids of the launcher's ranks, in rank order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

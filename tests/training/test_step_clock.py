@@ -9,7 +9,6 @@ import time
 import forked
 import pytest
 import torch
-from runs import ranks, write_config
 from tiny import tiny_config
 
 from rlobj.base.errors import RunError
@@ -171,18 +170,6 @@ with Grading(Hangs(), ["p"]) as grading:
     assert "KeyboardInterrupt" in forked.run(["-c", code], timeout=100).stderr
 
 
-def test_an_interrupted_call_grades_no_further():
-    grader = Slow()
-    with contextlib.suppress(KeyboardInterrupt), Grading(grader, ["p"] * 9) as grading:
-        for g in range(9):
-            grading.done(g, [sample("1")])
-            time.sleep(0.01)
-        graded = len(grader.threads)
-        raise KeyboardInterrupt
-    grading._thread.join()
-    assert graded <= len(grader.threads) <= graded + 1 < 9
-
-
 def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -204,34 +191,6 @@ def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
     assert len(told) == 64
     assert len(set(lengths)) > 2
     assert drawn == sampler.sample([[3, 4]] * 64, **asked)
-
-
-REWARD = """
-
-calls = []
-
-
-def score(response, answer, **extra):
-    calls.append(response)
-    if len(calls) > 40:
-        raise ValueError("no reward today")
-    return float(response == answer)
-"""
-
-
-@pytest.mark.slow
-def test_a_reward_that_fails_in_a_step_ends_the_run_on_all_ranks(policy, tmp_path):
-    (tmp_path / "reward.py").write_text(REWARD)
-    config = tiny_config(
-        policy,
-        "grpo",
-        rewards={"kind": "custom", "target": f"{tmp_path}/reward.py:score"},
-        sampling={"batch_tokens": 150},
-        training={"steps": 3},
-    )
-    file = write_config(config, tmp_path / "run.yaml")
-    words = ["train", "--config", file, "--out", tmp_path / "run"]
-    assert "no reward today" in ranks(words, code=1)
 
 
 # Tokens in four bytes.

@@ -214,25 +214,6 @@ def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, t
     assert [len(response) for _, response in kept["sequences"]] == table.lengths.tolist()
 
 
-def test_log_probs_that_are_not_finite_skip_the_step(policy, tmp_path, monkeypatch):
-    with open_trainer(eight_steps(policy), tmp_path / "run") as trainer:
-        before = {n: p.detach().clone() for n, p in trainer.policy.model.named_parameters()}
-        score = trainer.learner.score
-
-        def broken(share):
-            scored = score(share)
-            return scored.replace(logprobs=scored.logprobs * math.nan)
-
-        monkeypatch.setattr(trainer.learner, "score", broken)
-        run_step(trainer)
-        assert same(before, dict(trainer.policy.model.named_parameters()))
-        assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1
-        assert len(list((tmp_path / "run" / "nonfinite").iterdir())) == 2
-        monkeypatch.undo()
-        run_step(trainer)
-        assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 0
-
-
 @pytest.mark.parametrize("preset", ["grpo", "gmpo", "cispo", "gpg"])
 def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(
     preset, policy, tmp_path, monkeypatch

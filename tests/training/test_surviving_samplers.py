@@ -118,19 +118,6 @@ def test_all_ranks_push_again_or_save_when_one_loses_its_sampler(tmp_path):
     assert newest_checkpoint(tmp_path / "run").name == "step-000002"
 
 
-def test_a_sampler_that_is_lost_at_every_push_stops_the_run(policy, tmp_path, monkeypatch):
-    with open_trainer(eight_steps(policy), tmp_path / "run") as trainer:
-
-        def lost(*_, **__):
-            raise WeightsLost("the server was restarted")
-
-        run_step(trainer)
-        monkeypatch.setattr(trainer.sampler, "sample", lost)
-        with pytest.raises(RunError, match="was restarted"):
-            run_step(trainer)
-    assert newest_checkpoint(tmp_path / "run").name == "step-000001"
-
-
 def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_path, monkeypatch):
     """While it waits to sample, and to sync; it says nothing of a failure."""
     for place, done in (("sample", 1), ("sync", 2)):
