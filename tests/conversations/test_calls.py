@@ -152,12 +152,6 @@ def test_a_malformed_call_is_an_answer_to_the_policy(call, reason):
     assert reason in llama[0]
 
 
-def test_a_response_template_that_fails_is_a_malformed_call():
-    found = reader("qwen3", response_template=QWEN_TEMPLATE)
-    (error,) = read(found, '<tool_call>\n{"name": "calculator"\n</tool_call><|im_end|>')
-    assert "this is no call of a tool" in error
-
-
 def typed(
     word: str,
     number: float,

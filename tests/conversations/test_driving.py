@@ -9,7 +9,6 @@ import random
 import time
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from runs import make_steps, metrics, same, weights
@@ -119,14 +118,6 @@ def test_a_limit_ends_a_conversation(model, settings, end):
         assert len(sample.tokens) <= settings.get("tokens", 60)
         read = sum(len(turn.observed) for turn in sample.turns)
         assert len(sample.prompt) + len(sample.tokens) + read <= settings.get("context", 128)
-
-
-def test_an_opening_that_leaves_no_room_is_refused(model):
-    with pytest.raises(
-        ConfigError,
-        match=r"problem '10' has 5 tokens and leaves no room for a turn: sampling.context is 5",
-    ):
-        hold(model, context=5)
 
 
 class Briefly(Echo):
@@ -243,32 +234,6 @@ def test_an_environment_that_returns_nonsense_is_named(model, found, message):
     Odd.found = found
     with pytest.raises(RunError, match=message):
         hold(model, Odd)
-
-
-def test_the_booleans_of_numpy_are_booleans(model):
-    class Numpy(Echo):
-        def step(self, messages: Any) -> Any:
-            return Turn(done=numpy.True_, correct=numpy.bool_(False))
-
-    assert {x.turns[-1].correct for x in hold(model, Numpy) if x.finish == "stop"} == {False}
-
-
-class Names(Echo):
-    """Attributes with names of the library's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool, self.finish, self.seed_given = [], False, 7
-
-    def seed(self, number: int) -> None:
-        self.seed_given = number
-
-    def state(self) -> str:
-        return "open"
-
-
-def test_attributes_of_an_environment_may_have_any_names(model):
-    assert "broken" not in ends(hold(model, Names))
 
 
 def test_an_environment_that_needs_arguments_is_refused(model):

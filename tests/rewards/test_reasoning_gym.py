@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -35,16 +34,6 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> N
         load("countdown")
     with pytest.raises(MissingExtra, match="a dataset of this name can be checked only then"):
         layers_of("grpo", [("--data", {"data": {"source": "reasoning-gym:countdwn"}})])
-
-
-def test_a_package_that_reasoning_gym_needs_is_named(monkeypatch: Any) -> None:
-    failed = CompletedProcess(
-        [], 1, "", "Traceback\nModuleNotFoundError: No module named 'cells'\n"
-    )
-    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: failed)
-    with pytest.raises(MissingExtra, match=r"'cells'\. .*pip install -e '\.\[reasoning-gym\]'"):
-        load("countdown")
 
 
 @pytest.mark.parametrize("model", [{}, {"model": {"name": "embedded"}}])
@@ -195,25 +184,3 @@ class TestInstalled:
     def test_a_problem_of_another_source_is_an_error(self) -> None:
         with pytest.raises(RunError, match="grades no other"):
             grade("", replace(load("countdown", size=1)[0], extra={}))
-
-
-LOUD = """
-import os
-
-def create_dataset(name, **settings):
-    os.write(1, b"noise")
-    print("noise")
-    return [{"question": "1+1", "answer": "2", "metadata": {}}]
-"""
-
-
-def test_what_a_dataset_prints_is_no_problem(tmp_path: Path, monkeypatch: Any) -> None:
-    package = tmp_path / "reasoning_gym"
-    package.mkdir()
-    (package / "__init__.py").write_text(LOUD)
-    (package / "factory.py").write_text("DATASETS = {'loud': (None, lambda: 0)}\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
-    monkeypatch.setattr("rlobj.data.gym.DEFAULTS", {})
-    [problem] = load("loud")
-    assert (problem.prompt, problem.answer) == ("1+1", "2")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_config import RunConfig, compose
 from rlobj.rewards import Reward
-from rlobj.training.run import check_functions
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
 
@@ -126,16 +124,6 @@ def test_the_call_before_the_run_shows_the_form() -> None:
         late.score(["y"], problems("x"))
 
 
-def test_a_call_that_fails_has_no_form() -> None:
-    def score(response: str, answer: str) -> Any:
-        if response == "bad":
-            raise ValueError
-        return time.sleep(100) if response == "late" else told(response, answer)
-
-    grades = graded(score, ["bad", "late", "x"], deadline=0.1)
-    assert [each.correct for each in grades] == [None, None, True]
-
-
 # Kinds, and several rewards.
 
 
@@ -214,20 +202,3 @@ def test_dynamic_sampling_by_accuracy_needs_a_reward_that_says_what_is_right(
     for reward, settings in ((told, {}), (tidy, {"sampling.dynamic.by": "reward"})):
         with pytest.raises(AssertionError, match="is loaded"):
             rlobj.train("dapo", data=ROWS, reward=reward, settings=settings, out=tmp_path / "run")
-
-
-def test_a_dry_run_refuses_it_too(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "def number(*_, **__): return 1\n"
-        "def told(*_, **__): return {'reward': 1, 'correct': True}\n"
-    )
-    layer = {"data": {"source": "addition"}, "sampling": {"dynamic": {"by": "accuracy"}}}
-
-    def config(name: str) -> RunConfig:
-        rewards = {"kind": "custom", "target": f"{file}:{name}"}
-        return compose("grpo", [("x", {**layer, "rewards": rewards})])
-
-    check_functions(config("told"))
-    with pytest.raises(ConfigError, match="does not say which responses are right"):
-        check_functions(config("number"))
