@@ -76,7 +76,7 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     finish(program(words(policy, problems, whole, *more), log, **imports), log)
     process = program(words(policy, problems, killed, *more), log, **imports)
     samples = killed / "samples.jsonl"
-    wait_until(lambda: samples.exists() and samples.stat().st_size > 0, 120, process, log)
+    wait_until(lambda: samples.exists() and samples.stat().st_size > 0, 300, process, log)
     process.kill()
     process.wait()
     done = len((killed / "samples.jsonl").read_text().split("\n")) - 1
@@ -103,7 +103,7 @@ def test_killed_processes_continue_in_another_number_of_processes(policy, proble
     here(*words(policy, problems, whole))
     process = program([*words(policy, problems, killed), "--processes", "2"], log)
     own = killed / "samples.1.jsonl"
-    wait_until(lambda: own.exists() and own.stat().st_size > 0, 120, process, log)
+    wait_until(lambda: own.exists() and own.stat().st_size > 0, 300, process, log)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
     text = finish(process, log, code=1)

@@ -44,10 +44,10 @@ class Sound:
 
 @pytest.fixture(scope="module")
 def short(model: Any) -> dict[str, Any]:
-    """A deadline that sound calls keep: this machine just held whole conversations in this time."""
+    """A deadline that sound calls keep: three times what whole conversations just took here."""
     begun = time.monotonic()
     hold(model, Sound)
-    return {"deadline": round(max(0.3, time.monotonic() - begun), 2), "max_failures": 1000}
+    return {"deadline": round(max(0.5, 3 * (time.monotonic() - begun)), 2), "max_failures": 1000}
 
 
 def spin() -> None:
@@ -227,7 +227,7 @@ def test_python_code_that_is_late_is_ended():
 
     with pytest.raises(Failed):
         called_now(spins, 0.2)
-    assert ended.wait(60)
+    assert ended.wait(300)
 
 
 def test_too_many_failures_stop_the_run_as_those_of_rewards_do(model):
@@ -383,10 +383,10 @@ def test_a_second_signal_ends_a_run_whose_environment_hangs(name, number, tmp_pa
     log, begun = tmp_path / "log", tmp_path / "begun"
     process = program(words, log, BEGUN=str(begun))
     try:
-        wait_until(begun.exists, 180, process, log)
+        wait_until(begun.exists, 300, process, log)
         os.kill(process.pid, number)
-        wait_until(lambda: "a second signal stops at once" in log.read_text(), 60, process, log)
+        wait_until(lambda: "a second signal stops at once" in log.read_text(), 300, process, log)
         time.sleep(1.5)  # until then it is an echo of the first one
         os.kill(process.pid, number)
     finally:
-        finish(process, log, 128 + number, 60)
+        finish(process, log, 128 + number)

@@ -84,9 +84,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
         evaluation={"every": 2, "samples": 1},
         checkpoint={"every": 1},
     )
-    begun = time.perf_counter()
     history = run_training(config, tmp_path / "run").history[1:]
-    wall = time.perf_counter() - begun
     for line in history:
         phases = [line[f"time/{phase}"] for phase in (*PHASES, "other")]
         assert sum(phases) == pytest.approx(line["time/step"])
@@ -97,8 +95,6 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
         assert line["time/updating"] > 0.5 * sum(inside)
         assert (line["time/sampling_hidden"] > 0) == (depth > 0)
     assert 0 < history[1]["time/evaluating"] > history[2]["time/evaluating"] == 0
-    total = sum(line["time/step"] for line in history)
-    assert sum(line["time/other"] for line in history) < 0.5 * total < wall
 
 
 # Grading beside sampling.

@@ -39,7 +39,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
     file = write_config(eight_steps(policy), tmp_path / "run.yaml")
     run, log = tmp_path / "run", tmp_path / "log"
     process = program(["train", "--config", file, "--out", run], log)
-    wait_until((run / "config.resolved.yaml").exists, 120, process, log)
+    wait_until((run / "config.resolved.yaml").exists, 300, process, log)
     time.sleep(random.uniform(0, 2.5))
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -126,7 +126,7 @@ def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_pat
             def stepped(self, step, metrics, place=place):
                 def wait(*_, **__):
                     os.kill(os.getpid(), signal.SIGTERM)
-                    assert ENDING.wait(60)
+                    assert ENDING.wait(300)
                     raise WaitEnded("the server is gone")
 
                 monkeypatch.setattr(TransformersSampler, place, wait)
