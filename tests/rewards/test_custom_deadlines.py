@@ -27,7 +27,11 @@ CALL = ["p"], ["quick"], ["x"], {}, None
 # Time limits.
 
 
-HANG = {"sleep": lambda: time.sleep(1000), "loop": lambda: forever(20), "lock": threading.Event().wait}
+HANG = {
+    "sleep": lambda: time.sleep(1000),
+    "loop": lambda: forever(20),
+    "lock": threading.Event().wait,
+}
 
 
 @pytest.mark.parametrize("kind", HANG)

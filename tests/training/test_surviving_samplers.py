@@ -233,9 +233,3 @@ def test_a_run_with_rollouts_ahead_resumes_with_fresh_ones_on_the_same_problems(
     problems = [samples(tmp_path / run, "problem") for run in ("whole", "cut")]
     assert problems[0] == problems[1]
     assert metrics(tmp_path / "cut")[:4] == metrics(tmp_path / "whole")[:4]
-
-
-def test_rollouts_ahead_without_a_correction_are_warned_of(policy, tmp_path, caplog):
-    config = eight_steps(policy, training={"steps": 1}, sampling={"async_depth": 1})
-    run_training(config, tmp_path / "run")
-    assert "without objective.mismatch" in caplog.text

@@ -153,13 +153,6 @@ def test_a_prompt_that_does_not_fit_is_left_out_before_the_first_step(
     assert f"left out 1 training problems: prompts over {limit} tokens" in caplog.text
 
 
-def test_a_failed_start_leaves_no_run_behind(tmp_path):
-    config = tiny_config(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="cannot load the model"):
-        run_training(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1})
     busy, refused = tmp_path / "run", pytest.raises(ConfigError, match="another process")
