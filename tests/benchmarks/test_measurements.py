@@ -161,6 +161,3 @@ def test_the_kept_verdicts_of_other_graders_are_on_the_blind_rows() -> None:
         for own in kept.values():
             assert own[suite]["rows"] == rows
             assert len(own[suite]["verdicts"]) == len(verifier.blind(suite))
-
-
-# trl

@@ -51,9 +51,6 @@ def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
     assert installed.check_vllm() == ("vllm", "0.32.0+cpu")
 
 
-# The process.
-
-
 # Settings.
 
 
