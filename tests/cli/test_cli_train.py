@@ -149,7 +149,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-@pytest.mark.slow
 def test_train_writes_a_run_and_a_log_of_plain_text(finished):
     folder, text = finished
     run = RunFolder(folder / "run")

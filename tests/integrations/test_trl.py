@@ -79,7 +79,8 @@ def test_dapo_is_trls_dapo_to_the_bit(tmp_path: Path, settings: dict[str, Any], 
     assert not torch.equal(before, weights(ours))
 
 
-@pytest.mark.parametrize("peft", [False, slow(True)])
+@pytest.mark.slow
+@pytest.mark.parametrize("peft", [False, True])
 def test_beta_adds_trls_kl(tmp_path: Path, peft: bool) -> None:
     found = []
     for kind, named in ((GRPOTrainer, {}), (ObjectiveTrainer, {"objective": "dapo-loss"})):

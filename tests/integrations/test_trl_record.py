@@ -53,7 +53,7 @@ WINDOWS = {
     ("objective", "windows"),
     [
         (ENTROPY, "four micro-batches"),
-        (OLD, "two iterations"),
+        slow(OLD, "two iterations"),
         *(slow(ENTROPY, each) for each in WINDOWS if each != "four micro-batches"),
         slow(OLD, "one micro-batch"),
     ],
@@ -218,12 +218,14 @@ def test_checkpoints_inside_a_rollout_are_announced(
     assert ("Expected a multiple of 2" in caplog.text) == warned
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_output_folder_gets_a_record_of_its_own(tmp_path: Path) -> None:
     for _ in range(2):
         train(tmp_path, "dapo-loss", max_steps=1)
     assert metrics(tmp_path / "_rlobj") == metrics(tmp_path / "_rlobj-2")
 
 
+@pytest.mark.slow
 def test_the_record_changes_nothing_about_the_training(tmp_path: Path) -> None:
     found = []
     for record in (True, False):
@@ -250,6 +252,7 @@ def test_rows_of_a_run_that_fails_are_written_and_the_folder_is_unlocked(tmp_pat
     assert not is_locked(tmp_path / "_rlobj")
 
 
+@pytest.mark.slow
 def test_two_processes_record_what_one_does(tmp_path: Path) -> None:
     split = {"per_device_train_batch_size": 4, "max_steps": 2}
     train(tmp_path / "one", ENTROPY, gradient_accumulation_steps=8, **split)

@@ -297,6 +297,7 @@ class Stop(Callback):
                 raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_and_resumed_has_the_rows_of_the_undisturbed_run(policy, tmp_path):
     output = {"records_mb": 0.05, "records_share": 0.1, "tables_every": 3}
     config, runs = eight_steps(policy, "ar", output=output), (tmp_path / "whole", tmp_path / "run")

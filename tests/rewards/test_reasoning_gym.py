@@ -106,6 +106,7 @@ class TestInstalled:
         absent = grade(problem.answer, problem)
         assert (absent.reward, absent.reason, absent.answer) == (0.01, "no answer", None)
 
+    @pytest.mark.slow
     def test_datasets_of_other_kinds_are_graded_by_their_scorers(self) -> None:
         import reasoning_gym
 
@@ -121,6 +122,7 @@ class TestInstalled:
         with Reward.build("reasoning_gym").open() as grader:
             assert [each.reward for each in grader.score(texts, problems)] == expected
 
+    @pytest.mark.slow
     def test_no_scorer_runs_code_of_an_answer(self, tmp_path: Path) -> None:
         from reasoning_gym.factory import DATASETS
 
@@ -143,6 +145,7 @@ class TestInstalled:
         }
         assert named <= refused
 
+    @pytest.mark.slow
     def test_an_answer_that_takes_too_long_has_the_score_0(self) -> None:
         problem = load("countdown", size=1)[0]
         with Reward.build({"kind": "reasoning_gym", "deadline": 2}).open() as grader:

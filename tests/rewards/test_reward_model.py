@@ -117,6 +117,7 @@ def test_what_is_no_reward_model_is_refused_before_the_policy_loads(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
     """The problems need no answers for the model alone; the run resumes from any folder."""
     folder = save_classifier(tmp_path / "classifier")

@@ -122,6 +122,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_damage_anywhere_is_an_error_of_ours_or_none(finished, tmp_path, reader):
     """`within` finds what hangs; an error of another kind would be a traceback."""

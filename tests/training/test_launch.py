@@ -236,6 +236,7 @@ def test_a_stopped_rank_is_blamed_and_not_those_that_wait_for_it(run, tmp_path):
     assert "exit code 1 (rank 0)" in report
 
 
+@pytest.mark.slow
 def test_only_the_log_that_a_report_names_is_left(tmp_path, capfd):
     """The output of rank 0 is on the terminal, and a launch that is refused wrote nothing."""
     assert launch([], 2, program=python("print('fine')")) == 0

@@ -74,7 +74,7 @@ def test_what_comes_after_a_step_counts_in_the_next(ticking):
     assert (found["time/step"], found["time/writing"], found["time/sampling"]) == (6, 5, 1)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("depth", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
     config = tiny_config(
         policy,

@@ -31,9 +31,10 @@ from rlobj.training.loop.step import run_step
 from rlobj.training.run import open_resumed
 from rlobj_cli.screen.training import resume as resume_on_screen
 
+MOMENTS = range(1, int(os.environ.get("RLOBJ_KILLS", "2")))
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", range(int(os.environ.get("RLOBJ_KILLS", "2"))))
+
+@pytest.mark.parametrize("moment", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in MOMENTS)])
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tmp_path, moment):
     """RLOBJ_KILLS=20 in the environment kills as many runs."""
     file = write_config(eight_steps(policy), tmp_path / "run.yaml")

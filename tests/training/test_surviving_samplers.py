@@ -219,6 +219,7 @@ def samples(run: Path, column: str) -> list[list[Any]]:
     return [parquet.read_table(file).sort_by("id")[column].to_pylist() for file in files]
 
 
+@pytest.mark.slow
 def test_a_run_with_rollouts_ahead_resumes_with_fresh_ones_on_the_same_problems(policy, tmp_path):
     """Samples are exactly two steps old; the first ones after a start are of its weights."""
     config = eight_steps(policy, sampling={"async_depth": 2})
