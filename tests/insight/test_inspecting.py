@@ -153,13 +153,11 @@ def test_where_reads_rows_as_rules_read_tokens(tmp_path: Path, where: str, texts
         ("entropy.bottom(0.8)", "depends on other tokens of the update"),
         ("(prob < 0.1) & (reward.mean(by='group') > 0)", "only a sample"),
         ("prob < TAU", "no column 'TAU'"),
-        ("reward('format') > 0", "no column"),
         ("spurios > 0", "Did you mean 'spurious'"),
         ("spurious > 0", "is unknown for all tokens"),
         ("text == 'a'", "text=TEXT"),
         ("kept", "such as kept > 0"),
         ("prob", "is a number. Expected a rule"),
-        ("prob <", "cannot be read"),
     ],
 )
 def test_where_that_a_record_cannot_answer_is_refused(tmp_path, where, message):

@@ -44,15 +44,12 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
         ("(prob < TAU) & (entropy > RHO)", "TAU=0.1..0.2", "'RHO' has no value.*one name"),
         ("entropy.bottom(Q)", None, r"plain value(.|\n)*To sweep Q: sweep=Q="),
         ("prob < TAU", "TAU=0.2..0.1", "rise from one number"),
-        ("prob < TAU", "TAU=0..inf", "rise from one number"),
-        ("prob < TAU", "TAU=a..b", "cannot read the sweep"),
         ("prob < TAU", "TAU=0.1", "Expected NAME=FROM..TO"),
         ("prob < TAU", "TAU=0.1..0.2:9999999", "must have 2 to 1000 values"),
         ("prob < TAU", {"A": [1.0], "B": [1.0]}, "one number is swept at a time"),
         ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
         ("prob", None, "expected a rule such as"),
         ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
-        ("prob < TAU", "tau=0.1..0.2", "a name in capitals and two numbers"),
     ],
 )
 def test_wrong_rules_and_sweeps_are_refused_in_words(rule: str, sweep: Any, message: str) -> None:

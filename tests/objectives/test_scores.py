@@ -122,13 +122,11 @@ TUTOR = {"kind": "kl", "against": "tutor", "estimator": "k2"}
     ("scores", "settings", "message"),
     [
         (["old"], {}, "'old' is taken"),
-        (["Teacher"], {}, "got 'Teacher'"),
         (["teacher", "teacher"], {}, "'teacher' is given twice"),
         (["teacher"], {"columns": ["teacher_gap"]}, "'teacher_gap' is taken"),
         ([], {"shape": "teacher_gap"}, "a score in 'scores'"),
         (["teacher"], {"shape": "teacher_gab"}, "Did you mean 'teacher_gap'"),
         ([], {"reward_kl": {"coefficient": 0.1, "against": "tutor"}}, "no score 'tutor'"),
-        ([], {"penalties": [TUTOR]}, "no score 'tutor'"),
         (["tutor"], {"penalties": [{"kind": "kl", "against": "tutor"}]}, "estimator: k2"),
     ],
 )

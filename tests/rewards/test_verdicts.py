@@ -69,18 +69,13 @@ def test_a_mapping_says_what_is_right_whatever_its_reward_is(kind: str) -> None:
     ("value", "message"),
     [
         ({"reward": 1, "corect": True}, "'corect' is no key. Did you mean 'correct'?"),
-        ({"Reward": 1, "correct": True}, "'Reward' is no key. Did you mean 'reward'?"),
         (
             {"reward": 1, "correct": True, 3: 4},
             "3 is no key. Known: columns, correct, feedback, reward.",
         ),
         ({"reward": 1}, 'expected a mapping such as {"reward": 0.2, "correct": False}'),
-        ({"reward": 1, "correct": None}, "expected a mapping such as"),
         ({"reward": 1, "correct": 0.7}, "whose correct is True or False"),
-        ({"reward": 1, "correct": "yes"}, "expected a mapping such as"),
         ({"correct": True}, '{"reward": None} for undecided'),
-        ({"reward": math.inf, "correct": True}, "expected a mapping such as"),
-        ({"reward": "good", "correct": True}, "expected a mapping such as"),
         ({}, "expected a mapping such as"),
         (math.inf, "expected a finite number"),
     ],

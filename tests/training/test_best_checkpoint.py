@@ -82,15 +82,6 @@ def test_a_resumed_run_knows_its_best_checkpoint(policy, tmp_path, accuracies):
     assert result.best_checkpoint == tmp_path / "run" / "checkpoints" / "step-000007"
 
 
-@pytest.mark.parametrize(("every", "best", "left"), [(3, False, [6]), (0, True, [6])])
-def test_without_the_setting_only_regular_checkpoints_are_saved(
-    policy, tmp_path, accuracies, every, best, left
-):
-    accuracies.update({2: 0.5, 3: 0.6})
-    trained(policy, tmp_path / "run", every=every, best=best)
-    assert saved(tmp_path / "run") == left
-
-
 def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accuracies):
     accuracies.update({2: 0.5})
     run = tmp_path / "run"
