@@ -15,7 +15,6 @@ from rlobj.evaluation import (
     ResponseRecord,
     summarise,
 )
-from rlobj.insight import Finding
 from rlobj.rewards import Graded
 from rlobj_cli.screen.progress import LiveScreen, PlainScreen, open_screen
 
@@ -144,13 +143,3 @@ def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None
         screen.warm_starting(1, 2, 0.5)
         screen.started({"device": "cpu", "run": "here"})
         assert calls == ["header"]
-
-
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-def test_a_finding_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_log(terminal):
-    screen = console(40, terminal=terminal)
-    evidence = "the accuracy of samples fell from 0.367 (step 1) to 0.166"
-    PlainScreen(screen, 9, 0, []).found(Finding("collapse", evidence, "", since=3, until=3))
-    lines = text_of(screen).splitlines()
-    assert " ".join(line.strip() for line in lines) == f"step 3: collapse: {evidence}"
-    assert (len(lines) > 1 and max(map(len, lines)) <= 40) == terminal

@@ -93,12 +93,6 @@ def test_majority_counts_ties_by_half_and_ignores_responses_without_an_answer() 
     assert summarise(tie).maj_at[4].values == (0.5,)
 
 
-def test_equal_wrong_answers_vote_together() -> None:
-    evaluation = GradedBenchmark("one", (problem("a", RIGHT, RIGHT, WRONG, OTHER),))
-    assert summarise(evaluation).maj_at[4].mean == 1.0
-    assert summarise(evaluation, equal=lambda a, b: True).maj_at[4].mean == pytest.approx(0.5)
-
-
 def test_majority_is_empty_if_the_grader_gives_no_answers() -> None:
     custom = {"correct": True, "reason": "custom", "answer": None, "tokens": 1, "finish": "stop"}
     answered = graded(Problem("a", "?", "1"), custom, custom)

@@ -58,13 +58,6 @@ def test_a_rule_that_no_sampled_token_matches_has_an_unknown_count(tmp_path: Pat
     assert read["at_most"] == pytest.approx(300, abs=0.1)
 
 
-def test_many_sampled_tokens_without_a_match_give_a_bound(tmp_path: Path) -> None:
-    rows = [other(0.5, position=i) for i in range(190)]
-    found = rlobj.inspect(recorded(tmp_path, rows, {1: 384}), where="prob < 0.1")
-    assert found.at_most == pytest.approx(6)
-    assert found.answer == "unknown, at most about 6 (1.6%): 190 of 384 tokens were recorded"
-
-
 def test_a_share_that_the_metrics_have_is_shown_beside_it(tmp_path: Path) -> None:
     rows = [other(0.01, advantage=-1.0)]
     run = recorded(tmp_path, rows, {1: 300, 2: 100}, **{"advantage/positive_share": 0.25})

@@ -17,7 +17,7 @@ from record_rows import write_records
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import FindingName, compose
-from rlobj.config.run_folder import STOP_FILE, MetricsFile, dump_config
+from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
@@ -349,29 +349,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         rlobj.diagnose(empty)
 
 
-@pytest.mark.parametrize("read", [rlobj.inspect, rlobj.report, rlobj.diagnose])
-def test_the_footers_of_a_record_and_the_metrics_are_read_once(tmp_path, monkeypatch, read):
-    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": 1 / step, **STUCK})
-    for part in "ab":
-        write_records(run, [{"step": 39, "entropy_sensitivity": 0.3}] * 30, part)
-    seen: list[str] = []
-    schema, more = pyarrow.parquet.read_schema, MetricsFile.more
-    monkeypatch.setattr(pyarrow.parquet, "read_schema", lambda f: seen.append(f.name) or schema(f))
-    monkeypatch.setattr(MetricsFile, "more", lambda self, **x: seen.append("m") or more(self, **x))
-    read(run)
-    assert sorted(seen) == ["a.parquet", "b.parquet", "m"]
-
-
 def test_what_to_type_names_the_run_and_the_step(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", lambda step: {"train/grad_norm": 30.0} if step == 30 else {})
     [finding] = rlobj.diagnose(run).findings
     assert finding.cure.startswith(f"rlobj inspect {run} --step 30 shows")
     assert spikes(30).findings["gradient-spike"].cure.startswith("rlobj inspect RUN --step 30")
-
-
-def test_values_of_other_types_count_as_absent(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"policy/entropy": "high", "response/count": []})
-    assert rlobj.diagnose(run).findings == ()
 
 
 def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Path) -> None:

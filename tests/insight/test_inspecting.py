@@ -96,14 +96,6 @@ def test_the_population_is_the_count_of_the_metrics(tmp_path: Path) -> None:
     assert rlobj.inspect(tmp_path, step=2).population == 20
 
 
-@pytest.mark.parametrize("line", ['{"step": "1", "tokens/step": []}', "\x00"])
-def test_damaged_metrics_leave_an_estimate(tmp_path: Path, line: str) -> None:
-    write_records(tmp_path, [dropped(), {"inclusion_probability": 0.5}])
-    (tmp_path / "metrics.jsonl").write_text(line)
-    found = rlobj.inspect(tmp_path)
-    assert (found.population, found.exact) == (3, False)
-
-
 def test_a_step_is_read_alone_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped(step=step) for step in (3, 4, 4)])
     found = rlobj.inspect(tmp_path, step=4)

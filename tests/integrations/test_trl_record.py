@@ -177,18 +177,6 @@ def test_the_configuration_says_only_what_trl_said(whole: Path) -> None:
     assert "warmup_steps" not in told["training"]
 
 
-@pytest.mark.parametrize(("objective", "count"), [("stapo", 0), ("kl-cov", 1)])
-def test_one_update_per_rollout_is_a_finding_only_if_a_penalty_has_no_effect(
-    tmp_path: Path, objective: str, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """TRL's default has one update, and no ratio is clipped there; KL-Cov does nothing."""
-    train(tmp_path, objective, max_steps=1)
-    [diagnosis] = rlobj.diagnose(tmp_path / "_rlobj").runs
-    inert = [each.evidence for each in diagnosis.findings if each.name == "inert-setting"]
-    assert len(inert) == count == caplog.text.count("inert-setting")
-    assert "training." not in "".join(inert)
-
-
 def test_a_run_is_continued_in_trl_only(whole: Path) -> None:
     run = whole / "_rlobj"
     for attempt in (rlobj.resume, lambda path: rlobj.evaluate(path, "math500")):

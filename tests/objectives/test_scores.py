@@ -115,9 +115,6 @@ def test_the_reference_is_a_score_that_is_always_there():
     assert len({loss.item() for loss in losses}) == 1
 
 
-TUTOR = {"kind": "kl", "against": "tutor", "estimator": "k2"}
-
-
 @pytest.mark.parametrize(
     ("scores", "settings", "message"),
     [

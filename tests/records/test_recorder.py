@@ -13,7 +13,7 @@ import pytest
 import torch
 from runs import metrics, same, weights
 from strategies import awkward_batch, fitting
-from tiny import eight_steps, tiny_config
+from tiny import eight_steps
 
 from rlobj import load_preset
 from rlobj.config.run_config import RunConfig
@@ -167,16 +167,6 @@ def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, 
     assert found.sort_by(order_by).equals(whole.sort_by(order_by))
 
 
-@pytest.mark.parametrize("share", [0.01, None])
-def test_of_a_step_with_few_tokens_about_256_are_recorded_unless_the_share_is_set(tmp_path, share):
-    observed = observed_of()
-    others = untouched(observed)
-    rows = recorded(tmp_path, observed, where=pc.field("effect").is_null(), share=share)
-    p = 0.01 if share else FLOOR / others
-    assert np.allclose(rows["inclusion_probability"].to_numpy(), p)
-    assert len(rows) == pytest.approx(p * others, abs=4 * (p * (1 - p) * others) ** 0.5)
-
-
 def test_all_tokens_of_a_step_with_fewer_are_recorded_and_the_updates_share_the_256(tmp_path):
     few = observed_of(groups=8)
     rows = recorded(tmp_path / "small", few, share=None)
@@ -328,13 +318,3 @@ def test_the_record_changes_nothing_about_the_training(policy, tmp_path, preset)
     assert metrics(tmp_path / "on") == metrics(tmp_path / "off")
     assert not list((tmp_path / "off" / "records").iterdir())
     assert not list((tmp_path / "off" / "tables").iterdir())
-
-
-def test_the_record_has_as_many_dropped_tokens_as_the_metrics(policy, tmp_path):
-    settings = {"objective": {"drop": "entropy.bottom(0.5)"}, "training": {"steps": 3}}
-    lines = run_training(tiny_config(policy, "lopti", **settings), tmp_path / "run").history
-    assert len(lines) == 3
-    rows = read_records(tmp_path / "run")
-    for line in lines[1:]:
-        chosen = pc.and_(pc.equal(rows["step"], line["step"]), pc.equal(rows["effect"], "dropped"))
-        assert line["tokens/dropped"] == pc.sum(chosen).as_py() > 0

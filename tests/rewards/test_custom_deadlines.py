@@ -115,14 +115,6 @@ def test_results_come_while_later_calls_run():
     calls.close()
 
 
-def test_timeouts_and_exceptions_count_together():
-    def score(response, answer):
-        return 1 / 0 if response == "bad" else time.sleep(20)
-
-    with pytest.raises(RunError, match="3 of the last 3 calls failed"):
-        graded(score, ["bad", "hang", "bad"], deadline=0.1, max_failures=2)
-
-
 # Asynchronous functions.
 
 
@@ -192,13 +184,6 @@ def test_the_message_on_an_async_call_shows_the_line_that_awaits(caplog):
 
     graded(score, ["a"], deadline=0.1)
     assert "await asyncio.Event().wait()  # here" in caplog.text
-
-
-def test_a_batched_async_function_is_awaited_once():
-    async def score(responses, answers):
-        return [float(a == b) for a, b in zip(responses, answers, strict=True)]
-
-    assert [each.reward for each in graded(score, ["x", "b"], batched=True)] == [1, 0]
 
 
 # The program.

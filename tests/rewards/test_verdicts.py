@@ -171,16 +171,6 @@ def test_a_name_that_no_reward_has_is_refused_with_the_nearest_one(name: str) ->
         compose("grpo", [("x", {"rewards": rewards})])
 
 
-def test_the_name_can_be_set_over_a_list_and_a_new_list_forgets_it() -> None:
-    layers = [
-        ("list", {"rewards": [LAST, {**LAST, "name": "b"}]}),
-        ("--set", {"rewards": {"correct": "b"}}),
-    ]
-    assert compose("grpo", layers).rewards.correct == "b"
-    again = compose("grpo", [*layers, ("list", {"rewards": [LAST]})]).rewards
-    assert (again.names, again.correct) == (("last",), None)
-
-
 # Dynamic sampling.
 
 
