@@ -92,7 +92,7 @@ class Browser:
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 120) -> None:
+    def wait(self, script: str, seconds: float = 300) -> None:
         """Until an expression is true."""
         until = time.monotonic() + seconds
         while not self.run(f"!!({script})"):

@@ -35,17 +35,17 @@ settings.load_profile("rlobj")
 
 
 LONGEST = (
-    *("test_server_training.py", "test_training.py", "test_step_forwards.py", "test_ranks.py"),
-    *("test_sick_runs.py", "test_gradient_rows.py", "test_parallel.py", "test_vllm_server.py"),
-    *("test_sharded_moments.py", "test_stability_study.py", "test_trl_versions.py"),
-    *("test_score_models.py", "test_surviving.py", "test_measurements.py", "test_eval_program.py"),
-    *("test_step_balance.py", "test_hangs.py", "test_seeds.py", "test_own_loop.py"),
-    *("test_resume.py", "test_run.py", "test_kernels.py", "test_default_task.py"),
-    *("test_reasoning_gym.py", "test_whole_batches.py"),
-    *("test_vllm_scoring.py", "test_cli_train.py"),
-    *("test_inspection_page.py",),
+    *("test_new_processes.py", "test_vllm_server.py", "test_ranks.py", "test_verifier.py"),
+    *("test_cli_trust.py", "test_sharded_moments.py", "test_trl_turns.py", "test_trl.py"),
+    *("test_verifier_suite.py", "test_trl_inputs.py", "test_memory.py", "test_reasoning_gym.py"),
+    *("test_trl_record.py", "test_default_task.py", "test_server_training.py"),
+    *("test_parallel.py", "test_math_verify.py", "test_tools.py", "test_named_functions.py"),
+    *("test_trl_state.py", "test_invariance.py", "test_trl_options.py", "test_hostile.py"),
+    *("test_measurements.py", "test_eval_program.py", "test_surviving_samplers.py"),
+    *("test_docs.py", "test_floors.py", "test_recorder.py", "test_score_models.py"),
+    *("test_packaging.py", "test_trl_versions.py", "test_trl_windows.py", "test_hangs.py"),
 )
-"""Files that take ten seconds or more. None of them runs vLLM in the process of the tests."""
+"""Files that take long, in either part. None of them runs vLLM in the process of the tests."""
 
 
 def pytest_configure(config):

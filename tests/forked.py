@@ -104,7 +104,7 @@ class Forked:
 
 def wait_until(
     condition: Callable[[], Any],
-    seconds: float = 120,
+    seconds: float = 300,
     process: Forked | None = None,
     log: Path | None = None,
 ) -> None:

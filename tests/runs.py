@@ -82,7 +82,7 @@ def ranks(words: Sequence[str | Path], count: int = 2, code: int = 0, **variable
     return run_ranks(["-m", "rlobj_cli", *words], count, code, **variables)
 
 
-def finish(process: Forked, log: Path, code: int = 0, seconds: int = 240) -> str:
+def finish(process: Forked, log: Path, code: int = 0, seconds: int = 300) -> str:
     """Wait for the program and check its exit code; what it printed."""
     try:
         found = process.wait(seconds)
@@ -111,7 +111,7 @@ def wait_for_step(run: Path, step: int, process: Forked, log: Path) -> None:
     def done() -> bool:
         return any(line["step"] >= step for line in RunFolder(run).lines())
 
-    wait_until(done, 180, process, log)
+    wait_until(done, 300, process, log)
 
 
 def local_reward() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -63,7 +64,7 @@ def room_of(module: str) -> str | None:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, module) of every import, those in functions too; not those for the type checker."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     checking = {
         id(inner)
         for node in ast.walk(tree)
@@ -82,6 +83,11 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             bare = module == "rlobj"  # `from rlobj import statistics` names a room
             for alias in node.names:
                 yield node.lineno, f"{module}.{alias.name}" if bare else module
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def relative(path: Path) -> str:
@@ -114,7 +120,7 @@ def test_modules_do_not_import_one_another_in_circles():
 def imported(path: Path, modules: set[str]) -> Iterator[str]:
     """The modules of ours that a file and its stub import; `from package import module` is that."""
     files = [each for each in (path, path.with_suffix(".pyi")) if each.exists()]
-    trees = [ast.parse(each.read_text(encoding="utf-8")) for each in files]
+    trees = [parsed(each) for each in files]
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
@@ -185,7 +191,7 @@ def test_functions_are_short():
     """Their bodies: a signature and a docstring may be as long as they need."""
     found = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 documented = ast.get_docstring(node) is not None and len(node.body) > 1
                 first = node.body[1 if documented else 0].lineno

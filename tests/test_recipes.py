@@ -5,6 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from rlobj_cli.app import app
@@ -16,6 +17,7 @@ TEXT = recipes.PAGE.read_text(encoding="utf-8")
 ADAPTERS = " --set model.lora.rank=32 --set training.learning_rate=1e-5"
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_estimate():
     assert recipes.page(TEXT) == TEXT
 

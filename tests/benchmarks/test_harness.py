@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from benchmarks import harness
 from benchmarks.harness import Table, ask, cpu_seconds, peak_above, ratio, write
-from matplotlib.figure import Figure
 
 TABLE = Table(
     "name",
@@ -30,24 +28,6 @@ def test_a_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
     ours, base = [3.0, 2.0, 16.0], [1.0, 2.0, 4.0]
     rounds = ([{"seconds": each} for each in some] for some in (ours, base))
     assert ratio(*rounds) == 3.0  # the ratio of medians is 1.5
-
-
-def test_a_round_asks_every_question_and_of_several_processes_the_largest_number_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Any] = []
-
-    def ask(module: str, question: dict[str, float], ranks: int = 1) -> list[Any]:
-        asked.append(question["seconds"])
-        return [{"seconds": question["seconds"] + len(asked) + rank} for rank in range(ranks)]
-
-    monkeypatch.setattr(harness, "ask", ask)
-    questions = {"a": {"seconds": 10.0}, ("b", 2): {"seconds": 20.0}}
-    found = harness.asked("benchmarks.x", questions, 3, ranks={("b", 2): 2})
-    assert asked == [10.0, 20.0] * 3
-    assert [each["seconds"] for each in found["a"]] == [11.0, 13.0, 15.0]
-    assert harness.medians(found["a"]) == {"seconds": 13.0}
-    assert [each["seconds"] for each in found["b", 2]] == [23.0, 25.0, 27.0]
 
 
 def test_the_table_shows_each_number_in_its_format() -> None:
@@ -71,15 +51,6 @@ def test_the_files_hold_every_number_the_machine_and_the_command(
     assert found["machine"]["torch"]
     assert found["command"] == "-m benchmarks.name --full"
     assert (tmp_path / "name.png").stat().st_size > 5000
-
-
-def test_the_picture_has_a_bar_for_each_row_and_a_line_for_each_curve() -> None:
-    figure = Figure()
-    TABLE.draw(figure)
-    bars, curves = figure.axes
-    assert [bar.get_width() for bar in bars.patches] == [0.12345, 2.0]
-    assert [label.get_text() for label in bars.get_yticklabels()] == ["rlobj", "other"]
-    assert [list(line.get_ydata()) for line in curves.lines] == [[0.1, 0.2]]
 
 
 def test_the_command_line_measures_quickly_unless_full_is_asked_for(tmp_path, monkeypatch, capsys):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 from benchmarks import driver
 from benchmarks.driver import Job
-from forked import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -50,25 +47,3 @@ def test_a_run_is_done_with_its_facts_or_failed_with_its_log(tmp_path: Path) -> 
     assert told == [*ends, (1, "failed: its process ended with exit status 1")]
     with pytest.raises(ValueError, match="two jobs have the same folder"):
         driver.make([jobs[0], jobs[0]], 1, lambda *each: None)
-
-
-def test_runs_that_were_lost_with_the_process_that_forks_them_have_no_mark(tmp_path: Path) -> None:
-    told: list[str] = []
-    go, out = tmp_path / "go", tmp_path / "out"
-    jobs = [Job(out, partial(work, go), ["kept"])]
-    make = partial(driver.make, jobs, 1, lambda number, state: told.append(state))
-    thread = threading.Thread(target=make)
-    thread.start()
-    wait_until(out.exists)
-    [forking] = [
-        each for each in psutil.Process().children() if "forkserver" in " ".join(each.cmdline())
-    ]
-    runs = forking.children()
-    forking.kill()
-    thread.join(60)
-    assert told == ["running", "stopped: the process that starts the runs ended"]
-    assert driver.ended(out) == ""
-    assert not psutil.wait_procs(runs, timeout=60)[1]
-    go.touch()
-    make()
-    assert driver.ended(out) == "done"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from benchmarks.silenced import Response, chosen, drawn, shade
+from benchmarks.silenced import Response, chosen, drawn
 
 
 def response(prompt: str, reward: float, silenced: int | None, least: float) -> Response:
@@ -34,7 +34,3 @@ def test_each_silenced_token_is_framed_and_named_and_text_stays_text() -> None:
     assert len(frames) == 2  # one in the legend
     texts = [each.text for each in picture.iter(f"{name}text")]
     assert {"</text>", "␛", "silenced, π = 0.00004", "kept, π = 0.0020"} <= set(texts)
-
-
-def test_less_likely_tokens_are_darker() -> None:
-    assert [shade(prob) for prob in (1.0, 0.5, 0.4, 0.05, 0.005, 0.0005)] == [0, 0, 1, 2, 3, 4]

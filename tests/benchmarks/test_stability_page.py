@@ -56,18 +56,6 @@ def test_only_the_objectives_of_the_full_size_runs_differ() -> None:
     assert all(config == found["stapo"] for config in found.values())
 
 
-def test_the_full_size_recipe_is_that_of_stapo(recipe: Path) -> None:
-    own = {"model": {"name": "any"}, "data": {"source": "dapo-math-17k"}}
-    stapo = compose("stapo", [("own", own)])
-    config = compose("stapo", [file_layer(recipe / "full-size.yaml")])
-    assert config.sampling.model_dump(exclude={"engine"}) == stapo.sampling.model_dump(
-        exclude={"engine"}
-    )
-    for name in ("updates_per_step", "learning_rate", "warmup_steps", "weight_decay"):
-        assert getattr(config.training, name) == getattr(stapo.training, name)
-    assert config.data.max_prompt_tokens == stapo.data.max_prompt_tokens
-
-
 def test_the_commands_of_the_study_on_the_page_are_understood() -> None:
     lines = re.findall(r"^python -m benchmarks\.stability (.*)$", PAGE, re.M)
     options = re.findall(r"`(--(?:parts|jobs|retry-failed|report)[^`]*)`", PAGE)

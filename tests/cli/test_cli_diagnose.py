@@ -53,14 +53,3 @@ def test_several_runs_fail_if_one_of_them_has_a_finding(tmp_path: Path) -> None:
     assert "a gap ␛[2J of [bold]3 nats" in text
     told = json.loads(output(*map(str, runs), "--json"))
     assert [len(run["findings"]) for run in told["runs"]] == [0, 1]
-
-
-def test_the_command_of_a_finding_names_the_run_and_the_step(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", 40)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["train/grad_norm"] = 30.0 if line["step"] == 30 else 0.3
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    [told] = json.loads(output(str(run), "--json"))["runs"]
-    [cure] = [each["cure"] for each in told["findings"] if each["name"] == "gradient-spike"]
-    assert cure.startswith(f"rlobj inspect {run} --step 30 shows the tokens")

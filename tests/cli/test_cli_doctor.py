@@ -37,6 +37,7 @@ def engines(report: str) -> dict[str, dict[str, Any]]:
     return {engine["name"]: engine for engine in json.loads(report)["engines"]}
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.deepspeed
 def test_every_engine_that_the_tests_use_can_run_here() -> None:

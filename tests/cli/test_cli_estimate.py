@@ -10,7 +10,6 @@ import pytest
 from transformers import Qwen3Config
 from typer.testing import CliRunner
 
-from rlobj.config.run_config import compose
 from rlobj.training.sizes import GIB
 from rlobj_cli.app import app
 
@@ -116,43 +115,3 @@ def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.Monk
     monkeypatch.setattr("rlobj.training.sizes.Size.named", lambda *_, **__: None)
     text = " ".join(output("--model", "nobody/none", "--gpus", "80", code=2).split())
     assert "hf download ID config.json --local-dir FOLDER" in text
-
-
-@pytest.mark.parametrize("what", ["scores.teacher.model", "rewards.model"])
-def test_a_model_that_cannot_be_read_is_named_with_what_it_is_counted_as(
-    eight: Path, tmp_path: Path, what: str
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type":')
-    setting = {
-        "scores.teacher.model": f"scores.teacher.model={tmp_path}",
-        "rewards.model": f"rewards={{kind: reward_model, model: {tmp_path}}}",
-    }
-    words = ["--model", eight, "--gpus", "8x80", "--preset", "opd", "--set", setting[what]]
-    words += ["--set", "scores.teacher.model=policy", "--set", "scores.teacher.every=1"] * (
-        what == "rewards.model"
-    )
-    told = f"{what}: the config.json of {tmp_path} cannot be read, so it is counted with as many "
-    told += "parameters as the policy, 8,190,735,360"
-    assert f"assumed: {told}" in " ".join(output(*words).split())
-    found: dict[str, Any] = json.loads(output(*words, "--json"))
-    assert found["memory"]["assumed"] == [told]
-
-
-def test_nothing_is_assumed_of_models_that_can_be_read(eight: Path) -> None:
-    teacher = ("--set", f"scores.teacher.model={eight}")
-    text = output("--model", eight, "--gpus", "8x80", "--preset", "opd", *teacher)
-    assert "assumed:" not in text
-
-
-def test_the_start_line_of_a_run_names_a_model_that_cannot_be_read(
-    eight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rlobj_cli.screen import estimating
-
-    (tmp_path / "config.json").write_text("[]")
-    monkeypatch.setattr(estimating, "card_bytes", lambda: 80 * GIB)
-    own = {"model": {"name": str(eight)}, "data": {"source": "addition"}}
-    config = compose("opd", [("here", {**own, "scores": {"teacher": {"model": str(tmp_path)}}})])
-    first, second = estimating.short(config, 8).split("\n")
-    assert "of 80 GiB on each GPU" in first
-    assert second.startswith(f"assumed: scores.teacher.model: the config.json of {tmp_path} cannot")

@@ -54,32 +54,6 @@ def test_check_reports_all_errors_of_a_file(tmp_path: Path) -> None:
     assert "^" in text
 
 
-@pytest.mark.parametrize(
-    ("score", "wrong"),
-    [
-        ('{model: policy, prompt: "{{ prompt"}', "scores.hinted.prompt is no template"),
-        ('{model: policy, prompt: "{{ nope() }}"}', "scores.hinted.prompt calls nope"),
-        ("{model: policy, prompt: nofile.j2}", "scores.hinted.prompt is 'nofile.j2'"),
-        ('{model: policy, prompt: "{{ nope }}"}', "scores.hinted.prompt reads nope"),
-        ('{server: "file:///etc/passwd"}', "scores.hinted.server"),
-        ('{server: "http://127.0.0.1:port"}', "scores.hinted.server"),
-    ],
-)
-def test_check_reads_the_prompts_and_the_servers_of_scores(score, wrong, tmp_path, caplog):
-    file = tmp_path / "mine.yaml"
-    shape = "objective: {shape: advantage + 0.1 * hinted_gap}\n"
-    file.write_text(f"base: dapo-loss\n{shape}scores:\n  hinted: {score}\n")
-    unknown = "reads" in wrong  # it may be a column of the problems, which are not named
-    text = output("presets", "check", str(file), code=0 if unknown else 2)
-    assert wrong in (caplog.text if unknown else text)
-    named = "data: {source: addition}\n"
-    file.write_text(file.read_text() + named)
-    assert "scores.hinted" in output("presets", "check", str(file), code=2)
-    right = '{model: policy, prompt: "{{ answer }}"}'
-    file.write_text(f"base: dapo-loss\n{shape}{named}scores:\n  hinted: {right}\n")
-    assert "is valid" in output("presets", "check", str(file))
-
-
 def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> None:
     file = tmp_path / "spread.yaml"
     spread = "length.max(by='group') - length.min(by='group')"

@@ -15,7 +15,6 @@ from rlobj.evaluation import (
     ResponseRecord,
     summarise,
 )
-from rlobj.insight import Finding
 from rlobj.rewards import Graded
 from rlobj_cli.screen.progress import LiveScreen, PlainScreen, screen_of
 
@@ -110,14 +109,6 @@ def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: b
     assert "with a call 0.952" in text
 
 
-def test_a_run_whose_environment_fails_says_so_in_its_lines() -> None:
-    out = console(80, terminal=False)
-    screen = PlainScreen(out, 1, 0, [])
-    screen.add({"step": 1, "reward/mean": None, "tools/used_share": 0.0, "turns/at_broken": 1.0})
-    assert "environment failed 1.000" in " ".join(text_of(out).split())
-    assert "with a call" not in text_of(out)
-
-
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
 def test_nothing_in_a_metric_reaches_the_terminal_as_code(terminal: bool) -> None:
     out = console(200, terminal=terminal)
@@ -143,22 +134,6 @@ def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch
     assert screen.times()[1] == "last step"
 
 
-def test_a_metric_of_some_steps_has_the_same_time_axis_as_the_others() -> None:
-    screen = LiveScreen(console(100, terminal=True), 8, 0, [])
-    for step in range(1, 9):
-        accuracy = {"eval/accuracy": step / 8} if step in (1, 4) else {}
-        screen.add({"step": step, "reward/mean": 0.5, **accuracy})
-    assert screen.course("eval/accuracy") == [0.125] * 3 + [0.5] * 5
-    assert len(screen.course("reward/mean")) == 8
-
-
-def test_screen_of_a_resumed_run_starts_with_its_history() -> None:
-    out = console(80, terminal=False)
-    screen = PlainScreen(out, 4, 2, [{"step": 2, "reward/mean": 0.25}])
-    screen.stepped(3, {"step": 3, "reward/mean": 0.5, "tokens/step": 1.0})
-    assert screen.series("reward/mean") == [0.25, 0.5]
-
-
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None:
     screen_console = console(80, terminal=terminal)
@@ -170,13 +145,3 @@ def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None
         screen.warm_starting(1, 2, 0.5)
         screen.started({"device": "cpu", "run": "here"})
         assert calls == ["header"]
-
-
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-def test_a_finding_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_log(terminal):
-    screen = console(40, terminal=terminal)
-    evidence = "the accuracy of samples fell from 0.367 (step 1) to 0.166"
-    PlainScreen(screen, 9, 0, []).found(Finding("collapse", evidence, "", since=3, until=3))
-    lines = text_of(screen).splitlines()
-    assert " ".join(line.strip() for line in lines) == f"step 3: collapse: {evidence}"
-    assert (len(lines) > 1 and max(map(len, lines)) <= 40) == terminal

@@ -38,33 +38,6 @@ def test_objectives_rules_and_pairs_have_tables_of_80_columns(run: Path) -> None
     assert "pairs without the recorded objective: --json" in many
 
 
-def test_no_word_is_broken_at_80_columns(run: Path) -> None:
-    presets = ("reinforce-pp-baseline", "20-entropy", "entropy-shaped", "kl-cov", "stare")
-    text = output(run, "--preset", ",".join(presets))
-    for name in (*presets[1:], "recorded", "penalised", "touched", "gradient", "overlap"):
-        assert name in text.split()
-    rule = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
-    lines = output(run, "--preset", presets[1], "--rule", rule).splitlines()
-    assert f"3  {rule}" in lines
-    assert [line.split()[0] for line in lines if line.startswith(" 3 ")] == ["3"]
-
-
-def test_a_table_that_says_nothing_new_is_left_out(run: Path) -> None:
-    swept = output(run, "--rule", "prob < TAU", "--sweep", "TAU=0.1..0.4:4")
-    assert "touched by" not in swept
-    assert "in common" not in swept
-    ruled = output(run, "--rule", "prob < 0.1")
-    assert "overlap" in ruled
-    assert "cosine" not in ruled
-
-
-def test_objectives_that_touch_no_token_have_nothing_in_common(policy, tmp_path):
-    settings = {"training": {"steps": 1, "skip_inactive": False}, "output": {"tables_every": 1}}
-    run_training(tiny_config(policy, "grpo", **settings), tmp_path / "run")
-    words = ["--rule", "prob < 1e-9"]
-    assert "in common: nothing; none of them touched a token" in output(tmp_path / "run", *words)
-
-
 def test_a_sweep_is_a_table_and_a_figure(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "sweep.svg"
     words = ["--rule", "prob < TAU", "--sweep", "TAU=0.1..0.4:4", "--figure", file]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from report_runs import HOSTILE, evaluation, write_run
+from report_runs import evaluation, write_run
 from typer.testing import CliRunner
 
 from rlobj_cli.report import report
@@ -44,11 +44,3 @@ def test_several_runs_have_a_column_each_and_options_say_where_files_go(tmp_path
     assert (tmp_path / "page.html").is_file()
     assert (tmp_path / "figures" / "held-out-accuracy.svg").is_file()
     assert not (tmp_path / "report.html").exists()
-
-
-def test_hostile_names_reach_no_terminal(tmp_path: Path) -> None:
-    evil = write_run(tmp_path / f"[red]{HOSTILE.replace('/', '_')}", objective={"drop": HOSTILE})
-    output = invoke(str(evil), "--out", str(tmp_path / "page.html")).output
-    assert "[red]" in output
-    assert not {each for each in output if ord(each) < 32} - {"\n"}
-    assert "\u202e" not in output

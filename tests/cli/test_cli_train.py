@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,13 +13,11 @@ from pathlib import Path
 import forked
 import pytest
 import yaml
-from forked import Forked, wait_until
-from runs import finish
 from screens import printed
 from tiny import save_tiny_policy
 
 from rlobj.config.run_config import RunConfig, compose
-from rlobj.config.run_folder import RunFolder, newest_checkpoint, read_run_config
+from rlobj.config.run_folder import RunFolder, read_run_config
 from rlobj.training.choosing import choose_settings, settled
 
 output = functools.partial(printed, "train")
@@ -153,7 +149,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-@pytest.mark.slow
 def test_train_writes_a_run_and_a_log_of_plain_text(finished):
     folder, text = finished
     run = RunFolder(folder / "run")
@@ -198,59 +193,6 @@ def test_eval_of_a_run_uses_its_own_problems(finished, monkeypatch):
     monkeypatch.chdir(folder)
     refused = printed("eval", "run", "-n", "3", "--out", "results", code=2)
     assert "results contains an evaluation with other settings" in refused
-
-
-@pytest.mark.slow
-def test_a_run_with_too_few_groups_is_continued_by_a_command_that_it_prints(tmp_path, monkeypatch):
-    """The same settings would fail again, and the reward of a file needs --trust."""
-    write_config(tmp_path, 2)
-    text = "def even(response, answer, **_):\n    right = answer in '02468' and response < '5'\n"
-    (tmp_path / "mine.py").write_text(f"{text}    return {{'reward': right, 'correct': right}}\n")
-    monkeypatch.chdir(tmp_path)
-    dynamic = "sampling.dynamic={whole_batches: true, max_batches: 1}"
-    words = ["--config", "run.yaml", "--out", "run", "--reward", "mine.py:even", "--set", dynamic]
-    failed = output(*words, code=1)
-    [more, less] = re.findall(r"^  rlobj train (--resume run --trust --set .*)$", failed, re.M)
-    assert re.fullmatch(r".* sampling\.dynamic\.max_batches=[2-9]\d*", more)
-    assert less.endswith(" sampling.dynamic.whole_batches=false")
-    assert "2 steps done" in output(*less.split())
-    done = output("--resume", "run", "--trust")
-    assert "rlobj train --resume run --set training.steps=4 --trust" in done
-
-
-@pytest.mark.slow
-def test_ctrl_c_finishes_the_step_saves_and_shows_how_to_continue(tmp_path: Path) -> None:
-    write_config(tmp_path, 10_000)
-    words = ["train", "--config", "run.yaml", "--out", "run"]
-    run, log = RunFolder(tmp_path / "run"), tmp_path / "log"
-    with log.open("w") as file:
-        process = Forked(["-m", "rlobj_cli", *words], file, cwd=tmp_path)
-    wait_until(lambda: newest_checkpoint(run.path), 120, process, log)
-    process.send_signal(signal.SIGINT)
-    message = finish(process, log, seconds=60)
-    assert "finishing and saving this step" in message
-    steps = [line["step"] for line in run.lines()]
-    newest = newest_checkpoint(run.path)
-    assert newest is not None
-    assert newest.name == f"step-{steps[-1]:06d}"
-    assert f"Stopped with the newest checkpoint at step {steps[-1]}" in message
-    assert "rlobj train --resume run" in message
-
-
-@pytest.mark.slow
-def test_the_embedded_policy_trains_on_own_problems_with_an_own_reward(tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text('{"prompt": "1+2+3=", "answer": "6"}\n' * 2)
-    (tmp_path / "mine.py").write_text("def score(response, answer, **columns): return 0.25\n")
-    own = ["--model", "embedded", "--data", "mine.jsonl", "--reward", "mine.py:score"]
-    size = ["--set", "training.steps=1", "--set", "sampling.prompts_per_step=2"]
-    done = program(["train", "--preset", "grpo", *own, *size, "--out", "run"], tmp_path)
-    assert RunFolder(tmp_path / "run").lines()[-1]["reward/mean"] == 0.25
-    assert "left out 1 rows with repeated questions" in " ".join(done.stdout.split())
-    assert "rlobj train --resume run --set training.steps=2 --trust" in done.stdout
-    (tmp_path / "mine.jsonl").write_text('{"prompt": "What is 1+2?", "answer": "3"}\n')
-    refused = program(["train", "--preset", "grpo", *own, *size, "--out", "no"], tmp_path, code=2)
-    assert "'What is 1+2?' contains 'Whatis?'" in refused.stderr
-    assert not (tmp_path / "no").exists()
 
 
 def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Path) -> None:

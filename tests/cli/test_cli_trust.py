@@ -101,7 +101,7 @@ def test_an_estimate_imports_nothing(policy: Path) -> None:
     assert not imported()
 
 
-@pytest.mark.parametrize("file", ["--preset", "--config"])
+@pytest.mark.parametrize("file", ["--preset", pytest.param("--config", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", ["a surrogate", "a rule", "a base"])
 def test_a_run_imports_what_a_named_file_names_and_says_so(file: str, what: str) -> None:
     Path("FILE.yaml").write_text(FILES[what])
@@ -160,6 +160,7 @@ def test_what_reads_a_run_never_asks(run: str) -> None:
     assert not imported()
 
 
+@pytest.mark.slow
 def test_code_of_the_training_is_not_asked_for_where_nothing_uses_it(run: str) -> None:
     assert "eval/" not in printed("eval", run, "-n", "1", "--limit", "2", "--reward", "exact")
     printed("train", "--from", run, "--out", "new", "--preset", "grpo", "--reward", "exact")
@@ -194,6 +195,7 @@ def test_a_run_that_another_person_has_changed_imports_nothing(changed: str) -> 
     assert not imported()
 
 
+@pytest.mark.slow
 def test_code_of_the_folder_of_an_evaluation_is_imported_only_with_trust() -> None:
     words = ["eval", "embedded", "--on", "max-digits", "-n", "1", "--limit", "2", "--out", "own"]
     assert "  imports code.py:score\n" in printed(*words, "--reward", "code.py:score")
@@ -209,6 +211,7 @@ def test_code_of_the_folder_of_an_evaluation_is_imported_only_with_trust() -> No
     assert imported()
 
 
+@pytest.mark.slow
 def test_python_imports_in_the_same_way(run: str) -> None:
     for refused in (
         lambda: rlobj.resume(run, settings={"training.steps": 2}),

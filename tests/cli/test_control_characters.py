@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,19 +52,6 @@ def test_presets_show_their_texts_and_run_none(preset: Path, words: list[str]) -
     if words[-1] in ("explain", "check"):
         assert shows(f"{SHOWN}: {SHOWN}", text)
         assert shows("e␛[2J‹202e›vil.yaml", text)
-
-
-@pytest.mark.parametrize("columns", [60, 200])
-def test_a_list_of_presets_with_a_hostile_one_keeps_its_width(monkeypatch, columns: int) -> None:
-    from rlobj_cli import presets
-
-    found = replace(presets.load_preset("stapo"), summary=EVIL, paper=EVIL)
-    monkeypatch.setattr(presets, "load_preset", lambda name: found)
-    monkeypatch.setattr(presets, "preset_names", lambda: ["stapo"])
-    text = printed("presets", "list", columns=columns)
-    assert not unsafe(text)
-    assert shows(SHOWN, text)
-    assert max(map(len, text.splitlines()[:-1])) <= columns
 
 
 def test_a_dry_run_shows_the_texts_of_its_preset(preset: Path) -> None:

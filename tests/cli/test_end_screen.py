@@ -13,7 +13,6 @@ from screens import console, text_of
 from tiny import tiny_config
 
 from rlobj.config.run_folder import RunFolder, read_run_config
-from rlobj.records.reading import Design
 from rlobj.training import TrainingResult, run_training
 from rlobj_cli.screen.results import show_history, show_results, train_on
 from rlobj_cli.screen.touched import show_touched
@@ -73,34 +72,6 @@ def test_a_rule_that_touched_nothing_says_how_often_its_parts_held(tmp_path: Pat
     assert "entropy.bottom(0.8) held" not in text  # the record cannot answer it
 
 
-def test_a_part_of_a_rule_that_a_sample_tells_little_of_is_not_said_to_hold_for_0(tmp_path):
-    """The metrics tell how often two kinds of parts held."""
-    run = finished(
-        tmp_path, **{"advantage/positive_share": 0.34, "selected/entropy.bottom(0.8)": 0.8}
-    )
-    design = Design(0, 1, [*range(1, 11)])
-    rows = [{"prob": p, "inclusion_probability": 0.01, "advantage": -1.0} for p in (0.5, 0.9)]
-    write_records(run, rows, design=design)
-    text = " ".join(shown(run).split())
-    assert f"drop touched none of 10,000 tokens: {RULE}" in text
-    assert "advantage > 0 held for 34% of the tokens, the mean of the updates" in text
-    assert "prob < 0.002 held for an unknown share of the tokens: 2 of 10,000 were" in text
-    assert "entropy.bottom(0.8) selected 80% of its population" in text
-    rows = [{"prob": 0.001, "inclusion_probability": 0.02}]
-    write_records(run, rows, design=design)
-    assert "prob < 0.002 held for ≈ 0.50% ± 0.49% of the tokens" in " ".join(shown(run).split())
-
-
-def test_a_thinned_record_without_a_touched_token_does_not_say_that_none_was(
-    tmp_path: Path,
-) -> None:
-    run = finished(tmp_path)
-    write_records(run, [{"inclusion_probability": 0.005}], design=Design(1, 1, [*range(1, 11)]))
-    text = " ".join(shown(run).split())
-    assert "touched tokens: unknown, at most about 6 (0.060%): 1 of 10,000 tokens were" in text
-    assert "touched none" not in text
-
-
 def test_a_real_run_says_how_often_the_parts_of_its_rule_held(policy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_training(tiny_config(policy, training={"steps": 2}, output={"records_share": 0.01}), run)
@@ -111,14 +82,6 @@ def test_a_real_run_says_how_often_the_parts_of_its_rule_held(policy, tmp_path: 
     assert held is not None
     assert held[1] != "0%"
     assert "prob < 0.002 held for 0%" not in shown(run)
-
-
-def test_a_rule_of_two_fields_is_named_once(tmp_path: Path) -> None:
-    run = finished(tmp_path, "lp-reg")
-    write_records(run, [{}])
-    text = " ".join(shown(run).split())
-    assert "surrogate and proxy_kl touched none of 10,000 tokens" in text
-    assert text.count("proxy_gap > 0") == 1
 
 
 def test_a_reweighting_shows_factors_and_no_precision(tmp_path: Path) -> None:
@@ -167,27 +130,6 @@ def test_a_right_and_a_wrong_conversation_stand_turn_by_turn(tmp_path: Path) -> 
     ]
 
 
-def test_conversations_with_one_verdict_are_about_two_problems(tmp_path: Path) -> None:
-    said = [turn("#1", end="done")]
-    text = spoken(finished(tmp_path, "grpo"), *((True, x, said) for x in ("1", "1", "2")))
-    assert re.findall("prompt +(.)=", text) == ["1", "2"]
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "shown"),
-    [
-        ((None, True, None, True, False), ["right", "wrong"]),
-        ((None, False, None), ["wrong", "not judged"]),
-        ((None, None), ["not judged", "not judged"]),
-    ],
-)
-def test_conversations_that_were_not_judged_are_shown_last(tmp_path, verdicts, shown) -> None:
-    said = [turn("#1", end="done")]
-    responses = [(verdict, str(i), said) for i, verdict in enumerate(verdicts)]
-    text = spoken(finished(tmp_path, "grpo"), *responses)
-    assert re.findall("reward +[0-9.]+, (.*[a-z])", text) == shown
-
-
 def test_what_a_tool_says_reaches_no_terminal_and_floods_none(tmp_path: Path) -> None:
     evil = "\x1b[2J[red]\r\n\u202e" * 2000
     text = spoken(finished(tmp_path, "grpo"), (None, evil, [turn(evil, evil, end="done")]))
@@ -214,32 +156,9 @@ def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) 
     assert "accuracy without" not in text
 
 
-def test_calls_that_fail_and_environments_that_fail_are_shown(tmp_path: Path) -> None:
-    counts = {"turns/mean": 1.5, "tools/calls": 32.0, "response/count": 64.0}
-    text = numbers(finished(tmp_path, "grpo", **counts))
-    assert "failed" not in text
-    text = numbers(finished(tmp_path, "dapo", **counts, **{"tools/errors": 32.0}))
-    assert "calls that failed, first/last 2 steps 1.000 → 1.000" in text
-    broken = {"turns/mean": 1.0, "tools/calls": 0.0, "turns/at_broken": 1.0}
-    text = numbers(finished(tmp_path, "stapo", **broken))
-    assert "environment failed, first/last 2 steps 1.000 → 1.000" in text
-    assert "with a call" not in text
-
-
 def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:
     assert shown(finished(tmp_path, "grpo")) == ""
     assert "records is empty" in " ".join(shown(finished(tmp_path)).split())
-
-
-def test_hostile_tokens_and_prompts_reach_no_terminal(tmp_path: Path) -> None:
-    run, evil = finished(tmp_path), "\x1b[2J[red]\u202e" * 2000
-    write_records(run, [wrong(evil, step=9, response=5, before=evil, after=evil)])
-    sample = {"id": [5], "prompt": [evil], "response": [evil * 3]}
-    RunFolder(run).write_table("samples/step-000009.parquet", sample)
-    text = shown(run)
-    assert not {each for each in text if ord(each) < 32} - {"\n"}
-    assert "\u202e" not in text
-    assert len(text.splitlines()) < 20
 
 
 @pytest.mark.parametrize("ill", [False, True])

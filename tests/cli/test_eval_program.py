@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -77,7 +76,7 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     finish(program(words(policy, problems, whole, *more), log, **imports), log)
     process = program(words(policy, problems, killed, *more), log, **imports)
     samples = killed / "samples.jsonl"
-    wait_until(lambda: samples.exists() and samples.stat().st_size > 0, 120, process, log)
+    wait_until(lambda: samples.exists() and samples.stat().st_size > 0, 300, process, log)
     process.kill()
     process.wait()
     done = len((killed / "samples.jsonl").read_text().split("\n")) - 1
@@ -104,7 +103,7 @@ def test_killed_processes_continue_in_another_number_of_processes(policy, proble
     here(*words(policy, problems, whole))
     process = program([*words(policy, problems, killed), "--processes", "2"], log)
     own = killed / "samples.1.jsonl"
-    wait_until(lambda: own.exists() and own.stat().st_size > 0, 120, process, log)
+    wait_until(lambda: own.exists() and own.stat().st_size > 0, 300, process, log)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
     text = finish(process, log, code=1)
@@ -120,28 +119,6 @@ def test_killed_processes_continue_in_another_number_of_processes(policy, proble
         )
     assert numbers(killed) == numbers(whole)
     assert [each.name for each in killed.glob("*.1.jsonl")] == []
-
-
-def test_a_reward_that_changes_the_folder_does_not_move_an_evaluation(
-    policy, problems, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(
-        "import os\n"
-        "def score(response, answer, **columns):\n"
-        "    os.chdir('/')\n"
-        "    return float(response == answer)\n"
-    )
-    shutil.copytree(policy, "policy")
-    for name in ("one.jsonl", "two.jsonl"):
-        shutil.copy(problems, name)
-    words = ["eval", "policy", "--on", "one.jsonl,two.jsonl", "--reward", "mine.py:score"]
-    here(*words, "--limit", "3", "-n", "2", "--template", "{prompt}", "--max-tokens", "4")
-    [folder] = (tmp_path / "evals").iterdir()
-    assert len(lines(folder, "grades.jsonl")) == 12
-    assert (folder / "report.html").exists()
-    monkeypatch.chdir(tmp_path)
-    assert "12 responses graded again" in here("eval", "regrade", folder, "--trust")
 
 
 def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_path):

@@ -56,6 +56,7 @@ def test_help_and_lists_import_nothing_heavy(tmp_path: Path) -> None:
         assert code == 0, (words, output)
 
 
+@pytest.mark.slow
 def test_explanations_import_torch_and_nothing_else_heavy(tmp_path: Path) -> None:
     found = answers([*SETTINGS], tmp_path, {"torch"})
     for words, (code, output) in zip(SETTINGS, found, strict=True):

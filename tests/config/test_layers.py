@@ -13,12 +13,10 @@ from rlobj.config.layers import (
     EMBEDDED_LAYER,
     PROFILES,
     Layer,
-    file_layer,
     layers_of,
-    origins,
 )
 from rlobj.config.presets import load_preset
-from rlobj.config.run_config import DynamicSampling, build_config, compose
+from rlobj.config.run_config import DynamicSampling, compose
 from rlobj.rewards.kinds import Exact
 
 CALCULATOR = {"data": {"source": "calculator"}}
@@ -99,42 +97,11 @@ def test_another_model_on_a_scratchpad_is_graded_by_its_answer() -> None:
     assert compose("grpo", [("options", own), math]).rewards.kind == "math"
 
 
-def test_a_configuration_file_may_name_preset_and_model(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text(
-        "preset: stapo\nmodel: {name: some/model}\ndata: {source: x.jsonl}\n"
-        "training: {steps: 7, learning_rate: 1e-3}\n"
-    )
-    layers = layers_of(None, [file_layer(file)])
-    assert names(layers) == ["preset stapo", str(file)]
-    config = build_config(layers)
-    assert (config.preset, config.training.steps) == ("stapo", 7)
-    assert (config.training.learning_rate, config.sampling.group_size) == (1e-3, 8)
-
-
 def test_error_names_base_if_a_preset_names_a_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("preset: stapo\n")
     with pytest.raises(ConfigError, match="base: stapo"):
         layers_of(str(file), [])
-
-
-def test_errors_of_all_layers_are_reported_together_with_their_layer() -> None:
-    wrong = [("my.yaml", {"training": {"stepz": 3}}), ("--set", {"sampling": {"group_size": 0}})]
-    with pytest.raises(ConfigError) as caught:
-        compose("stapo", wrong)
-    assert "training.stepz (from my.yaml): unknown key. Did you mean 'steps'?" in str(caught.value)
-    assert "sampling.group_size (from --set)" in str(caught.value)
-
-
-def test_origins_name_the_last_layer_and_leave_out_replaced_settings() -> None:
-    below = {"objective": {"surrogate": {"kind": "clip", "low": 0.2}}, "seed": 1}
-    above = {"objective": {"surrogate": {"kind": "cispo", "max": 5.0}}}
-    assert origins([("a", below), ("b", above)]) == {
-        "seed": "a",
-        "objective.surrogate.kind": "b",
-        "objective.surrogate.max": "b",
-    }
 
 
 @pytest.mark.parametrize(

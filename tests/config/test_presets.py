@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -412,39 +410,6 @@ def test_an_unknown_base_a_cycle_and_a_wrong_length_are_refused(write, text, mes
     write("", "near/empty.yaml")
     with pytest.raises(ConfigError, match=message):
         _ = load_preset(path).objective
-
-
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ("~nosuchuser/x.yaml", r"base: '~nosuchuser/x\.yaml': there is no such user"),
-        ("a" * 5_000, r"base: 'a{99}\.\.\. \(5,002 characters\) cannot be a path: File name too"),
-        ("/".join("ab" * 2_500), r"base: .* cannot be a path: File name too long"),
-        (f"near/{'b' * 300}.yaml", r"base: .* cannot be a path: File name too long"),
-        ("a\0b.yaml", r"base: 'a\\x00b\.yaml' cannot be a path: no path has the character NUL"),
-        ("./near", r"base: the preset cannot be read: .*near is a folder; expected a file"),
-        ("near/pipe.yaml", r"base: the preset cannot be read: .*pipe\.yaml is a pipe; expected a"),
-        ("near/loop.yaml", r"base: no preset file at .*loop\.yaml"),
-        ("", r"base: unknown preset ''"),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_a_base_that_can_be_no_file_is_refused(write: Any, base: str, message: str) -> None:
-    path = write(f"base: {json.dumps(base)}\n")
-    os.mkfifo(path.parent / "near" / "pipe.yaml")
-    (path.parent / "near" / "loop.yaml").symlink_to("loop.yaml")
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_preset(path)
-    assert len(str(caught.value)) < 600 + len(str(path)) + len(base) % 1_000
-
-
-def test_a_long_chain_of_bases_is_refused_before_python_is_out_of_frames(write: Any) -> None:
-    write("summary: the last\n", "0.yaml")
-    for i in range(1, 600):
-        write(f"base: ./{i - 1}.yaml\n", f"{i}.yaml")
-    assert len(load_preset(write("base: ./90.yaml\n")).bases) == 91
-    with pytest.raises(ConfigError, match="more than 100 files build on one another"):
-        load_preset(write("base: ./599.yaml\n"))
 
 
 def test_all_errors_of_an_objective_are_reported_together(write: Any) -> None:

@@ -13,7 +13,6 @@ from limits import replaced, within
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import (
     RunFolder,
-    best_checkpoint,
     read_changes,
     read_lines,
     read_metrics,
@@ -36,16 +35,6 @@ def test_lines_that_are_nested_deeply_or_too_large_are_damage(tmp_path: Path) ->
             f'{{"step": {step}, "finding": null, "message": ""}}'
         )
         assert read_stop(tmp_path) is None
-
-
-def test_an_accuracy_that_is_no_number_is_none(tmp_path: Path) -> None:
-    lines = [{"step": step, "eval/accuracy": found} for step, found in enumerate(["x", [1], 0.5])]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    for step in range(3):
-        (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
-    best = best_checkpoint(tmp_path)
-    assert best is not None
-    assert best.name == "step-000002"
 
 
 def line(step: int, **more: Any) -> bytes:
@@ -87,16 +76,6 @@ def test_lines_in_another_order_are_sorted_and_named(tmp_path: Path) -> None:
     assert [each["step"] for each in read_lines(tmp_path, notes)] == [1, 2, 3, 9]
     after = "after a line of step 9"
     assert notes == [f"metrics.jsonl: line {n} has step {s}, {after}" for n, s in ((3, 2), (4, 3))]
-
-
-def test_a_file_full_of_damage_has_few_notes(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(b"?\n" * 10_000 + line(3))
-    notes: list[str] = []
-    assert len(read_lines(tmp_path, notes)) == 1
-    assert notes[4:] == [
-        "metrics.jsonl: line 5 cannot be read and is left out",
-        "metrics.jsonl: more lines are damaged, from line 6",
-    ]
 
 
 def test_a_line_without_end_takes_little_memory(tmp_path: Path) -> None:

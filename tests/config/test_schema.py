@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from rlobj.config.run_config import RunConfig, preset_schema, setting_meanings, 
 PRESETS = sorted(preset_folder().glob("*.yaml"))
 
 
-def errors(content: dict[str, Any]) -> list[str]:
+@functools.cache
+def validator() -> Any:
     jsonschema = pytest.importorskip("jsonschema")
     schema = preset_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    return [
-        error.json_path for error in jsonschema.Draft202012Validator(schema).iter_errors(content)
-    ]
+    return jsonschema.Draft202012Validator(schema)
+
+
+def errors(content: dict[str, Any]) -> list[str]:
+    return [error.json_path for error in validator().iter_errors(content)]
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)

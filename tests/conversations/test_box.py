@@ -60,7 +60,6 @@ def test_integers_are_exact(expression):
     [
         ("1 / (2 - 2)", "division by zero"),
         ("9 ** 9 ** 9", "too large"),
-        ("(1/3) ** (10 ** 9)", "too large"),
         ("1e99999999", "too large or too small"),
         ("(-2) ** 0.5", "a root of a negative number"),
         ("1" * 2000, "more than 1000 characters"),

@@ -120,7 +120,6 @@ def test_the_call_of_a_whole_turn(text, expected):
     [
         ('{"name": "calculator", "arguments": {', "no call of a tool: Expecting"),
         ('{"name": "calculator"}', "expected {"),
-        ('{"name": ["calculator"], "arguments": {}}', "expected {"),
         ('{"name": "calculater", "arguments": {}}', "Did you mean 'calculator'?"),
         ('{"name": "calculator", "arguments": {}}', "the argument 'expression' is missing"),
         (
@@ -134,11 +133,6 @@ def test_the_call_of_a_whole_turn(text, expected):
         ('{"name": "calculator", "arguments": {"expression": "1", "digits": NaN}}', "JSON"),
         ('{"name": "calculator", "arguments": {"expression": "\\ud800"}}', "surrogates"),
         ('{"name": "calculator", "arguments": {"expression": ' + "[" * 99999, "nested too deeply"),
-        (
-            '{"name": "calculator", "arguments": {"expression": ' + "[" * 99 + "]" * 99 + "}}",
-            "nested too deeply",
-        ),
-        ('{"name": "calculator", "arguments": {"digits": ' + "1" * 5000 + "}}", "no call"),
     ],
 )
 def test_a_malformed_call_is_an_answer_to_the_policy(call, reason):
@@ -150,12 +144,6 @@ def test_a_malformed_call_is_an_answer_to_the_policy(call, reason):
     assert other == CALL
     llama = read(reader("llama3_1"), "<|python_tag|>" + call)
     assert reason in llama[0]
-
-
-def test_a_response_template_that_fails_is_a_malformed_call():
-    found = reader("qwen3", response_template=QWEN_TEMPLATE)
-    (error,) = read(found, '<tool_call>\n{"name": "calculator"\n</tool_call><|im_end|>')
-    assert "this is no call of a tool" in error
 
 
 def typed(

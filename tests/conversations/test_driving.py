@@ -9,7 +9,6 @@ import random
 import time
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from runs import make_steps, metrics, same, weights
@@ -121,14 +120,6 @@ def test_a_limit_ends_a_conversation(model, settings, end):
         assert len(sample.prompt) + len(sample.tokens) + read <= settings.get("context", 128)
 
 
-def test_an_opening_that_leaves_no_room_is_refused(model):
-    with pytest.raises(
-        ConfigError,
-        match=r"problem '10' has 5 tokens and leaves no room for a turn: sampling.context is 5",
-    ):
-        hold(model, context=5)
-
-
 class Briefly(Echo):
     """Opens with a text of its own."""
 
@@ -214,7 +205,8 @@ def test_an_environment_that_fails_ends_its_conversation_and_not_the_run(
 ):
     monkeypatch.setattr(environment, "error", raised, raising=False)
     with caplog.at_level(logging.WARNING):
-        samples = hold(model, environment, deadline=0.3, max_failures=1000)
+        deadline = 0.3 if environment is Hangs else 300
+        samples = hold(model, environment, deadline=deadline, max_failures=1000)
     assert ends(samples) <= {"broken", "tokens"}
     assert {use.error for s in samples for use in s.turns[-1].uses} == {error}
     assert caplog.text.count(environment.__name__) == 1
@@ -243,32 +235,6 @@ def test_an_environment_that_returns_nonsense_is_named(model, found, message):
     Odd.found = found
     with pytest.raises(RunError, match=message):
         hold(model, Odd)
-
-
-def test_the_booleans_of_numpy_are_booleans(model):
-    class Numpy(Echo):
-        def step(self, messages: Any) -> Any:
-            return Turn(done=numpy.True_, correct=numpy.bool_(False))
-
-    assert {x.turns[-1].correct for x in hold(model, Numpy) if x.finish == "stop"} == {False}
-
-
-class Names(Echo):
-    """Attributes with names of the library's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool, self.finish, self.seed_given = [], False, 7
-
-    def seed(self, number: int) -> None:
-        self.seed_given = number
-
-    def state(self) -> str:
-        return "open"
-
-
-def test_attributes_of_an_environment_may_have_any_names(model):
-    assert "broken" not in ends(hold(model, Names))
 
 
 def test_an_environment_that_needs_arguments_is_refused(model):

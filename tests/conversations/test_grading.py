@@ -36,12 +36,6 @@ def test_the_reward_environment_adds_up_the_turns_and_knows_what_is_right():
     assert (grade.reward, grade.correct) == (0.75, True)
 
 
-def test_graders_get_the_turns_as_a_column_beside_those_of_the_row():
-    assert PROBLEM.extra["hint"] == "x"
-    assert [turn["text"] for turn in PROBLEM.extra["turns"]] == ["?1*2;", "#2"]
-    assert [turn["errors"] for turn in PROBLEM.extra["turns"]] == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("function", "reward"),
     [

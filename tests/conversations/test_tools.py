@@ -174,7 +174,9 @@ with ToolPool(EnvironmentSettings(tools=(sys.argv[1] + ":fail", "python"))) as p
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_no_process_outlives_an_interrupted_program(number, tmp_path):
     tool = tmp_path / "tool.py"
     tool.write_text(

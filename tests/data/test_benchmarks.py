@@ -198,16 +198,6 @@ def test_folder_of_the_environment_is_used_before_the_hub(tmp_path, stand_in, mo
     assert load_benchmark("brumo25", data_dir=folder).problems[0].prompt == "file"
 
 
-def test_exact_file_name_has_priority_then_the_suffix(tmp_path):
-    files = ("MATH-500.jsonl", "math500.parquet", "math500.jsonl", "math_500.jsonl")
-    found = []
-    for name in files:
-        write = write_parquet if name.endswith("parquet") else write_lines
-        write(tmp_path / name, [{"problem": name, "answer": "1"}])
-        found.append(load_benchmark("math500", data_dir=tmp_path).problems[0].prompt)
-    assert found == [*files[:3], "math500.jsonl"]
-
-
 def test_benchmark_is_for_testing_only(tmp_path, monkeypatch):
     write_lines(tmp_path / "aime24.jsonl", [{"problem": "Q?", "answer": "007"}])
     monkeypatch.setenv("RLOBJ_DATA_DIR", str(tmp_path))

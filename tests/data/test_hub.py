@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import datasets
 import pytest
 from data_files import numbered, verl_row, write_parquet
 
-from rlobj.base.errors import DataError, MissingExtra
-from rlobj.data import Columns, DataConfig, load_problems
+from rlobj.base.errors import DataError
+from rlobj.data import Columns
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.hub import HubSource, first_available, hub_rows
 
@@ -35,17 +34,6 @@ def test_single_split_is_used_only_with_fallback(hub_copy):
     assert len(list(hub_rows(str(hub_copy), None, "test", fallback=True))) == 6
     with pytest.raises(DataError, match=r"has no split 'test'\. It has: train"):
         list(hub_rows(str(hub_copy), None, "test", fallback=False))
-
-
-def test_error_of_an_unreachable_hub_id_names_a_file(offline):
-    with pytest.raises(DataError, match=r"'nobody/no-such-set'.*(?s:.)*no-such-set\.jsonl"):
-        load_problems(DataConfig(source="nobody/no-such-set"), "train")
-
-
-def test_error_names_the_extra_if_datasets_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[hub\]'"):
-        load_problems(DataConfig(source="nobody/no-such-set"), "train")
 
 
 # ---- candidates --------------------------------------------------------------------------------

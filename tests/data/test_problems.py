@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import socket
-from datetime import date, datetime, timedelta
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 
@@ -116,8 +115,6 @@ def test_commas_of_a_gold_stay_unless_they_group_the_digits_of_one_number(gold, 
         (float("inf"), "row 1 has the answer inf; expected a finite number"),
         (Decimal("-Infinity"), "the answer -Infinity; expected a finite number"),
         (date(2024, 1, 5), r"the type date \(2024-01-05\); expected text or a number. Write it"),
-        (datetime(2024, 1, 5), "the type datetime"),
-        (timedelta(days=1), "the type timedelta"),
         (numpy.array([3, 4]), "the type ndarray"),
         ({1: 2}, "an object with the fields 1"),
         (b"\xff", "bytes that are not UTF-8 text .* at byte 0"),
@@ -152,26 +149,6 @@ def test_parquet_golds_of_each_type_are_kept(tmp_path):
         name = "gold.answer" if column.type == struct else "gold"
         [problem] = load(path, columns=Columns(answer=name))
         assert (problem.prompt, problem.id, problem.answer) == ("Q?", "a", expected)
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (
-            pyarrow.array([b"3", b"\xff"]),
-            "a.parquet, row 2, column 'answer' has bytes that are not",
-        ),
-        (pyarrow.array([0, 1], pyarrow.date32()), "row 1, column 'answer' has .* the type date"),
-        (pyarrow.array([0, 1], pyarrow.timestamp("ms")), "row 1, column 'answer' has .* datetime"),
-        (pyarrow.array([math.inf, 1.0]), "row 1, column 'answer' has the answer inf"),
-    ],
-    ids=["bytes", "date", "timestamp", "infinite"],
-)
-def test_parquet_golds_that_are_no_text_and_no_number_are_refused(tmp_path, column, message):
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"problem": ["A?", "B?"], "answer": column}), path)
-    with pytest.raises(DataError, match=message):
-        load(path)
 
 
 def test_system_and_user_messages_are_joined_and_assistant_messages_refused(tmp_path):
@@ -275,39 +252,28 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
         ("a.jsonl", '\n{"problem": \n', r":2: not JSON in or after column 'problem'"),
         ("a.jsonl", "\n{problem: 1}\n", r":2: not JSON \(.* character 2\); expected"),
         ("a.jsonl", '{"problem": "\\ud800", "answer": "1"}', r":1, column 'problem': half a surr"),
-        ("a.jsonl", '{"problem": "A", "answer": "\\ud83d"}', r":1, column 'answer': half a surr"),
-        ("a.jsonl", '{"problem": "A", "answer": ["\\udc00"]}', r":1, column 'answer': half"),
         ("a.jsonl", '{"problem": "A", "answer": "1", "id": "\\ud83d"}', r":1, column 'id': half"),
         (
             "a.json",
             '[{"problem": "A", "answer": "1", "x": {"y": ["", "\\ud83d"]}}]',
             r"a\.json, item 1, column 'x.y': half a surrogate pair",
         ),
-        ("a.json", '[{"problem": "A", "answer": "1", "\\ud83d": 1}]', r"column '\\ud83d': half"),
         ("a.json", "[" * 9999, r"a\.json:1: not JSON \(maximum recursion depth"),
         ("a.jsonl", '{"answer": ' + "9" * 9999, r"a\.jsonl:1: not JSON \(Exceeds the limit"),
         ("a.jsonl", '{"problem": "A", "answer": "1"}\n[1]\n', r"a\.jsonl:2: expected an object"),
         ("a.json", '[\n{"problem": }]', r"a\.json:2: not JSON"),
-        ("a.json", '[{"problem": "A", "answer": "1"}, 3]', r"a\.json, item 2: expected an object"),
         ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: the row has 1 fields, and the header 2"),
         ("a.csv", 'problem,answer\nA,"1\n', r"a\.csv:\d: malformed CSV"),
         ("a.csv", "problem,answer,answer\nA,1,2\n", r"a\.csv:1: the header has .* 'answer' twice"),
-        ("a.tsv", "answer\tproblem\tanswer\n", r"a\.tsv:1: the header has .* 'answer' twice"),
         (
             "a.jsonl",
             '{"problem": "A", "answer": "1"}\n{"problem": "B", "answer": "1", "answer": "2"}',
             r"a\.jsonl:2: an object has the key 'answer' more than once, with 1 and 2",
         ),
-        (
-            "a.json",
-            '[{"problem": "A", "x": {"y": 1, "y": 1}}]',
-            r"a\.json: .* key 'y' more than once",
-        ),
         ("a.parquet", "PAR?", r"a\.parquet: not a readable Parquet file"),
         ("a.jsonl", b'{"problem": "\xff"}', "not UTF-8"),
         ("a.txt", "What is 2+2?", r"unknown file type '\.txt'"),
         ("a.jsonl", "", r"no problem with a question and an answer"),
-        ("a.jsonl", '{"problem": 3, "answer": "1"}', r"a\.jsonl:1, column 'problem'.*found int"),
         ("a.jsonl", '{"problem": "A", "answer": ["1", "2"]}', r"a\.jsonl:1.*has 2 answers"),
         ("a.jsonl", '{"problem": "A", "answer": {"x": 1}}', r"fields x.*columns\.answer=COLUMN"),
     ],
@@ -334,22 +300,6 @@ def test_numbers_of_json_that_no_float_has_stay_as_they_are_written(tmp_path):
     (tmp_path / "numbers.jsonl").write_text("\n".join(rows))
     answers = [problem.answer for problem in load(tmp_path / "numbers.jsonl")]
     assert answers == [*texts[:3], "2.5", "1000"]
-
-
-@pytest.mark.parametrize(
-    ("write", "suffix", "where", "extra"),
-    [
-        *((write_lines, "jsonl", "jsonl:1", extra) for extra in ({}, None, {"other": 1})),
-        (write_parquet, "parquet", "parquet, row 1", None),
-    ],
-)
-def test_a_first_row_without_a_nested_column_is_named(tmp_path, write, suffix, where, extra):
-    rows = [{"problem": "A?", "extra": extra}, {"problem": "B?", "extra": {"answer": "2"}}]
-    columns = Columns(prompt="problem", answer="extra.answer")
-    with pytest.raises(DataError, match=rf"{where}: the first row has nothing at 'extra\.answer'"):
-        load(write(tmp_path / f"a.{suffix}", rows), columns=columns)
-    [problem] = load(write(tmp_path / f"b.{suffix}", rows[1:]), columns=columns)
-    assert problem.answer == "2"
 
 
 def test_a_pipe_a_device_and_a_socket_are_no_data(tmp_path):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.conversations import Turn
-from rlobj.evaluation import EvaluationCallback, regrade
+from rlobj.evaluation import regrade
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
 from rlobj_cli.app import app
 
@@ -151,22 +151,6 @@ def test_a_wrong_environment_is_named(model, given, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         evaluated(model, **given, out=tmp_path / "evaluation")
     assert not (tmp_path / "evaluation").exists()
-
-
-@pytest.mark.parametrize(("given", "doubted"), [({}, True), ({"environment": Silent}, False)])
-def test_a_limit_of_turns_without_an_environment_is_doubtful(model, given, doubted):
-    noted: list[str] = []
-
-    class Notes(EvaluationCallback):
-        def noted(self, text: str, *, warning: bool = False) -> None:
-            noted.append(text)
-
-    settings = {"environment.max_turns": 3, "environment.tools": []}
-    evaluated(model, settings=settings, callback=Notes(), n=1, **given)
-    found = [text for text in noted if "environment" in text]
-    assert [text.partition(":")[0] for text in found] == [
-        "nothing reads environment.max_turns"
-    ] * doubted
 
 
 def test_a_run_is_evaluated_with_its_environment_and_its_code_needs_trust(model, tmp_path):

@@ -147,6 +147,7 @@ def test_other_settings_than_those_in_the_folder_are_refused(policy, stored) -> 
         rlobj.evaluate(policy, ROWS, **QUICK, out=policy)
 
 
+@pytest.mark.slow
 def test_a_system_message_is_that_of_the_run_and_belongs_to_the_settings(policy, tmp_path) -> None:
     folder = shutil.copytree(policy, tmp_path / "chat")
     tokenizer = AutoTokenizer.from_pretrained(policy)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlobj.base.errors import ConfigError, DataError
+from rlobj.base.errors import ConfigError
 from rlobj.config.layers import PROFILES, Layer, nested
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import RunFolder
@@ -146,43 +146,11 @@ def test_a_file_is_asked_whole_and_graded_as_mathematics(problems: Path, as_list
     assert located("some/model") == "some/model"
 
 
-def test_rows_are_asked_and_graded_as_mathematics() -> None:
-    rows = ({"problem": f"{i}+1?", "answer": i + 1} for i in range(3))
-    [benchmark] = asked("some/model", rows, {"limit": ("data.limit", 2)})
-    assert [problem.answer for problem in benchmark.problems] == ["1", "2"]
-    assert benchmark.config.rewards.kind == "math"
-    assert benchmark.config.data.template == MATH_TEMPLATE
-
-
 def test_the_embedded_policy_has_a_task_of_its_own() -> None:
     [benchmark] = asked("embedded")
     assert benchmark.name.startswith("scratchpad")
     assert benchmark.settings.max_tokens == PROFILES["scratchpad"]["sampling"]["max_tokens"]
     assert benchmark.config.rewards == Exact(after="#")
-
-
-def test_error_asks_for_problems_if_the_model_has_none() -> None:
-    with pytest.raises(ConfigError, match="name the problems: on=aime24,"):
-        asked("some/model")
-
-
-def test_error_names_the_nearest_folder_if_a_path_does_not_exist(run: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Did you mean '.*run'"):
-        asked(str(run.parent / "rnu"), "addition")
-
-
-def test_error_says_how_a_run_gets_a_checkpoint(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run").create(compose("stapo"))
-    with pytest.raises(ConfigError, match="no checkpoint yet"):
-        asked(str(tmp_path / "run"))
-
-
-def test_error_names_unknown_problems_and_wrong_settings(problems: Path) -> None:
-    with pytest.raises(DataError, match=r"'aditon'.* Did you mean 'addition'"):
-        asked("some/model", "aditon")
-    wrong = {"--template": ("data.template", "no place")}
-    with pytest.raises(ConfigError, match=r"data\.template \(from --template\)"):
-        asked("some/model", str(problems), wrong)
 
 
 def test_error_if_a_model_object_has_no_tokenizer() -> None:
@@ -225,12 +193,6 @@ def test_single_settings_change_a_protocol(data_dir: Path) -> None:
     assert (aime.settings.max_tokens, aime.lower_to_context) == (20480, False)
 
 
-def test_a_run_keeps_nothing_of_its_own_data_on_a_benchmark(run: Path, data_dir: Path) -> None:
-    [aime] = asked(str(run), "aime24", data_dir=data_dir)
-    assert aime.config.data.template == MATH_TEMPLATE
-    assert (aime.config.rewards.kind, aime.config.data.test) == ("math", None)
-
-
 def test_sources_of_one_name_are_refused(tmp_path: Path, problems: Path) -> None:
     other = tmp_path / "other" / problems.name
     other.parent.mkdir()
@@ -259,20 +221,6 @@ def test_sampling_settings_of_training_are_refused_with_those_of_evaluation() ->
         asked("some/model", "addition", layers=[layer])
     [benchmark] = asked("some/model", "addition", {"--top-k": ("evaluation.top_k", 20)})
     assert benchmark.settings.top_k == 20
-
-
-def test_a_changed_protocol_names_the_changes(data_dir: Path) -> None:
-    dapo = find_protocol("dapo")
-    fewer = {"-n": ("evaluation.samples", 1)}
-    for settings, name in (({}, "dapo"), (fewer, "dapo, but for samples")):
-        [aime] = asked("some/model", "aime24", settings, protocol=dapo, data_dir=data_dir)
-        assert aime.protocol_name(dapo) == name
-
-
-@pytest.mark.parametrize("on", [",", " ", "", []])
-def test_error_if_nothing_is_named(on: Any) -> None:
-    with pytest.raises(ConfigError, match="expected aime24"):
-        asked("some/model", on)
 
 
 # What an evaluation was begun with, and is continued with.

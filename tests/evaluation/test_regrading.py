@@ -10,7 +10,7 @@ import pytest
 from stored_evaluations import stored
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import ConfigError, DataError
+from rlobj.base.errors import DataError
 from rlobj.evaluation import EvaluationCallback, Samples, compare, regrade, summarise_folder
 
 ROWS = {
@@ -97,26 +97,6 @@ def test_a_gold_that_cannot_be_read_changes_nothing_in_the_folder(tmp_path: Path
     with pytest.raises(DataError, match=r"cannot read 1 of 2 gold answers: '}' of '}'"):
         regrade(out, reward="math_verify")
     assert {file: file.read_bytes() for file in out.iterdir() if file.is_file()} == before
-
-
-def test_responses_without_a_grade_get_one(tmp_path: Path):
-    out = tmp_path / "out"
-    stored(out, SUMS, grade=False)
-    with pytest.raises(ConfigError, match="no graded responses yet"):
-        summarise_folder(out)
-    assert regrade(out).regrading.benchmarks == {}
-    assert [grade.correct for grade in Samples.open(out).grades.values()] == [True, False, True]
-    assert (out / "results.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("reward", "message"),
-    [("mat", "Did you mean 'math'"), ("custom", "target: is required")],
-)
-def test_a_reward_that_cannot_be_opened_is_refused(tmp_path: Path, reward: str, message: str):
-    stored(tmp_path / "out", SUMS)
-    with pytest.raises(ConfigError, match=message):
-        regrade(tmp_path / "out", reward=reward)
 
 
 # The version of the verifier.

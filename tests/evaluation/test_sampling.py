@@ -146,19 +146,6 @@ def _made(path):
     return path
 
 
-def test_a_last_line_cut_off_in_a_character_is_ignored_and_repaired(tmp_path):
-    run(Echo(), Samples(_made(tmp_path)))
-    file = tmp_path / "samples.jsonl"
-    whole = file.read_bytes()
-    file.write_bytes(whole + '{"benchmark": "é'.encode()[:-1])
-    directory = Samples(tmp_path)
-    directory.read()
-    assert len(directory.responses) == 20
-    assert file.read_bytes() != whole
-    directory.read(repair=True)
-    assert file.read_bytes() == whole
-
-
 def test_responses_of_another_process_are_read_and_taken_over(tmp_path):
     expected, other = run(Echo()), Samples(_made(tmp_path), rank=1)
     run(Echo(), other, count=3)

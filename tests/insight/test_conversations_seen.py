@@ -12,7 +12,6 @@ from browser import CHROMIUM, Browser
 from pyarrow import parquet
 
 import rlobj
-from rlobj.base.errors import ConfigError
 from rlobj.base.interleaved import own, whole
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.insight.run_report.figures import figures
@@ -106,17 +105,6 @@ def test_a_rule_by_turn_is_replayed_on_every_turn(run: Path) -> None:
     )
     assert places == {*known}
     assert len(chosen) == len(places)
-
-
-def test_a_record_without_turns_is_read(run: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    shutil.copytree(run, old)
-    for file in (old / "records").glob("*.parquet"):
-        parquet.write_table(parquet.read_table(file).drop_columns("turn"), file)
-    assert rlobj.inspect(old, dropped=True).count == rlobj.inspect(run, dropped=True).count
-    assert {*read_records(old, ["turn"])["turn"].to_pylist()} == {None}
-    with pytest.raises(ConfigError, match="'turn' is unknown for all tokens"):
-        rlobj.inspect(old, where="turn > 0")
 
 
 def test_a_random_policy_calls_in_vain_and_the_report_shows_its_calls(run: Path) -> None:

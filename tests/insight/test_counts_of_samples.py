@@ -58,19 +58,6 @@ def test_a_rule_that_no_sampled_token_matches_has_an_unknown_count(tmp_path: Pat
     assert read["at_most"] == pytest.approx(300, abs=0.1)
 
 
-def test_many_sampled_tokens_without_a_match_give_a_bound(tmp_path: Path) -> None:
-    rows = [other(0.5, position=i) for i in range(190)]
-    found = rlobj.inspect(recorded(tmp_path, rows, {1: 384}), where="prob < 0.1")
-    assert found.at_most == pytest.approx(6)
-    assert found.answer == "unknown, at most about 6 (1.6%): 190 of 384 tokens were recorded"
-
-
-def test_the_bound_covers_the_tokens_in_19_of_20_samples() -> None:
-    """Of n tokens with p·n = 3, none is sampled with a probability below 5%."""
-    for p in (0.01, 0.1, 0.5, 0.9):
-        assert (1 - p) ** (3 / p) < 0.05
-
-
 def test_a_share_that_the_metrics_have_is_shown_beside_it(tmp_path: Path) -> None:
     rows = [other(0.01, advantage=-1.0)]
     run = recorded(tmp_path, rows, {1: 300, 2: 100}, **{"advantage/positive_share": 0.25})
@@ -107,38 +94,6 @@ def test_rules_about_spurious_or_dropped_tokens_need_no_sample(rule: str, certai
     assert only_recorded(read_filter(rule)) == certain
 
 
-def test_touched_matches_without_a_sampled_one_are_a_lower_bound(tmp_path: Path) -> None:
-    run = recorded(tmp_path, [dropped(), other(0.1, prob=0.9)], {1: 1000})
-    found = rlobj.inspect(run, where="prob < 0.1")
-    assert found.answer == "at least 1 (0.10%), at most about 31 (3.1%), of 1,000 tokens; " + (
-        "2 were recorded"
-    )
-    [row] = found.clauses.to_pylist()
-    assert (row["exact"], row["standard_error"]) == (True, 0), "dropped ones are all recorded"
-
-
-def test_a_step_with_all_tokens_says_nothing_of_one_with_a_sample(tmp_path: Path) -> None:
-    rows = [other(step=1, position=i, prob=0.05) for i in range(4)] + [other(0.1, step=2)]
-    run = recorded(tmp_path, rows, {1: 4, 2: 100})
-    assert rlobj.inspect(run, step=1, where="prob < 0.1").answer == "4 (100%) of 4 tokens"
-    found = rlobj.inspect(run, where="prob < 0.1")
-    assert found.answer.startswith("at least 4 (3.8%), at most about 34 (33%), of 104 tokens")
-    [group] = found.groups.to_pylist()
-    assert (group["exact"], group["standard_error"]) == (False, None)
-    assert "untouched at least 4 (3.8%)" in repr(found)
-    assert rlobj.inspect(run, step=2, where="prob < 0.1").unknown
-
-
-def test_a_step_without_a_row_bounds_nothing(tmp_path: Path) -> None:
-    run = recorded(tmp_path, [other(0.1, step=1)], {1: 10, 2: 90})
-    found = rlobj.inspect(run, where="prob < 0.1")
-    assert found.unknown
-    assert found.at_most == 90 + 9
-    assert "at most" not in found.answer
-    assert rlobj.inspect(run, step=2, where="prob < 0.1").unknown
-    assert rlobj.inspect(run, step=2).count == 0
-
-
 def test_touched_tokens_of_a_thinned_record_are_unknown_where_none_is_left(tmp_path: Path) -> None:
     rows = [other(0.0025, position=i) for i in range(9)]
     run = recorded(tmp_path, rows, {1: 4000}, halvings=2, **{"tokens/dropped": 8.0})
@@ -160,12 +115,6 @@ def test_steps_that_the_record_lacks_are_left_out_and_counted(tmp_path: Path) ->
         rlobj.inspect(run, step=4)
 
 
-def test_a_step_that_was_interrupted_has_at_least_its_rows(tmp_path: Path) -> None:
-    run = recorded(tmp_path, [dropped(step=2), other(step=1)], {1: 1}, steps=[1])
-    assert rlobj.inspect(run, step=1, where="prob < 0.1").count == 0
-    assert rlobj.inspect(run).answer.startswith("at least 1 (50%) of ≈ 2 tokens")
-
-
 def test_tokens_without_a_number_are_counted_as_unknown(tmp_path: Path) -> None:
     rows = [other(position=i, prob=p) for i, p in enumerate([0.01, 0.5, None, None])]
     found = rlobj.inspect(recorded(tmp_path, rows, {1: 4}), where="prob < 0.1")
@@ -175,12 +124,6 @@ def test_tokens_without_a_number_are_counted_as_unknown(tmp_path: Path) -> None:
     )
     found = rlobj.inspect(tmp_path, where="(prob < 0.1) & (advantage < 0)")
     assert found.undecided == 0, "the other part decides"
-
-
-def test_a_record_without_rows_knows_what_was_touched(tmp_path: Path) -> None:
-    run = recorded(tmp_path, [], {1: 12})
-    assert rlobj.inspect(run).total == "touched tokens: 0 of 12 tokens"
-    assert rlobj.inspect(run, where="prob < 1").answer == "unknown: 0 of 12 tokens were recorded"
 
 
 def test_a_report_says_that_shares_are_estimates(tmp_path: Path) -> None:
@@ -236,10 +179,3 @@ def test_tokens_recorded_because_they_are_spurious_say_nothing_of_the_share(
     [clause] = found.clauses.to_pylist()
     expected = (2 / sure) / (2 / sure + 200)
     assert clause["spurious"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_record_of_all_tokens_that_was_halved_still_has_means(tmp_path: Path) -> None:
-    rows = [other(0.5, position=i, spurious=i == 0, advantage=1.0) for i in range(4)]
-    found = rlobj.inspect(recorded(tmp_path, rows, {1: 8}, halvings=1), where="advantage > 0")
-    [clause] = found.clauses.to_pylist()
-    assert clause["spurious"] == pytest.approx(0.25)

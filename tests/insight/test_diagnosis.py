@@ -12,13 +12,10 @@ from typing import Any, get_args
 import pyarrow
 import pyarrow.parquet
 import pytest
-import yaml
 from record_rows import write_records
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import lock_folder
-from rlobj.config import run_folder
 from rlobj.config.run_config import FindingName, compose
 from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
@@ -352,67 +349,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         rlobj.diagnose(empty)
 
 
-def test_damaged_lines_are_named_and_a_last_line_that_is_being_written_is_not(tmp_path):
-    run = write_run(tmp_path / "run")
-    file = run / "metrics.jsonl"
-    lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines, lines[0][:50]]))
-    with lock_folder(run, "training in"):
-        assert rlobj.diagnose(run).runs[0].notes == ()
-    cut = "metrics.jsonl: line 41 cannot be read and is left out"
-    assert rlobj.diagnose(run).runs[0].notes == (cut,)
-    file.write_text("\n".join([*lines[:9], lines[9][:50], *lines[10:]]) + "\n")
-    [diagnosis] = rlobj.diagnose(run).runs
-    assert diagnosis.steps == 39
-    assert diagnosis.notes == ("metrics.jsonl: line 10 cannot be read and is left out",)
-
-
-@pytest.mark.parametrize("setting", ["surrogate", "drop", "preset"])
-def test_a_diagnosis_imports_no_code_that_a_run_names(tmp_path, setting):
-    code, marker = tmp_path / "mine.py", tmp_path / "imported"
-    code.write_text(
-        f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
-        "from rlobj import Unclipped\nclass Mine(Unclipped): pass\n"
-        "def rule(frame): return frame.decided\n"
-    )
-    run = write_run(tmp_path / "run")
-    settings = yaml.safe_load((run / "config.resolved.yaml").read_text())
-    if setting == "surrogate":
-        settings["objective"]["surrogate"] = {"kind": "custom", "target": f"{code}:Mine"}
-    elif setting == "drop":
-        settings["objective"]["drop"] = f"custom('{code}:rule')"
-    else:
-        preset = {"base": "justrl", "objective": {"drop": f"custom('{code}:rule')"}}
-        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(preset))
-        settings["preset"] = str(tmp_path / "mine.yaml")
-    (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
-    assert "collapse" in rlobj.diagnose(run).runs[0].checked
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("read", [rlobj.inspect, rlobj.report, rlobj.diagnose])
-def test_the_footers_of_a_record_and_the_metrics_are_read_once(tmp_path, monkeypatch, read):
-    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": 1 / step, **STUCK})
-    for part in "ab":
-        write_records(run, [{"step": 39, "entropy_sensitivity": 0.3}] * 30, part)
-    seen: list[str] = []
-    schema, texts = pyarrow.parquet.read_schema, run_folder._texts
-    monkeypatch.setattr(pyarrow.parquet, "read_schema", lambda f: seen.append(f.name) or schema(f))
-    monkeypatch.setattr(run_folder, "_texts", lambda *x: seen.append("m") or texts(*x))
-    read(run)
-    assert sorted(seen) == ["a.parquet", "b.parquet", "m"]
-
-
 def test_what_to_type_names_the_run_and_the_step(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", lambda step: {"train/grad_norm": 30.0} if step == 30 else {})
     [finding] = rlobj.diagnose(run).findings
     assert finding.cure.startswith(f"rlobj inspect {run} --step 30 shows")
     assert spikes(30).findings["gradient-spike"].cure.startswith("rlobj inspect RUN --step 30")
-
-
-def test_values_of_other_types_count_as_absent(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"policy/entropy": "high", "response/count": []})
-    assert rlobj.diagnose(run).findings == ()
 
 
 def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Path) -> None:

@@ -256,27 +256,6 @@ def test_what_a_sample_lacks_is_unknown_and_not_zero(browser: Browser, tmp_path:
     assert "≥ 1" in text_of(browser, "#texts tbody")
 
 
-def test_a_column_of_full_tables_counts_the_steps_that_have_it(browser, page):
-    show(browser, page)
-    enter(browser, **{"range:old_entropy": "0.5.."})
-    found = text_of(browser, "#found")
-    assert "of 96 tokens of the step with these numbers" in found
-    enter(browser, to="1")
-    assert text_of(browser, "#found") == "No step here has these numbers"
-
-
-@pytest.mark.parametrize("halvings", [0, 1])
-def test_a_thinned_record_has_no_exact_count_of_touched_tokens(browser, tmp_path, halvings):
-    run = tmp_path / "run"
-    p = 0.01 * 0.5**halvings
-    write_records(run, [{"inclusion_probability": p}], design=Design(halvings, 1, [1]))
-    (run / "metrics.jsonl").write_text('{"step": 1, "tokens/step": 384}')
-    show(browser, write_inspection_page(run))
-    enter(browser, effect="touched")
-    expected = "unknown: the page has 1 of 384 tokens" if halvings else "0 of 384 tokens (0%)"
-    assert text_of(browser, "#found").startswith(expected)
-
-
 def test_the_panel_has_every_column_and_every_part_of_the_rule(browser, page):
     show(browser, page, step="2", at="2_1_0_5")
     browser.wait("byId('details-body').textContent.includes('✓')")
@@ -326,14 +305,6 @@ def test_an_address_shows_the_same_again(browser: Browser, page: Path) -> None:
     before = browser.run(seen)
     browser.open(page, address)
     browser.wait(f"{seen} === {json.dumps(before)}")
-
-
-def test_the_mean_of_a_few_recorded_tokens_is_no_point_of_a_curve(browser, page):
-    show(browser, page, view="tokens", word="7")
-    browser.wait("document.querySelector('#word-chart canvas')")
-    lines = browser.run("acrossSteps(valuesOf('text').indexOf('7'))")
-    assert [line.get("prob") is None for line in lines] == [True, False]  # step 2 has a full table
-    assert browser.run("!byId('word-note').hidden")
 
 
 def test_a_cell_of_a_plane_lists_its_tokens(browser: Browser, page: Path) -> None:
@@ -408,53 +379,3 @@ def test_a_long_response_is_drawn_only_near_the_window(browser: Browser, tmp_pat
     show(browser, path, at="1_1_0_8500")
     browser.wait("document.querySelector('.here')?.getBoundingClientRect().top > 0")
     assert browser.run("document.querySelectorAll('#group-responses .piece').length") < 4_000
-
-
-def test_a_run_without_tables_shows_recorded_tokens_in_their_context(browser, tmp_path):
-    rows = [{"text": "9", "before": "2+", "after": "=11"}, {"text": "8", "position": 3}]
-    write_records(
-        tmp_path / "run", rows
-    )  # nothing touched, nothing judged, no metrics, no settings
-    path = write_inspection_page(tmp_path / "run", tmp_path / "page.html")
-    show(browser, path)
-    assert "2+9=11" in text_of(browser, "#group-responses")
-    assert text_of(browser, "#found") == "≈ 2 tokens"
-    for view in ("planes", "tokens"):
-        show(browser, path, view=view)
-        quiet(browser, path)
-    assert "2 texts of all tokens" in text_of(browser, "#texts caption")
-
-
-def test_the_planes_offer_no_heat_that_is_unknown_for_all_tokens(browser, tmp_path):
-    """A run in another trainer has no gradient norms."""
-    write_records(tmp_path / "run", [{"gradient_norm": None, "position": i} for i in range(9)])
-    path = write_inspection_page(tmp_path / "run")
-    for heat in ("tokens", "mean"):  # the second is of a link to another page
-        show(browser, path, view="planes", heat=heat)
-        assert browser.run("byId('heat').value") == "tokens"
-        data = "echarts.getInstanceByDom(byId('plane-chart')).getOption().series[0].data"
-        assert browser.run(f"{data}.map((cell) => 10 ** cell[4])") == [9]
-    offered = "[...byId('heat').options].map((each) => each.value)"
-    assert browser.run(offered) == ["tokens", "touched"]
-    quiet(browser, path)
-
-
-def test_a_record_without_probabilities_is_coloured_by_advantage(browser, tmp_path):
-    """A log of another trainer may have none."""
-    names = ("prob", "old_prob", "ratio", "entropy", "gradient_norm", "sampler_gap")
-    rows = [{**dict.fromkeys(names), "position": i, "advantage": i - 1.0} for i in range(3)]
-    write_records(tmp_path / "run", rows)
-    path = write_inspection_page(tmp_path / "run")
-    show(browser, path)
-    assert browser.run("byId('color').value") == "advantage"
-    assert browser.run("byId('legend').textContent").startswith("−1")
-    assert browser.run("document.querySelectorAll('#group-responses .unknown').length") == 0
-    assert not browser.run("RANGED.includes('prob')")
-    quiet(browser, path)
-
-
-def test_a_filter_without_tokens_says_so(browser: Browser, page: Path) -> None:
-    show(browser, page, view="tokens")
-    browser.run("go({'range:prob': '2..'})")
-    browser.wait("byId('texts').textContent.startsWith('The filter finds no token.')")
-    assert browser.run("document.querySelectorAll('#texts th').length") == 0

@@ -11,7 +11,6 @@ from tiny import tiny_config
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_folder import RunFolder
 from rlobj.insight import Outcome
-from rlobj.insight.numbers import share
 
 
 def run(folder: Path, preset: str = "stapo", steps: int = 20, **metrics: float) -> Path:
@@ -64,20 +63,6 @@ def test_a_run_without_a_finished_step_is_refused(tmp_path: Path) -> None:
     directory.create(tiny_config(tmp_path, "stapo"))
     with pytest.raises(ConfigError, match="no finished step"):
         Outcome.read(directory.path)
-
-
-@pytest.mark.parametrize(
-    ("part", "whole", "text"),
-    [
-        (358, 389_544, "358 (0.092%)"),
-        (0, 5, "0"),
-        (5, 5, "5 (100%)"),
-        (394, 395, "394 (99.7%)"),
-        (1, 10**9, "1 (0.0000%)"),
-    ],
-)
-def test_shares_have_two_digits(part: float, whole: float, text: str) -> None:
-    assert share(part, whole) == text
 
 
 def test_an_accuracy_that_was_not_measured_after_training_is_said_so(tmp_path: Path) -> None:

@@ -150,24 +150,6 @@ def test_damaged_records_and_runs_without_tokens_are_refused(tmp_path: Path) -> 
         read_rows(run)
 
 
-def test_code_that_a_table_names_is_not_imported(tmp_path, monkeypatch):
-    (tmp_path / "own_rules.py").write_text(
-        "from dataclasses import dataclass\nfrom rlobj import CustomRule, prob\n"
-        "@dataclass(frozen=True)\nclass Rare(CustomRule):\n"
-        "    def reads(self): return (prob,)\n"
-        "    def select(self, frame): return frame.number(prob) < 0.002\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    update = random_update((3, 1), 9, 0)
-    own = Objective(drop='custom("own_rules:Rare")')
-    write_step(tmp_path, 3, UpdateTable(**{**vars(update), "objective": own}))
-    write_records(tmp_path, [dropped(step=3)])
-    page = read_rows(tmp_path)
-    assert len(page.rows) == 1
-    assert "own_rules:Rare" in page.notes[0]
-    assert len(read_rows(tmp_path, trust=True).rows) > 1
-
-
 def test_texts_come_from_the_record_where_the_tokenizer_is_gone(tmp_path: Path) -> None:
     write_step(tmp_path, 3, random_update((3, 1), 24, 0))
     write_records(tmp_path, [dropped(step=2, token=0, text="zero")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -231,35 +230,6 @@ def test_a_rule_is_refused_only_if_tokens_that_were_not_scored_decide_it() -> No
     assert first == same == whole[f"{decided[0]}: selected"].to_pylist()
     assert either == whole[f"{decided[2]}: selected"].to_pylist()
     assert 0 < sum(first) < len(first)
-
-
-def test_what_is_advised_records_what_was_missing(policy: Path, tmp_path: Path) -> None:
-    def run(name: str, **settings: Any) -> Path:
-        sections = {"training": {"steps": 1}, "output": {"tables_every": 1}}
-        for section, values in settings.items():
-            sections[section] = {**sections.get(section, {}), **values}
-        run_training(tiny_config(policy, "dapo-loss", **sections), tmp_path / name)
-        return tmp_path / name
-
-    plain = rlobj.replay(run("plain"), ["dapo-loss", "ar", "lp-reg", "stapo"])
-    assert set(plain.refused) == {"ar", "lp-reg", "stapo"}
-    penalties = [{"kind": kind, "coefficient": 0} for kind in ("kl", "proxy_kl")]
-    advised = run("advised", training={"skip_inactive": False}, objective={"penalties": penalties})
-    found = rlobj.replay(advised, ["ar", "lp-reg", "stapo"])
-    assert found.refused == {}
-    assert all(row["gradient"] > 0 for row in found.objectives.to_pylist())
-
-
-def test_an_objective_that_fails_late_is_not_counted() -> None:
-    table = batch()
-    late = update_of(GRPO, table.replace(ref_logprobs=None), step=2)
-    found = rlobj.replay([update_of(GRPO, table), late], ["ar", "prob < 0.1", "ref_gap > 0"])
-    assert set(found.refused) == {"ar", "ref_gap > 0"}
-    assert set(rows(found.objectives)) == {"recorded", "prob < 0.1"}
-    assert [(r["first"], r["second"]) for r in found.pairs.to_pylist()] == [
-        ("recorded", "prob < 0.1")
-    ]
-    assert found.steps == [1, 2]
 
 
 # Counts, shares and pairs.

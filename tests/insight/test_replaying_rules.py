@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from replays import GRPO, STAPO, batch, rows, update_of
+from replays import STAPO, batch, rows, update_of
 
 import rlobj
 from rlobj import load_preset
@@ -44,15 +44,12 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
         ("(prob < TAU) & (entropy > RHO)", "TAU=0.1..0.2", "'RHO' has no value.*one name"),
         ("entropy.bottom(Q)", None, r"plain value(.|\n)*To sweep Q: sweep=Q="),
         ("prob < TAU", "TAU=0.2..0.1", "rise from one number"),
-        ("prob < TAU", "TAU=0..inf", "rise from one number"),
-        ("prob < TAU", "TAU=a..b", "cannot read the sweep"),
         ("prob < TAU", "TAU=0.1", "Expected NAME=FROM..TO"),
         ("prob < TAU", "TAU=0.1..0.2:9999999", "must have 2 to 1000 values"),
         ("prob < TAU", {"A": [1.0], "B": [1.0]}, "one number is swept at a time"),
         ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
         ("prob", None, "expected a rule such as"),
         ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
-        ("prob < TAU", "tau=0.1..0.2", "a name in capitals and two numbers"),
     ],
 )
 def test_wrong_rules_and_sweeps_are_refused_in_words(rule: str, sweep: Any, message: str) -> None:
@@ -94,24 +91,3 @@ def test_the_figure_has_a_curve_for_each_share() -> None:
     assert {line.run for line in figure.lines} == {None}  # each has its own colour
     with pytest.raises(ConfigError, match="a figure shows a sweep"):
         rlobj.replay(updates, "grpo").figure()
-
-
-@pytest.mark.parametrize("kind", ["preset", "rule"])
-def test_code_of_a_preset_or_rule_that_the_caller_names_is_imported(tmp_path, kind):
-    (tmp_path / "mine.py").write_text(
-        "from pathlib import Path\n"
-        "from dataclasses import dataclass\n"
-        "from rlobj import CustomRule\n"
-        f"Path({str(tmp_path / 'imported')!r}).touch()\n"
-        "@dataclass(frozen=True)\n"
-        "class Mine(CustomRule):\n"
-        "    def select(self, frame): return frame.decided\n"
-    )
-    rule = f"custom('{tmp_path / 'mine.py'}:Mine')"
-    preset = tmp_path / "mine.yaml"
-    preset.write_text(f'objective:\n  drop: "{rule}"\n')
-    given = rule if kind == "rule" else str(preset)
-    update = update_of(GRPO, batch())
-    found = rlobj.replay([update], {"mine": given})
-    assert (tmp_path / "imported").exists()
-    assert rows(found.objectives)["mine"]["share"] == 1

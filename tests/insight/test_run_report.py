@@ -75,14 +75,6 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert "spurious-share" not in found
 
 
-def test_a_star_draws_what_the_run_has(tmp_path: Path) -> None:
-    lines = [step_line(1, **{"reward/format/mean": 1.0, "loss/total": 2.0, "selected/a < b": 0.5})]
-    found = drawn(write_run(tmp_path / "run", lines))
-    assert [line.name for line in found["rewards"].lines] == ["format"]
-    assert [line.name for line in found["loss"].lines] == ["total"]
-    assert [line.name for line in found["selected"].lines] == ["a < b"]
-
-
 def test_touched_shares_count_each_recorded_token_by_its_probability(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [step_line(step) for step in (1, 2, 3, 4)])
     dropped = {"effect": "dropped", "clause": "a"}
@@ -128,23 +120,6 @@ def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Pat
     page = rlobj.report(run).read_text("utf-8")
     assert f"id='{mark.link}'" in page
     assert "ratio-spike" in page
-
-
-def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
-    lines = [step_line(step, **{"train/grad_norm": 1.0}) for step in range(1, 6)]
-    lines[1] |= {"train/grad_norm": math.inf, "reward/accuracy": math.nan}
-    lines[2] |= {"train/grad_norm": None, "entropy/q25": math.nan, "reward/mean": -math.inf}
-    del lines[3]["train/grad_norm"]
-    run = write_run(tmp_path / "run", lines)
-    found = drawn(run)
-    [norm], [accuracy] = found["gradient-norm"].lines, found["training-accuracy"].lines
-    assert (norm.x, norm.y) == ((1, 2, 3, 5), [1.0, None, None, 1.0])
-    assert (accuracy.y[1], accuracy.low[1], accuracy.high[1]) == (None, None, None)  # type: ignore[index]
-    assert found["entropy-quantiles"].lines[0].low == [0.2, 0.2, None, 0.2, 0.2]
-    [read] = read_runs([run])
-    assert summary([read])["reward of the best step"][0].endswith(", step 5")
-    broken = write_run(tmp_path / "broken", [{"step": 1, "reward/mean": math.nan}])
-    assert drawn(broken) == {}
 
 
 def test_the_record_of_another_trainer_is_named_after_the_trainers_folder(tmp_path: Path) -> None:

@@ -117,42 +117,6 @@ def test_smoothing_zoom_and_hiding_change_all_figures(browser: Browser, page: Pa
     assert browser.complaints() == []
 
 
-def test_the_curve_between_two_evaluations_stays_when_zoomed(browser, tmp_path):
-    accuracy = {1: 0.5, 9: 0.9}
-    lines = [
-        step_line(i, **({"eval/accuracy": accuracy[i]} if i in accuracy else {}))
-        for i in range(1, 10)
-    ]
-    opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
-    chart = "echarts.getInstanceByDom(document.querySelector('#figure-held-out-accuracy .plot'))"
-    browser.wait(chart)
-    browser.run("document.getElementById('figure-reward').focus()")
-    for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft", "+", "+"):
-        browser.run(
-            "document.getElementById('figure-reward').dispatchEvent("
-            f"new KeyboardEvent('keydown', {{key: {key!r}}}))"
-        )
-    option = f"{chart}.getOption()"
-    low, high = browser.run(f"(a => [a.min, a.max])({option}.xAxis[0])")
-    assert 1 < low < high < 9
-    curve = f"{option}.series.find(each => each.type === 'line').data"
-    assert browser.run(curve) == [[1, 0.5], [9, 0.9]]
-
-
-def test_only_figures_without_negative_values_have_a_logarithmic_axis(browser, tmp_path):
-    lines = [step_line(i, **{"loss/policy": (-1.0) ** i}) for i in range(1, 4)]
-    opened(browser, rlobj.report(write_run(tmp_path / "run", lines)))
-    browser.run("document.getElementById('figure-loss').scrollIntoView()")
-    browser.wait("document.querySelector('#figure-loss canvas')")
-    browser.run(change("#log", "e.checked = true"))
-    chart = "echarts.getInstanceByDom(document.querySelector('#figure-{} .plot'))"
-    axis = f"{chart}.getOption().yAxis[0].type"
-    assert browser.run(axis.format("loss")) == "value"
-    assert browser.run("document.querySelector('#figure-loss .log') === null")
-    browser.run("document.getElementById('figure-reward').scrollIntoView()")
-    browser.wait(f"{axis.format('reward')} === 'log'")
-
-
 def test_a_mark_leads_to_its_finding(browser: Browser, page: Path) -> None:
     opened(browser, page)
     link = "document.querySelector('#figure-ratio .legend a')"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -131,22 +130,6 @@ def test_dropped_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path)
     assert re.search(rf"dropped</dt>\s*<dd[^>]*>{line['tokens/dropped']:,.0f} \({shown}\)<", page)
 
 
-def test_the_page_is_named_after_the_folder_of_the_trainer(tmp_path: Path) -> None:
-    run(tmp_path / "mine" / "_rlobj", "grpo", steps=1)
-    page = rlobj.write_inspection_page(tmp_path / "mine" / "_rlobj").read_text()
-    assert "<title>mine: tokens</title>" in page
-    [note] = rlobj.replay(tmp_path / "mine" / "_rlobj").notes  # no rule reads the policy
-    assert "its trainer does not compute Σ π²" in note
-
-
-def test_phases_count_each_token_once(tmp_path: Path) -> None:
-    run(tmp_path / "run", "ar-lopti", steps=1)
-    [line] = metrics(tmp_path / "run")
-    whole = awkward_batch(1, 8, torch.float32)
-    undecided = whole.rewards.isnan() if whole.rewards is not None else whole.lengths < 0
-    assert line["tokens/step"] == int(whole.lengths[~undecided].sum())
-
-
 def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Path) -> None:
     run(tmp_path / "run", "stapo", steps=1)
     [line] = metrics(tmp_path / "run")
@@ -224,24 +207,3 @@ def test_a_checkpoint_that_was_copied_without_the_record_begins_a_new_one(tmp_pa
     Trainer(config.resolved_objective(), comm).step(record, 4)
     record.close()
     assert [line["step"] for line in metrics(tmp_path / "run")] == [4]
-
-
-def test_a_finding_is_logged_when_it_begins(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config, comm = config_of("stapo"), SingleProcess()
-    record = RunRecord(tmp_path / "run", config, build_tokenizer(), comm)
-    trainer = Trainer(config.resolved_objective(), comm)
-    with caplog.at_level(logging.WARNING):
-        for number in range(1, 7):
-            trainer.step(record, number, **{"reward/mean": 1.0 if number < 3 else -9.0})
-    record.close()
-    warned = [r.message for r in caplog.records if r.name == "rlobj.integrations.run_record"]
-    assert (
-        sum(
-            "the mean reward fell" in message and "diagnosis.md#collapse" in message
-            for message in warned
-        )
-        == 1
-    )
-    assert metrics(tmp_path / "run")[-1]["diagnosis/collapse"] == 1.0

@@ -80,6 +80,7 @@ def test_responses_without_reward_enter_nothing(tmp_path: Path, advantages: str)
     assert off(found[0], alone(one, 0, load_preset("20-entropy").objective, own=own)) < 1e-4
 
 
+@pytest.mark.slow
 def test_rewards_that_some_responses_have_are_added_up(tmp_path: Path) -> None:
     """As in TRL."""
     named = {"reward_funcs": [reward, second], "reward_weights": [1.0, 0.5], "max_steps": 1}
@@ -89,7 +90,7 @@ def test_rewards_that_some_responses_have_are_added_up(tmp_path: Path) -> None:
     assert off(found[0], found[1]) < 1e-2  # they differ in epsilon: 1e-4 and 1e-6
 
 
-@pytest.mark.parametrize("objective", ["gdpo", Objective(drop=rlobj.reward("second") > 0.5)])
+@pytest.mark.parametrize("objective", ["gdpo", slow(Objective(drop=rlobj.reward("second") > 0.5))])
 def test_an_objective_that_reads_each_reward_needs_all_of_them(
     tmp_path: Path, objective: Any
 ) -> None:
@@ -109,11 +110,12 @@ def test_a_rollout_without_log_probs_is_refused_by_name(tmp_path: Path) -> None:
         train(tmp_path, "tis")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "mismatch"),
     [
         ("token_truncate", Truncate(cap=1.5)),
-        slow("sequence_mask", Mask(level="sequence", high=1.5)),
+        ("sequence_mask", Mask(level="sequence", high=1.5)),
     ],
 )
 def test_trls_correction_for_vllm_is_the_objectives(

@@ -58,6 +58,7 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(
     assert json.loads(files[0])["state"]["update"] == 4
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_objective_or_trainer_is_refused(
     tmp_path: Path, stopped: Path
 ) -> None:

@@ -140,6 +140,7 @@ def trainer(kind: Any, folder: Path, **named: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_trls_own_loss(tmp_path: Path) -> None:
     """Two rounds: in the second one, ratios are not 1, and some are clipped."""
     found = []
@@ -190,7 +191,7 @@ RULE = "when(turn > 0, 2, 1) * (1 + turn_reward) + turn_position / turn.max(by='
 
 @pytest.mark.parametrize(
     ("named", "rewards"),
-    [({"reward_funcs": decided}, (0.1, 0.5, 1.0, 0.2)), (OWNED, (0.0, 0.25, 0.25, 0.25))],
+    [({"reward_funcs": decided}, (0.1, 0.5, 1.0, 0.2)), slow(OWNED, (0.0, 0.25, 0.25, 0.25))],
     ids=["tools", "environment"],
 )
 def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
@@ -220,6 +221,7 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
     assert {name: line[name] for name in numbers} == numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "shares", "evidence"),
     [

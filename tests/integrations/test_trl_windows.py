@@ -26,7 +26,7 @@ PHASES = {"steps_per_generation": 4, "num_iterations": 2, "beta": 0.01, "max_ste
     [
         slow("stapo", {**PAIRS, "steps_per_generation": 4}, [2] * 3, id="half a rollout"),
         slow("stapo", {"steps_per_generation": 2}, [4] * 3, id="two rollouts"),
-        pytest.param("20-entropy", {**EPOCH, **SIXTHS}, [4] * 7 + [2], id="a short last one"),
+        slow("20-entropy", {**EPOCH, **SIXTHS}, [4] * 7 + [2], id="a short last one"),
         slow("fipo", {**PAIRS, **THIRDS}, [2] * 3, id="parts of two, without entropies"),
         slow("clip-cov", {**PAIRS, **THIRDS}, [2] * 3, id="parts of two, with a sample"),
         slow("stapo", {**WHOLE, "num_iterations": 2}, [1] * 3, id="one micro-batch, two rounds"),

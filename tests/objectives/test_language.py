@@ -88,13 +88,11 @@ def test_own_columns_follow_their_responses() -> None:
         ({"keep": "stage > 0"}, "unknown name 'stage'"),
         ({"keep": column("stage") > 0}, "keep reads unknown 'stage'"),
         ({"columns": ["entropy"]}, "expected new names such as 'stage' in lower case"),
-        ({"columns": ["old_logprobs"]}, "expected new names such as 'stage' in lower case"),
         ({"columns": "stage"}, "columns: Input should be a list in brackets, got 'stage'"),
         ({"drop": prob == 0}, "got 'False'; there is no == between numbers"),
         ({"surrogate": {"kind": "clip", "high": "entropyy"}}, "unknown name 'entropyy'. Did you"),
         ({"surrogate": {"kind": "clip", "high": "entropy > 1"}}, "expected a number"),
         ({"surrogate": {"kind": "clip", "high": True}}, "expected a number >= 0 or an expression"),
-        ({"surrogate": {"kind": "clip", "dual": 1}}, "expected a number > 1 or an expression"),
         ({"drop": f"custom('{__name__}:Isolated', treshold=1)"}, "Did you mean 'threshold'"),
         (
             {"drop": {"kind": "custom", "target": f"{__name__}:Isolated", "limit": 1}},
@@ -106,14 +104,6 @@ def test_own_columns_follow_their_responses() -> None:
 def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Objective(**settings)
-
-
-def test_all_unknown_names_are_reported_together() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Objective(drop="prob < W", reweight="M", columns=["Turn"])
-    for expected in ("drop reads unknown 'W'", "reweight reads unknown 'M'", "got 'Turn'"):
-        assert expected in str(caught.value)
-    assert "declare it in columns or controllers" in str(caught.value)
 
 
 @dataclass(frozen=True)
@@ -211,18 +201,6 @@ def test_a_custom_rule_that_is_no_frozen_dataclass_or_reads_no_tuple_is_refused(
         Objective(surrogate="reinforce", drop=Silent()).plan([BATCH])
 
 
-def test_a_rule_that_yaml_tore_at_its_comma_is_refused_with_advice() -> None:
-    """Only in a list: one rule with an open parenthesis has another cause."""
-    torn = ["entropy.top(0.2", "within=prob < 1)", "prob < 0.1"]
-    with pytest.raises(ConfigError, match="put quotes around a rule that has a comma"):
-        Objective(split=torn)
-    unmatched = (["prob < 0.1)", "prob < 0.5"], r"unmatched '\)'")
-    for wrong, message in (*((x, "never closed") for x in (torn[0], torn[:1])), unmatched):
-        with pytest.raises(ConfigError, match=message) as caught:
-            Objective(split=wrong)
-        assert "quotes" not in str(caught.value)
-
-
 def test_phases_of_several_splits_partition_the_tokens() -> None:
     objective = Objective(surrogate="unclipped").split(prob < 0.1).split(entropy > 1)
     first, second, rest = (phase.plan([BATCH]).weights[0] != 0 for phase in objective.phases)
@@ -258,27 +236,6 @@ RANKED = tokens(
     rewards=[1.0, 0.0, 0.0, NAN],
 )
 """Six tokens of two groups; the last response is undecided."""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("entropy.rank()", [2 / 3, 0, 2 / 3, 2 / 3]),
-        ("entropy.rank(by='response')", [0.75, 0, 0.75, 0.5]),
-        ("entropy.rank(by='position')", [0.5, 0.5, 0.5, 0.5]),
-        ("(-entropy).rank()", [1 / 3, 1, 1 / 3, 1 / 3]),
-        ("length.rank(by='group')", [1, 1, 1, 0.5]),  # lengths 3, 1 and 0: of responses
-        ("length.rank(by='response')", [0.5] * 4),
-        ("entropy.mean(by='response').rank()", [0, 0, 0, 1]),
-        ("when(advantage > 0, entropy.rank(within=advantage > 0), 9)", [0.75, 0, 0.75, 9]),
-        ("when(advantage < 0, entropy.rank(advantage < 0), 9)", [9, 9, 9, 0.5]),
-    ],
-)
-def test_a_rank_equals_the_value_by_hand(text: str, expected: list[float]) -> None:
-    """(mean rank - 1)/(n - 1); the only value of a population has 0.5."""
-    assert parse(str(parse(text))) == parse(text)
-    shaped = Objective(shape=f"{text} + 0 * advantage").plan([RANKED]).advantages[0]
-    assert shaped[:4].tolist() == pytest.approx(expected, rel=1e-15)
 
 
 def test_a_rank_is_undefined_outside_of_its_population() -> None:

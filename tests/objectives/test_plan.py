@@ -226,15 +226,6 @@ def test_penalties_have_their_own_tokens_and_divisor() -> None:
     assert kept.tolist() == [0, half, half]
 
 
-def test_two_penalties_of_one_kind_are_logged_together() -> None:
-    batch = tokens([2], [-1.0, -2.0], advantages=[1.0], ref_logprobs=[-1.5, -1.5])
-    one = Objective(penalties=[KL(coefficient=3)])(batch)
-    two = Objective(penalties=[KL(coefficient=1), KL(coefficient=2)])(batch)
-    torch.testing.assert_close(two.metrics["loss/kl_reference"], one.metrics["loss/kl_reference"])
-    parts = [two.metrics[name] for name in ("loss/policy", "loss/kl_reference")]
-    torch.testing.assert_close(two.loss, sum(parts))
-
-
 # Random choice.
 
 
@@ -255,11 +246,3 @@ def test_the_size_of_a_sample_may_be_a_count_of_the_update() -> None:
         chosen((advantage > 0).sample((prob < 0).count() - 4), [batch])
     with pytest.raises(BatchError, match="expected a number of tokens >= 0"):
         chosen((prob > 0).sample(entropy.mean(within=prob > 1)), [batch])
-
-
-def test_advantages_keep_their_sign_for_tiny_differences_of_rewards() -> None:
-    """0.1 + 1e-9 and 0.1 are equal in float32 and different in float64."""
-    rewards = torch.tensor([0.1, 0.1 + 1e-9], dtype=torch.float64)
-    batch = tokens([1, 1], torch.tensor([-1.0, -1.0]), rewards=rewards)  # type: ignore[arg-type]
-    plan = Objective(keep=advantage > 0).plan([batch])
-    assert (plan.weights[0] != 0).tolist() == [False, True]

@@ -115,20 +115,15 @@ def test_the_reference_is_a_score_that_is_always_there():
     assert len({loss.item() for loss in losses}) == 1
 
 
-TUTOR = {"kind": "kl", "against": "tutor", "estimator": "k2"}
-
-
 @pytest.mark.parametrize(
     ("scores", "settings", "message"),
     [
         (["old"], {}, "'old' is taken"),
-        (["Teacher"], {}, "got 'Teacher'"),
         (["teacher", "teacher"], {}, "'teacher' is given twice"),
         (["teacher"], {"columns": ["teacher_gap"]}, "'teacher_gap' is taken"),
         ([], {"shape": "teacher_gap"}, "a score in 'scores'"),
         (["teacher"], {"shape": "teacher_gab"}, "Did you mean 'teacher_gap'"),
         ([], {"reward_kl": {"coefficient": 0.1, "against": "tutor"}}, "no score 'tutor'"),
-        ([], {"penalties": [TUTOR]}, "no score 'tutor'"),
         (["tutor"], {"penalties": [{"kind": "kl", "against": "tutor"}]}, "estimator: k2"),
     ],
 )

@@ -8,12 +8,10 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import pytest
-from record_rows import write_records
 from test_recorder import observed_of, record
 
 from rlobj import ConfigError
 from rlobj.records import open_records, read_records, read_tables
-from rlobj.records.reading import DESIGN_KEY, Record
 
 
 @pytest.fixture
@@ -182,11 +180,6 @@ def test_numbers_that_no_record_has_are_refused_with_their_row(run, name, value)
     refused(f"'{name}' is {value} in row 1", run)
 
 
-def test_an_empty_file_of_another_program_has_no_rows(run):
-    replace(run, read_records(run).slice(0, 0).replace_schema_metadata(None))
-    assert len(read_records(run)) == 0
-
-
 def test_a_file_in_the_making_is_not_read(run):
     (run / "records" / ".step-000004-rank-0.parquet.partial").write_bytes(b"half")
     assert set(read_records(run)["step"].to_pylist()) == {1, 2, 3}
@@ -211,24 +204,3 @@ def test_an_empty_record_says_why_and_what_to_type(tmp_path, settings, steps, wh
     lines = [{"step": step, "tokens/step": 384} for step in range(1, steps + 1)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     refused(f"records is empty: {why}", tmp_path)
-
-
-@pytest.mark.parametrize(
-    "design",
-    [
-        '{"halvings": 0, "ranks": 1, "steps": "all"}',
-        '{"halvings": -9999, "ranks": 1, "steps": [1]}',
-        "[]",
-        '{"halvings": 0}',
-        '{"x": 1}',
-        "\x00",
-    ],
-)
-def test_a_damaged_description_of_a_file_is_unknown(tmp_path, design):
-    write_records(tmp_path, [{}])
-    [file] = (tmp_path / "records").iterdir()
-    table = parquet.read_table(file)
-    metadata = {**table.schema.metadata, DESIGN_KEY: design}
-    parquet.write_table(table.replace_schema_metadata(metadata), file)
-    assert Record(tmp_path).sampling is None
-    assert len(read_records(tmp_path)) == 1

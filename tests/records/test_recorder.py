@@ -13,7 +13,7 @@ import pytest
 import torch
 from runs import metrics, same, weights
 from strategies import awkward_batch, fitting
-from tiny import eight_steps, tiny_config
+from tiny import eight_steps
 
 from rlobj import load_preset
 from rlobj.config.run_config import RunConfig
@@ -167,16 +167,6 @@ def test_the_choice_depends_neither_on_ranks_nor_on_the_order_of_rows(tmp_path, 
     assert found.sort_by(order_by).equals(whole.sort_by(order_by))
 
 
-@pytest.mark.parametrize("share", [0.01, None])
-def test_of_a_step_with_few_tokens_about_256_are_recorded_unless_the_share_is_set(tmp_path, share):
-    observed = observed_of()
-    others = untouched(observed)
-    rows = recorded(tmp_path, observed, where=pc.field("effect").is_null(), share=share)
-    p = 0.01 if share else FLOOR / others
-    assert np.allclose(rows["inclusion_probability"].to_numpy(), p)
-    assert len(rows) == pytest.approx(p * others, abs=4 * (p * (1 - p) * others) ** 0.5)
-
-
 def test_all_tokens_of_a_step_with_fewer_are_recorded_and_the_updates_share_the_256(tmp_path):
     few = observed_of(groups=8)
     rows = recorded(tmp_path / "small", few, share=None)
@@ -214,13 +204,6 @@ def test_a_step_that_one_of_two_processes_has_not_written_is_not_recorded(tmp_pa
             if step == 1 or not rank:
                 recorder.close_file()
     assert Record(tmp_path).sampling == (0, {1})
-
-
-def test_the_floor_leaves_the_room_of_a_small_record_to_touched_tokens(tmp_path):
-    observed = observed_of()
-    rows = recorded(tmp_path, observed, megabytes=4000 * ROW_BYTES / 1e6, share=None)
-    least = pc.min(rows["inclusion_probability"]).as_py()
-    assert least == pytest.approx(4000 / 4 / 100 / untouched(observed))  # of 100 steps
 
 
 def test_a_file_is_thinned_once_though_the_run_forgot_that_it_was(tmp_path):
@@ -304,6 +287,7 @@ class Stop(Callback):
                 raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_and_resumed_has_the_rows_of_the_undisturbed_run(policy, tmp_path):
     output = {"records_mb": 0.05, "records_share": 0.1, "tables_every": 3}
     config, runs = eight_steps(policy, "ar", output=output), (tmp_path / "whole", tmp_path / "run")
@@ -334,13 +318,3 @@ def test_the_record_changes_nothing_about_the_training(policy, tmp_path, preset)
     assert metrics(tmp_path / "on") == metrics(tmp_path / "off")
     assert not list((tmp_path / "off" / "records").iterdir())
     assert not list((tmp_path / "off" / "tables").iterdir())
-
-
-def test_the_record_has_as_many_dropped_tokens_as_the_metrics(policy, tmp_path):
-    settings = {"objective": {"drop": "entropy.bottom(0.5)"}, "training": {"steps": 3}}
-    lines = run_training(tiny_config(policy, "lopti", **settings), tmp_path / "run").history
-    assert len(lines) == 3
-    rows = read_records(tmp_path / "run")
-    for line in lines[1:]:
-        chosen = pc.and_(pc.equal(rows["step"], line["step"]), pc.equal(rows["effect"], "dropped"))
-        assert line["tokens/dropped"] == pc.sum(chosen).as_py() > 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow.parquet as parquet
 import pytest
 import torch
 from runs import ranks, write_config
@@ -149,18 +148,3 @@ def test_code_that_an_objective_names_is_not_imported(policy, tmp_path):
     assert not imported.exists()
     [update] = read_tables(tmp_path / "run", trust=True)
     assert type(update.objective.surrogate).__name__ == "Mine"
-
-
-@pytest.mark.parametrize("text", ["custom('os:system')", "~custom ( 'os:system', a=1)"])
-def test_rules_that_name_code_are_not_imported(tmp_path, text):
-    observed = observed_of("stapo")
-    write_tables(tmp_path / "tables", 7, [(1, observed)], (0, 1), {})
-    [path] = (tmp_path / "tables").iterdir()
-    table = parquet.read_table(path)
-    metadata = dict(table.schema.metadata)
-    written = json.loads(metadata[b"rlobj.updates"])
-    written["updates"][0]["objective"]["drop"] = text
-    metadata[b"rlobj.updates"] = json.dumps(written)
-    parquet.write_table(table.replace_schema_metadata(metadata), path)
-    with pytest.raises(ConfigError, match="name code by its path"):
-        list(read_tables(tmp_path))

@@ -27,7 +27,11 @@ CALL = ["p"], ["quick"], ["x"], {}, None
 # Time limits.
 
 
-HANG = {"sleep": lambda: time.sleep(1000), "loop": forever, "lock": threading.Event().wait}
+HANG = {
+    "sleep": lambda: time.sleep(1000),
+    "loop": lambda: forever(20),
+    "lock": threading.Event().wait,
+}
 
 
 @pytest.mark.parametrize("kind", HANG)
@@ -37,12 +41,12 @@ def test_a_call_that_hangs_is_undecided_at_the_deadline_and_the_others_are_grade
             HANG[kind]()
         return len(response)
 
-    grades = graded(score, ["a", "hang", "bc"], deadline=0.5)
+    grades = graded(score, ["a", "hang", "bc"], deadline=1.5)
     assert [each.undecided for each in grades] == [False, True, False]
     assert [grades[0].reward, grades[2].reward] == [1, 2]
     assert math.isnan(grades[1].reward)
     assert reasons(grades)[1] == "timeout"
-    assert "did not return within 0.5 seconds on problem 'p1'" in caplog.text
+    assert "did not return within 1.5 seconds on problem 'p1'" in caplog.text
     assert "test_custom_deadlines.py, line" in caplog.text  # where it hangs
     assert "'hang'" in caplog.text
 
@@ -56,10 +60,10 @@ def test_a_late_result_reaches_no_response():
             late.set()
             return 100
         later.set()
-        assert late.wait(0.5)  # it returns while a later call runs
+        assert late.wait(60)  # it returns while a later call runs
         return 1
 
-    grades = graded(score, ["slow", "b", "c"], deadline=1)
+    grades = graded(score, ["slow", "b", "c"], deadline=2)
     assert reasons(grades) == ["timeout", "custom", "custom"]
     assert [each.reward for each in grades[1:]] == [1, 1]
 
@@ -99,9 +103,9 @@ def test_results_come_while_later_calls_run():
     release = threading.Event()
 
     def score(response, answer):
-        return 1.0 if response == "quick" else float(release.wait(30))
+        return 1.0 if response == "quick" else float(release.wait(300))
 
-    calls = Calls(partial(InThread, score, "f"), deadline=40.0)
+    calls = Calls(partial(InThread, score, "f"), deadline=400.0)
     outcomes = calls.outcomes([CALL, (["p"], ["slow"], ["x"], {}, None)], allowed=0)
     assert next(outcomes).grades == [(1.0, None, {}, "")]
     assert not release.is_set()
@@ -111,25 +115,21 @@ def test_results_come_while_later_calls_run():
     calls.close()
 
 
-def test_timeouts_and_exceptions_count_together():
-    def score(response, answer):
-        return 1 / 0 if response == "bad" else time.sleep(20)
-
-    with pytest.raises(RunError, match="3 of the last 3 calls failed"):
-        graded(score, ["bad", "hang", "bad"], deadline=0.1, max_failures=2)
-
-
 # Asynchronous functions.
 
 
 def test_async_calls_run_at_the_same_time_up_to_a_limit():
     running = most = 0
+    full = asyncio.Event()
 
     async def score(response, answer):
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.05)
+        if running == 7:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.05)  # an eighth would begin
         running -= 1
         return int(response)
 
@@ -153,12 +153,11 @@ def test_async_functions_keep_one_event_loop_and_each_call_has_its_deadline():
             await asyncio.sleep(0.05)
             return 1
 
-    with opened(Judge(), deadline=0.4) as grader:
+    with opened(Judge(), deadline=2) as grader:
         for _ in range(2):
             grades = grader.score(["a", "hang", "bad", "b"], problems(*"xxxx"))
             assert reasons(grades) == ["custom", "timeout", "error: ValueError", "custom"]
-        time.sleep(0.1)
-        assert all(task.done() for task in tasks)  # what awaits is cancelled
+        wait_until(lambda: all(task.done() for task in tasks))  # what awaits is cancelled
     assert len(loops) == 1
 
 
@@ -170,7 +169,7 @@ def test_a_call_that_blocks_the_loop_is_one_failure_of_all_that_wait_there_and_a
         await asyncio.sleep(0.1)
         return 1
 
-    with opened(score, deadline=0.4, concurrency=3, max_failures=1) as grader:
+    with opened(score, deadline=2, concurrency=3, max_failures=1) as grader:
         grades = grader.score(["a", "hang", "b", "c"], problems(*"xxxx"))
         assert reasons(grades) == ["timeout", "timeout", "timeout", "custom"]
         assert reasons(grader.score(["a", "b"], problems("x", "x"))) == ["custom"] * 2
@@ -185,64 +184,6 @@ def test_the_message_on_an_async_call_shows_the_line_that_awaits(caplog):
 
     graded(score, ["a"], deadline=0.1)
     assert "await asyncio.Event().wait()  # here" in caplog.text
-
-
-async def exits():
-    raise SystemExit("of a task of its own")
-
-
-ENDS = {
-    "stops": lambda: asyncio.get_running_loop().stop(),
-    "exits": lambda: asyncio.ensure_future(exits()),
-    "cancels": lambda: [task.cancel() for task in asyncio.all_tasks()],
-}
-
-
-@pytest.mark.parametrize("kind", ENDS)
-def test_a_function_that_ends_its_event_loop_does_not_end_the_run(kind, capfd, caplog):
-    async def score(response, answer):
-        if response == "bad":
-            ENDS[kind]()
-        await asyncio.sleep(0.05)
-        return 1
-
-    with opened(score) as grader:
-        for _ in range(2):
-            grades = grader.score(["a", "bad", "b"], problems(*"xxx"))
-            wrong = ["custom"] if kind != "cancels" else ["custom", "error: CancelledError"]
-            assert set(reasons(grades)) <= set(wrong)
-        assert reasons(grader.score(["a"], problems("x"))) == ["custom"]
-        thread = grader._calls._maker.thread
-    thread.join(5)
-    assert "Task was destroyed" not in capfd.readouterr().err + caplog.text
-
-
-def test_what_runs_in_a_closed_event_loop_is_cancelled(caplog):
-    ended = []
-
-    async def background():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
-    async def score(response, answer):
-        score.task = asyncio.ensure_future(background())
-        return 1
-
-    with opened(score) as grader:
-        grader.score(["a"], problems("x"))
-        thread = grader._calls._maker.thread
-    thread.join(5)
-    assert ended == [True]
-    assert "Task was destroyed" not in caplog.text
-
-
-def test_a_batched_async_function_is_awaited_once():
-    async def score(responses, answers):
-        return [float(a == b) for a, b in zip(responses, answers, strict=True)]
-
-    assert [each.reward for each in graded(score, ["x", "b"], batched=True)] == [1, 0]
 
 
 # The program.
@@ -266,7 +207,7 @@ def started(folder: Path, hang: str, *more: str) -> tuple[Any, Path]:
     words = ["train", "--preset", "grpo", *quick, "--reward", f"{folder}/mine.py:score", *more]
     log = folder / "log"
     process = program([*words, "--out", folder / "run"], log)
-    wait_until((folder / "hangs").exists, 120, process, log)
+    wait_until((folder / "hangs").exists, 300, process, log)
     return process, log
 
 
@@ -275,10 +216,10 @@ def test_a_second_signal_ends_a_run_whose_reward_hangs_at_once(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     process, log = started(tmp_path, "while True: pass")
     process.send_signal(signal.SIGINT)
-    wait_until(lambda: shows("finishing and saving", log.read_text()), 20, process, log)
+    wait_until(lambda: shows("finishing and saving", log.read_text()), 300, process, log)
     time.sleep(1.2)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 128 + signal.SIGINT, log.read_text()
+    assert process.wait(300) == 128 + signal.SIGINT, log.read_text()
 
 
 @pytest.mark.slow
@@ -287,7 +228,7 @@ def test_a_signal_ends_a_run_whose_reward_hangs_after_its_step(tmp_path, monkeyp
     hang = "again or time.sleep(1000)"
     process, log = started(tmp_path, hang, "--set", "rewards.deadline=3")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, log.read_text()
+    assert process.wait(300) == 0, log.read_text()
     assert shows("did not return within 3 seconds", log.read_text())
     assert (tmp_path / "run" / "checkpoints" / "step-000001").is_dir()
 
@@ -314,7 +255,7 @@ for function in (blocking, spinning, plain, stubborn):
         print(grade.reason)
 """
     run = [sys.executable, "-c", code]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
     assert (done.stdout.split(), done.returncode) == (["timeout"] * 4, 0), done.stderr
 
 
@@ -335,7 +276,7 @@ with function_grader(mine.score, "f", Custom(target="f", deadline=4.5)) as grade
     with log.open("w") as stderr:
         process = subprocess.Popen([sys.executable, "-c", code], stderr=stderr, cwd=tmp_path)
     try:
-        wait_until(lambda: 'mine.py", line 3 in score' in log.read_text(), 60, log=log)
+        wait_until(lambda: 'mine.py", line 3 in score' in log.read_text(), log=log)
         assert "Timeout (0:00:05)!" in log.read_text()
         time.sleep(0.3)
         assert process.poll() is None  # a process that was only paused would go on

@@ -132,6 +132,7 @@ def test_a_response_that_takes_too_long_is_wrong_and_the_next_one_is_graded() ->
     assert worker.pid is None
 
 
+@pytest.mark.slow
 def test_a_gold_that_takes_too_long_leaves_the_response_undecided() -> None:
     gold = r"\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx"
     with MathVerify(deadline=0.5, workers=1).open() as grader:

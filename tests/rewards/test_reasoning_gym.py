@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -35,16 +34,6 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> N
         load("countdown")
     with pytest.raises(MissingExtra, match="a dataset of this name can be checked only then"):
         layers_of("grpo", [("--data", {"data": {"source": "reasoning-gym:countdwn"}})])
-
-
-def test_a_package_that_reasoning_gym_needs_is_named(monkeypatch: Any) -> None:
-    failed = CompletedProcess(
-        [], 1, "", "Traceback\nModuleNotFoundError: No module named 'cells'\n"
-    )
-    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: failed)
-    with pytest.raises(MissingExtra, match=r"'cells'\. .*pip install -e '\.\[reasoning-gym\]'"):
-        load("countdown")
 
 
 @pytest.mark.parametrize("model", [{}, {"model": {"name": "embedded"}}])
@@ -117,6 +106,7 @@ class TestInstalled:
         absent = grade(problem.answer, problem)
         assert (absent.reward, absent.reason, absent.answer) == (0.01, "no answer", None)
 
+    @pytest.mark.slow
     def test_datasets_of_other_kinds_are_graded_by_their_scorers(self) -> None:
         import reasoning_gym
 
@@ -132,6 +122,7 @@ class TestInstalled:
         with Reward.build("reasoning_gym").open() as grader:
             assert [each.reward for each in grader.score(texts, problems)] == expected
 
+    @pytest.mark.slow
     def test_no_scorer_runs_code_of_an_answer(self, tmp_path: Path) -> None:
         from reasoning_gym.factory import DATASETS
 
@@ -154,6 +145,7 @@ class TestInstalled:
         }
         assert named <= refused
 
+    @pytest.mark.slow
     def test_an_answer_that_takes_too_long_has_the_score_0(self) -> None:
         problem = load("countdown", size=1)[0]
         with Reward.build({"kind": "reasoning_gym", "deadline": 2}).open() as grader:
@@ -195,25 +187,3 @@ class TestInstalled:
     def test_a_problem_of_another_source_is_an_error(self) -> None:
         with pytest.raises(RunError, match="grades no other"):
             grade("", replace(load("countdown", size=1)[0], extra={}))
-
-
-LOUD = """
-import os
-
-def create_dataset(name, **settings):
-    os.write(1, b"noise")
-    print("noise")
-    return [{"question": "1+1", "answer": "2", "metadata": {}}]
-"""
-
-
-def test_what_a_dataset_prints_is_no_problem(tmp_path: Path, monkeypatch: Any) -> None:
-    package = tmp_path / "reasoning_gym"
-    package.mkdir()
-    (package / "__init__.py").write_text(LOUD)
-    (package / "factory.py").write_text("DATASETS = {'loud': (None, lambda: 0)}\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
-    monkeypatch.setattr("rlobj.data.gym.DEFAULTS", {})
-    [problem] = load("loud")
-    assert (problem.prompt, problem.answer) == ("1+1", "2")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.config.run_config import RunConfig, compose
 from rlobj.rewards import Reward
-from rlobj.training.run import check_functions
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
 
@@ -71,18 +69,13 @@ def test_a_mapping_says_what_is_right_whatever_its_reward_is(kind: str) -> None:
     ("value", "message"),
     [
         ({"reward": 1, "corect": True}, "'corect' is no key. Did you mean 'correct'?"),
-        ({"Reward": 1, "correct": True}, "'Reward' is no key. Did you mean 'reward'?"),
         (
             {"reward": 1, "correct": True, 3: 4},
             "3 is no key. Known: columns, correct, feedback, reward.",
         ),
         ({"reward": 1}, 'expected a mapping such as {"reward": 0.2, "correct": False}'),
-        ({"reward": 1, "correct": None}, "expected a mapping such as"),
         ({"reward": 1, "correct": 0.7}, "whose correct is True or False"),
-        ({"reward": 1, "correct": "yes"}, "expected a mapping such as"),
         ({"correct": True}, '{"reward": None} for undecided'),
-        ({"reward": math.inf, "correct": True}, "expected a mapping such as"),
-        ({"reward": "good", "correct": True}, "expected a mapping such as"),
         ({}, "expected a mapping such as"),
         (math.inf, "expected a finite number"),
     ],
@@ -124,16 +117,6 @@ def test_the_call_before_the_run_shows_the_form() -> None:
     late.check(problems("x"))
     with late, pytest.raises(RunError, match="or None in the call before the run"):
         late.score(["y"], problems("x"))
-
-
-def test_a_call_that_fails_has_no_form() -> None:
-    def score(response: str, answer: str) -> Any:
-        if response == "bad":
-            raise ValueError
-        return time.sleep(100) if response == "late" else told(response, answer)
-
-    grades = graded(score, ["bad", "late", "x"], deadline=0.1)
-    assert [each.correct for each in grades] == [None, None, True]
 
 
 # Kinds, and several rewards.
@@ -188,16 +171,6 @@ def test_a_name_that_no_reward_has_is_refused_with_the_nearest_one(name: str) ->
         compose("grpo", [("x", {"rewards": rewards})])
 
 
-def test_the_name_can_be_set_over_a_list_and_a_new_list_forgets_it() -> None:
-    layers = [
-        ("list", {"rewards": [LAST, {**LAST, "name": "b"}]}),
-        ("--set", {"rewards": {"correct": "b"}}),
-    ]
-    assert compose("grpo", layers).rewards.correct == "b"
-    again = compose("grpo", [*layers, ("list", {"rewards": [LAST]})]).rewards
-    assert (again.names, again.correct) == (("last",), None)
-
-
 # Dynamic sampling.
 
 
@@ -214,20 +187,3 @@ def test_dynamic_sampling_by_accuracy_needs_a_reward_that_says_what_is_right(
     for reward, settings in ((told, {}), (tidy, {"sampling.dynamic.by": "reward"})):
         with pytest.raises(AssertionError, match="is loaded"):
             rlobj.train("dapo", data=ROWS, reward=reward, settings=settings, out=tmp_path / "run")
-
-
-def test_a_dry_run_refuses_it_too(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "def number(*_, **__): return 1\n"
-        "def told(*_, **__): return {'reward': 1, 'correct': True}\n"
-    )
-    layer = {"data": {"source": "addition"}, "sampling": {"dynamic": {"by": "accuracy"}}}
-
-    def config(name: str) -> RunConfig:
-        rewards = {"kind": "custom", "target": f"{file}:{name}"}
-        return compose("grpo", [("x", {**layer, "rewards": rewards})])
-
-    check_functions(config("told"))
-    with pytest.raises(ConfigError, match="does not say which responses are right"):
-        check_functions(config("number"))

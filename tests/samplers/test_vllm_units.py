@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import itertools
 import math
 import subprocess
 import threading
-import weakref
 from typing import Any
 
 import pytest
@@ -18,14 +15,11 @@ from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.base.files import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
-from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, extension, installed, transfer
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.extension import WeightExtension
-from rlobj.samplers.vllm.process_state import isolated
 from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
-from rlobj.samplers.vllm.work import Work
 
 # Versions.
 
@@ -55,28 +49,6 @@ def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
         installed.check_vllm()
     monkeypatch.setattr(installed, "installed_vllm", lambda: ("vllm", "0.32.0+cpu"))
     assert installed.check_vllm() == ("vllm", "0.32.0+cpu")
-
-
-# The process.
-
-
-def test_what_an_engine_froze_is_collected_again_although_something_was_frozen_before():
-    class Cycle:
-        def __init__(self) -> None:
-            self.own = self
-
-    gc.freeze()  # Python 3.12 begins so
-    before = gc.get_freeze_count()
-    try:
-        with isolated():
-            found = weakref.ref(Cycle())
-            gc.freeze()
-        assert before > 0
-        assert gc.get_freeze_count() <= before
-        gc.collect()
-        assert found() is None
-    finally:
-        gc.unfreeze()
 
 
 # Settings.
@@ -184,39 +156,6 @@ def test_a_server_that_fails_is_told_with_its_first_error(monkeypatch):
     finally:
         server.stop()
     assert cause in str(found.value)
-
-
-def test_a_request_that_comes_wakes_one_of_those_that_wait_and_its_body_is_not_kept():
-    class Counted(Feed[Any]):
-        takes = 0
-
-        def take(self, **how: Any) -> Any:
-            self.takes += 1
-            return super().take(**how)
-
-    feed, found = Counted(), list[int]()
-    work = Work(feed)
-
-    async def slot() -> None:
-        while (number := await work.next()) is not None:
-            found.append(work.bodies[number]["prompt"])
-            work.settle(number)
-
-    async def all_slots() -> None:
-        work.begin()
-        slots = [asyncio.create_task(slot()) for _ in range(64)]
-        for number in range(50):
-            await asyncio.sleep(0.001)
-            feed.put({"prompt": number})
-        feed.close()
-        await asyncio.gather(*slots)
-
-    asyncio.run(all_slots())
-    assert found == [*range(50)]
-    assert feed.takes < 4 * (64 + 50)  # all 64 at each request: 3,200
-    assert not work.left
-    assert not any(work.bodies)
-    feed.leave()  # the loop has ended, as where a server is gone
 
 
 # Transports of weights.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import rlobj
 
-LIMIT = 6.0
+LIMIT = 12.0
 
 
 class Hanging(rlobj.Callback):

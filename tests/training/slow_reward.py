@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-SLOW = 0.4
+SLOW = 0.8
 
 
 def score(response: str, answer: str, **columns: Any) -> float:

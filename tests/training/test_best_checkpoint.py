@@ -82,28 +82,6 @@ def test_a_resumed_run_knows_its_best_checkpoint(policy, tmp_path, accuracies):
     assert result.best_checkpoint == tmp_path / "run" / "checkpoints" / "step-000007"
 
 
-def test_accuracies_from_before_another_evaluation_do_not_count(policy, tmp_path, accuracies):
-    """Until there is a new one, the best of before stays."""
-    accuracies.update({2: 0.9, 7: 0.3, 8: 0.4, 11: 0.35})
-    run = tmp_path / "run"
-    trained(policy, run, steps=4)
-    assert trained(policy, run, steps=6, samples=8, resume=True).best_checkpoint is not None
-    assert saved(run) == [2, 6]
-    result = trained(policy, run, steps=9, samples=8, resume=True)
-    assert (saved(run), result.best_checkpoint) == ([8, 9], run / "checkpoints" / "step-000008")
-    result = trained(policy, run, steps=12, samples=8, every=2, resume=True)
-    assert (saved(run), result.best_checkpoint) == ([8, 12], run / "checkpoints" / "step-000008")
-
-
-@pytest.mark.parametrize(("every", "best", "left"), [(3, False, [6]), (0, True, [6])])
-def test_without_the_setting_only_regular_checkpoints_are_saved(
-    policy, tmp_path, accuracies, every, best, left
-):
-    accuracies.update({2: 0.5, 3: 0.6})
-    trained(policy, tmp_path / "run", every=every, best=best)
-    assert saved(tmp_path / "run") == left
-
-
 def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accuracies):
     accuracies.update({2: 0.5})
     run = tmp_path / "run"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from runs import metrics
 from tiny import EIGHT, tiny_config
@@ -18,7 +16,7 @@ from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.config.layers import flattened
 from rlobj.config.run_config import RunConfig, compose
 from rlobj.config.run_folder import read_settings
-from rlobj.data import DataConfig, Problem, load_problems
+from rlobj.data import Problem, load_problems
 from rlobj.data.problems import known_problems
 from rlobj.ranks import ProcessGroup
 from rlobj.training import Callback, CallerInputs, run_training
@@ -31,7 +29,7 @@ from rlobj.training.choosing import (
 )
 from rlobj.training.memory import estimate
 from rlobj.training.parallel import open_parallel
-from rlobj.training.sizes import Cards, Size
+from rlobj.training.sizes import Cards
 
 GIB = 1 << 30
 SETTINGS = ("sampling.engine", "training.strategy", "training.gradient_checkpointing",
@@ -64,17 +62,6 @@ def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
     assert config.training.gradient_checkpointing is True
     assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
     assert all(f"{name}=" in explained(made) for name in SETTINGS)
-
-
-def test_a_value_that_is_given_is_kept(vllm):
-    training = {
-        "strategy": "zero3",
-        "micro_batch_tokens": 2048,
-        "gradient_checkpointing": False,
-        "offload": None,
-    }
-    own = {"engine": "vllm", "vllm": {"gpu_memory_utilization": 0.3, "sleep_level": 1}}
-    assert chosen(named(training=training, sampling=own), Cards(8, 80 * GIB)) == {}
 
 
 @pytest.mark.parametrize("config", [named(), compose("stapo")], ids=["a model", "embedded"])
@@ -167,43 +154,6 @@ def test_a_deepspeed_file_is_read_and_the_rest_is_named_in_one_line(tmp_path, ca
         chosen(named(), environment=environment)
 
 
-def test_mixed_precision_that_rlobj_lacks_is_refused_unless_the_dtype_is_given():
-    environment = {**LAUNCH, "ACCELERATE_MIXED_PRECISION": "fp16"}
-    with pytest.raises(ConfigError, match=r"precision float16|precision fp16, and rlobj trains in"):
-        chosen(named(), environment=environment)
-    assert "model.dtype" not in chosen(named(model={"dtype": "float32"}), environment=environment)
-
-
-class Group:
-    """The processes of a run, each with a GPU; this is the first."""
-
-    rank = 0
-
-    def __init__(self, *sizes: float) -> None:
-        self.size = len(sizes)
-        self._cards = [(f"GPU {size:g}", int(size * GIB)) for size in sizes]
-
-    def gather(self, value: Any) -> list[Any]:
-        return self._cards
-
-    def broadcast(self, value: Any) -> Any:
-        return value
-
-    def sum(self, tensor: Any) -> Any:
-        return tensor
-
-
-def test_cards_that_differ_are_named_and_the_smallest_counts(monkeypatch, caplog, vllm):
-    monkeypatch.setattr(Size, "named", lambda config: EIGHT)
-    for sizes, told in (((80, 80, 78, 80) * 2, False), ((80,) * 7 + (72,), True)):
-        caplog.clear()
-        made = {x.setting: x.value for x in choose_together(named(), Group(*sizes), {})}  # type: ignore[arg-type]
-        assert made == chosen(named(), Cards(8, min(sizes) * GIB))
-        assert ("different GPUs, GPU 80 (80.0 GiB) and GPU 72 (72.0 GiB)" in caplog.text) == told
-    with pytest.raises(ConfigError, match=r"the GPU has 24\.0 GiB"):
-        choose_together(named(), Group(80, 24), {})  # type: ignore[arg-type]
-
-
 def write_problems(folder: Path, count: int, name: str = "problems.jsonl") -> Path:
     rows = [
         {"prompt": f"{i % 10},{i // 10}=", "answer": str(max(i % 10, i // 10))}
@@ -234,24 +184,6 @@ def test_a_source_without_a_test_part_is_split(tmp_path, count, low, high, answe
         or f"{len(held_out)} of {count} problems are held out, as {file} is one file"
         in explained(made)
     )
-
-
-def test_no_problem_is_held_out_where_others_are_or_nothing_is_evaluated(tmp_path):
-    file = write_problems(tmp_path, 100)
-    (tmp_path / "both").mkdir()
-    for part in ("train", "test"):
-        write_problems(tmp_path / "both", 100, f"{part}.jsonl")
-    source = {"source": str(file)}
-    for sections in (
-        {"data": {**source, "test": "math500"}},
-        {"data": {"source": str(tmp_path / "both")}},
-        {"data": source, "evaluation": {"every": 0}},
-        {"data": source, "model": {"name": "embedded"}},
-    ):
-        [choice] = held_out_share(named(**sections))
-        assert (choice.value, choice.reason) == (0.0, "")
-    assert held_out_share(named(data={**source, "test_fraction": 0.0})) == []
-    assert DataConfig().test_fraction == "auto"
 
 
 def test_held_out_problems_that_are_trained_on_are_counted():
@@ -332,14 +264,3 @@ def test_processes_without_an_address_are_refused(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set"):
         opened("auto")
-
-
-def test_one_process_has_no_group_and_an_unchanged_environment(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    before = dict(os.environ)
-    parallel = opened("ddp")
-    assert (parallel.rank, parallel.size, parallel.strategy) == (0, 1, "ddp")
-    assert not torch.distributed.is_initialized()
-    assert torch.initial_seed() == 0
-    parallel.close()
-    assert dict(os.environ) == before

@@ -16,7 +16,7 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import FORMAT, RunFolder, checkpoints, read_settings
+from rlobj.config.run_folder import FORMAT, RunFolder, checkpoints
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.installation import installed_version
@@ -42,16 +42,6 @@ def run(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def test_a_config_that_was_cut_anywhere_is_refused(run):
-    text = (run / CONFIG).read_bytes()
-    for length in random.Random(0).sample(range(len(text)), 60):
-        (run / CONFIG).write_bytes(text[:length])
-        with pytest.raises(ConfigError, match=CONFIG):
-            read_settings(run)
-    (run / CONFIG).write_bytes(text)
-    assert read_settings(run)["seed"] == 0
-
-
 @pytest.mark.parametrize("name", ["training.learning_rate", "sampling.group_size", "data", "seed"])
 def test_what_a_config_lacks_is_named(run, name):
     settings = yaml.safe_load((run / CONFIG).read_text())
@@ -75,11 +65,6 @@ def test_a_run_of_another_version_is_refused_with_its_version(run):
     for read in (rlobj.resume, rlobj.report, rlobj.diagnose, rlobj.inspect, find_model):
         with pytest.raises(ConfigError, match=expected):
             read(run)
-
-
-def test_a_run_is_read_before_it_has_noted_its_first_start(run):
-    (run / "sessions.jsonl").unlink()
-    assert read_settings(run)["seed"] == 0
 
 
 def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(run, caplog):
@@ -137,6 +122,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_damage_anywhere_is_an_error_of_ours_or_none(finished, tmp_path, reader):
     """`within` finds what hangs; an error of another kind would be a traceback."""

@@ -15,7 +15,7 @@ from strategies import awkward_batch, fitting, gradients, leaf, objectives
 from tiny import WITHOUT_SCORES, tiny_config
 from torch import Tensor
 
-from rlobj import Objective, TokenBatch
+from rlobj import TokenBatch
 from rlobj.config.scores import ScoreConfig
 from rlobj.models.embedded import build_policy
 from rlobj.scoring import PolicyScorer
@@ -62,15 +62,6 @@ def test_tokens_with_gradient_give_the_whole_gradient(name, seed):
     assert torch.equal(found, gradients(batch))
     assert torch.equal(share.loss, whole.loss)
     assert all(torch.equal(share.metrics[key], value) for key, value in whole.metrics.items())
-
-
-def test_tokens_with_gradient_are_found_for_each_table_of_a_split():
-    batch, objective = awkward_batch(0), Objective()
-    parts = batch.split(2)
-    found = [objective.tokens_with_gradient(part, objective.plan(parts)) for part in parts]
-    assert torch.equal(
-        torch.cat(found), objective.tokens_with_gradient(batch, objective.plan([batch]))
-    )
 
 
 # A step of the learner.
@@ -215,15 +206,6 @@ def test_a_fifth_of_the_tokens_has_logits_where_a_fifth_is_kept(parallel, monkey
     assert sum(whole.scored) == sum(LENGTHS) == 94
     assert sum(few.scored) == round(94 * few.metrics[0]["objective/kept_fraction"]) == 19
     assert few.shares["tokens/skipped_logits_share"] == 1 - 19 / 94
-
-
-def test_a_response_is_cut_after_its_last_token_that_acts(parallel):
-    sections = {"objective": {"drop": "position >= 2 or entropy < -1"}}
-    few, whole = (step(parallel, "stapo", skip, **sections) for skip in (True, False))
-    torch.testing.assert_close(few.gradients, whole.gradients, rtol=0, atol=1e-12)
-    trained = [n for n, i in zip(LENGTHS, range(16), strict=True) if i // 4 != 1 and i != 11]
-    kept = sum(3 + min(n, 2) for n in trained)
-    assert few.shares["tokens/skipped_share"] == pytest.approx(1 - kept / (94 + 16 * 3))
 
 
 def test_where_no_token_went_through_nothing_is_said_of_the_policy(parallel, monkeypatch):

@@ -43,14 +43,14 @@ def hang(policy: Path, folder: Path, how: str, who: int) -> None:
             ranks.append(Forked(words, file, env={**os.environ, **own}))
     other = 1 - who
     try:
-        wait_until((run / "hangs").exists, 120, ranks[other], logs[other])
-        assert ranks[other].wait(240) == 1, logs[other].read_text()
+        wait_until((run / "hangs").exists, 300, ranks[other], logs[other])
+        assert ranks[other].wait(300) == 1, logs[other].read_text()
         if how == "sleeps":
-            assert ranks[who].wait(240) == 1
+            assert ranks[who].wait(300) == 1
     finally:
         for each in ranks:
             each.kill()
-            each.wait(60)
+            each.wait(300)
     [step] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert step["step"] == 1
     assert step["time/step"] > 16 * SLOW > LIMIT

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as parquet
 import pytest
 from screens import console, text_of
 
 import rlobj
-from rlobj.config.run_folder import MEASURES, RunFolder, best_checkpoint, held_out, measure_of
+from rlobj.config.run_folder import RunFolder, held_out, measure_of
 from rlobj.insight import Outcome
 from rlobj.training import TrainingResult
 from rlobj_cli.screen.progress import LiveScreen, PlainScreen
@@ -64,15 +62,6 @@ def test_a_run_with_numbers_has_the_held_out_reward_and_no_accuracy(runs):
             assert 0 <= other["reward/accuracy"] < 1
 
 
-def test_samples_leave_correct_empty_where_nothing_says_it(runs):
-    tables = {
-        name: parquet.read_table(run.path / "samples" / "step-000001.parquet").to_pylist()
-        for name, run in runs.items()
-    }
-    assert {row["correct"] for row in tables["number"]} == {None}
-    assert [row["correct"] for row in tables["told"]] == [r["reward"] == -1 for r in tables["told"]]
-
-
 def test_the_best_checkpoint_has_the_highest_reward_also_below_0(runs):
     run = runs["number"]
     measure, found = held_out(run.path)
@@ -102,22 +91,6 @@ def test_screens_and_the_report_name_the_reward(runs, tmp_path):
             assert other not in text
         value = lines[0][measure_of(lines).key]
         assert f"step 0/3  {shown} {value:.3f} ± " in text_of(plain)
-
-
-def test_the_newest_evaluation_says_what_a_folder_measures(tmp_path):
-    """A function that returned numbers says what is right since the run was resumed."""
-    lines = [{"step": 0, "eval/reward": 9.0}, {"step": 1, "eval/reward": 9.0}]
-    lines += [{"step": 2, "eval/accuracy": 0.2}, {"step": 3, "eval/accuracy": 0.0}, {"step": 4}]
-    for step in range(1, 5):
-        (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
-    for count, best in ((2, 1), (3, 2), (5, 2)):
-        text = "".join(json.dumps(line) + "\n" for line in lines[:count])
-        (tmp_path / "metrics.jsonl").write_text(text)
-        found = best_checkpoint(tmp_path)
-        assert found is not None
-        assert found.name == f"step-{best:06d}"
-    assert measure_of(lines) is MEASURES[0]
-    assert measure_of(lines[:2]) is MEASURES[1]
 
 
 def test_undecided_responses_of_a_function_with_numbers_are_no_accuracy(tmp_path):

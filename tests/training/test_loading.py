@@ -13,16 +13,14 @@ import torch
 from forked import call_in_ranks
 from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
-from tiny import save_tiny_policy
 
 from rlobj import ConfigError
 from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.config.scores import ScoreConfig
 from rlobj.models import loading
 from rlobj.models.adapters import with_adapters
-from rlobj.models.embedded import build_tokenizer
 from rlobj.models.hollow import filled, hollow_model, is_hollow, reading
-from rlobj.models.scores import frozen, load_score
+from rlobj.models.scores import frozen
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import build_parallel, open_processes
 
@@ -191,16 +189,6 @@ def test_a_model_without_all_of_its_tensors_is_refused(tmp_path, capfd, hollow, 
 
 
 @pytest.mark.parametrize("hollow", [True, False])
-@pytest.mark.parametrize("kind", ["tied", "untied"])
-def test_a_head_that_is_missing_is_refused_only_if_it_is_not_tied(tmp_path, hollow, kind):
-    folder = save(tmp_path, kind)
-    change(folder, lm_head__weight=None)
-    refused = pytest.raises(ConfigError, match=r"its files lack lm_head\.weight")
-    with refused if kind == "untied" else contextlib.nullcontext():
-        load_model(ModelConfig(), str(folder), hollow=hollow)
-
-
-@pytest.mark.parametrize("hollow", [True, False])
 def test_a_tensor_that_the_model_does_not_use_is_named_in_one_line(tmp_path, caplog, hollow):
     folder = save(tmp_path, "tied")
     old = {"model__layers__0__self_attn__rotary_emb__inv_freq": torch.ones(3)}
@@ -232,21 +220,6 @@ def test_a_folder_with_adapters_is_loaded_if_it_has_all_tensors(tmp_path, lacks)
         load_model(ModelConfig(), str(folder), hollow=True)
 
 
-def test_a_trained_adapter_without_all_of_its_tensors_is_refused(tmp_path):
-    folder, adapter = save(tmp_path, "adapters"), tmp_path / "adapter"
-
-    def load(adapter: Path | None) -> Any:
-        return with_adapters(load_model(ModelConfig(), str(folder)), LoraConfig(rank=2), adapter)
-
-    load(None).save_pretrained(adapter)
-    load(adapter)
-    file = adapter / "adapter_model.safetensors"
-    _, *kept = sorted(load_file(file).items())
-    save_file(dict(kept), file, metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match="missing adapter keys"):
-        load(adapter)
-
-
 @pytest.mark.parametrize("trust", [True, False])
 def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatch, caplog, trust):
     config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
@@ -257,13 +230,6 @@ def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatc
     assert hollow_model(settings, str(tmp_path), torch.float32, "cpu") is None
     assert not asked
     assert ("may have code of its own" in caplog.text) is trust
-
-
-def test_damaged_weights_of_a_teacher_are_an_error_that_names_it(tmp_path):
-    (save_tiny_policy(tmp_path) / "model.safetensors").write_bytes(b"damaged")
-    score = ScoreConfig(model=str(tmp_path))
-    with pytest.raises(ConfigError, match=f"cannot load the model '{tmp_path}'"):
-        load_score("teacher", score, ModelConfig(), build_tokenizer())
 
 
 def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from benchmarks.harness import ask
 from tiny import EIGHT
-from transformers import Qwen3Config, Qwen3ForSequenceClassification
+from transformers import Qwen3Config
 
 import rlobj
 from rlobj.base.errors import ConfigError, Setting
@@ -116,22 +116,6 @@ def test_copies_and_vllm_are_counted_where_a_run_has_them():
     assert saved == 2 * EIGHT.total
 
 
-def test_reward_models_are_counted_where_they_share_the_gpu(tmp_path):
-    config = Qwen3Config(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=99)
-    config.num_labels = 1
-    config.save_pretrained(tmp_path)
-    model = Qwen3ForSequenceClassification(config)
-    kept = 2 * sum(p.numel() for p in model.parameters())
-    here = {"name": "judge", "kind": "reward_model", "model": str(tmp_path)}
-    away = [{"name": "b", "server": "http://127.0.0.1:1"}, {"name": "c", "device": "cuda:1"}]
-    rewards = [here, *({**here, **each} for each in away)]
-    parts = estimate(run(rewards=rewards), EIGHT, "fsdp2", 2, 80 * GIB).parts
-    found = {name: each for name, each in parts.items() if "reward" in name}
-    assert found == {"reward model judge": (kept,) * 4}
-    on_cpu = estimate(run(rewards=here | {"name": None}), EIGHT, "ddp", 1).parts
-    assert on_cpu["reward model"] == (2 * kept,) * 4
-
-
 @pytest.mark.parametrize(
     ("text", "count", "memory", "kind"),
     [
@@ -195,29 +179,6 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
     assert (drawn.responses, drawn.tokens) == (192, tokens)
     slow = work(with_settings(config, {"sampling.engine": "transformers"}), EIGHT, memory, cards)
     assert slow.seconds["generation"] == 2048 * 0.025  # eight responses at a time
-
-
-@pytest.mark.parametrize(
-    ("context", "whole"), [(6400, 6400), (None, 256 + 2048 + 3 * 1000), (99_999, 32768)]
-)
-def test_a_conversation_counts_with_what_tools_say(context, whole):
-    sampling = {"max_tokens": 2048, "engine": "vllm", "context": context}
-    sampling |= {"prompts_per_step": 4, "group_size": 8}
-    tools = {"tools": ["calculator"], "max_turns": 4, "max_output": 4000}
-    data = {"source": "x.jsonl", "max_prompt_tokens": 256}
-    cards, found = Cards(8, 80 * GIB), []
-    for environment in ({}, tools):
-        config = run(sampling=sampling, environment=environment, data=data)
-        memory = estimate(config, EIGHT, "fsdp2", 8, cards.bytes)
-        found.append((memory, work(config, EIGHT, memory, cards)))
-    (short, alone), (long, spoken) = found
-    assert long.sequences == pytest.approx(short.sequences * 2304 / whole, abs=1)
-    said = (whole - 2304) / 2
-    assert spoken.tokens - alone.tokens == alone.tokens / (1024 + 256) * said
-    reading = 2 * EIGHT.total + 4 * 36 * 2 * 1024 * 2 * (1024 + said) / 2
-    prefill = 4 * said * 2 * EIGHT.total / (989e12 * 0.5)
-    seconds = 2048 * reading / (3.35e12 * 0.5) + prefill
-    assert spoken.seconds["generation"] == pytest.approx(seconds)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from runs import make_steps, metrics, same, weights
 from tiny import tiny_config
 
 import rlobj
-from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig
 from rlobj.training import run_training
 
@@ -65,26 +64,3 @@ def test_python_names_several_sources(policy, tmp_path, files):
     rows = [{"prompt": f"{i},2=", "answer": "9", "source": "mine"} for i in range(9)]
     run = rlobj.train("grpo", model=policy, data=rows, settings=settings, out=tmp_path / "rows")
     assert not [name for name in run.history[-1] if name.startswith("data/")]
-
-
-def test_a_column_that_one_source_lacks_is_refused_before_the_model_loads(tmp_path, files):
-    """The model's files are empty."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
-    mine = tmp_path / "mine.py"
-    mine.write_text("def score(response, answer, level):\n    return level")
-    files[0].write_text('{"prompt": "1,2=", "answer": "2", "level": 0.5}')
-    settings = {
-        "data.template": "{prompt}",
-        "rewards": {"kind": "custom", "target": f"{mine}:score"},
-    }
-    with pytest.raises(ConfigError, match="level"):
-        rlobj.train("grpo", model=tmp_path / "model", data=files, settings=settings)
-    with pytest.raises(rlobj.RlobjError, match=r"columns.level=data.*'high/"):
-        rlobj.train(
-            "grpo",
-            model=tmp_path / "model",
-            data=files,
-            settings={"data.template": "{prompt}", "columns.level": "data"},
-        )

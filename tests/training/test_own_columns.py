@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import ROWS, distance, make_steps, ranks, weights, write_config
+from runs import ROWS, distance, ranks, weights, write_config
 from tiny import tiny_config
 
 import rlobj
@@ -95,18 +95,6 @@ def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_
     assert page["drawn"].null_count == 0
 
 
-def test_a_resumed_run_computes_the_same_columns_again(policy, tmp_path):
-    """`drawn` is random, and its seed is that of the step."""
-    config = config_of(policy, training={"steps": 4}, checkpoint={"every": 2})
-    run = tmp_path / "run"
-    make_steps(config, run, 3)
-    before = updates(run)[2].table.columns
-    assert make_steps(config, run, 2, resume=True) == [2, 3]
-    after = updates(run)[2].table.columns
-    assert before.keys() == after.keys() == {*OWN}
-    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in OWN)
-
-
 @pytest.mark.slow
 def test_two_processes_read_columns_and_rewards_of_one_in_each_pass(policy, tmp_path):
     """A response may be trained where it was not sampled, and a rank may have none."""
@@ -134,9 +122,7 @@ def test_two_processes_read_columns_and_rewards_of_one_in_each_pass(policy, tmp_
     ("columns", "sections", "message"),
     [
         ({"prob": "data"}, {}, "columns: expected new names such as 'stage' .* got 'prob'"),
-        ({"rewards": "data"}, {}, "columns: expected new names .* got 'rewards'"),
         ({"spurious": "data"}, {}, "columns.spurious: the record has this column"),
-        ({"step": "data"}, {}, "columns.step: the record has this column"),
         (
             {"hard": "dta"},
             {},

@@ -15,7 +15,6 @@ from tiny import tiny_config
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.config.run_config import RunConfig, compose
-from rlobj.integrations.trl import recording
 from rlobj.records import read_tables
 from rlobj.scoring import score_samples
 from rlobj.training import run_training
@@ -132,16 +131,6 @@ def test_each_pass_is_recorded_and_replayed_by_itself(policy, tmp_path, preset):
     assert replayed["gradient"] == pytest.approx(recorded["gradient"])
 
 
-def test_settings_that_cannot_act_know_passes():
-    def inert(**training: int) -> list[str]:
-        config = compose("grpo", [("here", {"training": training})])
-        return list(config.resolved_objective().explain(config.training.updates).inert)
-
-    [bounds] = inert()
-    assert bounds.startswith("the bounds of")
-    assert inert(passes=2) == inert(updates_per_step=2) == []
-
-
 def test_the_embedded_profile_limits_updates_and_passes_together():
     def limited(preset: str, **recipe: Any) -> tuple[int, int]:
         training = compose(preset, [("--set", recipe)] if recipe else []).training
@@ -153,38 +142,3 @@ def test_the_embedded_profile_limits_updates_and_passes_together():
     for passes in (0, 1.5, "two"):
         with pytest.raises(ConfigError, match=r"training\.passes"):
             limited("grpo", training={"passes": passes})
-
-
-def test_iterations_of_trl_are_passes():
-    from types import SimpleNamespace
-
-    def passes(preset: str, steps: int, iterations: int, window: int) -> tuple[int, int]:
-        args = SimpleNamespace(
-            steps_per_generation=steps,
-            gradient_accumulation_steps=window,
-            generation_batch_size=64,
-            lr_scheduler_type="constant",
-            temperature=1.0,
-            max_completion_length=8,
-            learning_rate=1e-6,
-            max_grad_norm=1.0,
-            weight_decay=0.0,
-            seed=0,
-        )
-        trainer = SimpleNamespace(
-            tools=[],
-            args=args,
-            num_generations=4,
-            num_iterations=iterations,
-            objective=rlobj.load_preset(preset).objective,
-            _own={},
-            model=SimpleNamespace(config=SimpleNamespace()),
-        )
-        training = recording.described(trainer, preset, 8, {}).training
-        return training.updates_per_step, training.passes
-
-    assert passes("dapo-loss", 4, 1, 2) == (2, 1)
-    assert passes("dapo-loss", 4, 3, 2) == (2, 3)
-    assert passes("lopti", 4, 2, 2) == (2, 1)
-    assert passes("lopti", 4, 6, 2) == (2, 3)
-    assert passes("dapo-loss", 2, 3, 4) == (2, 1)  # an update has parts of two rounds

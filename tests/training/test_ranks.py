@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import forked
@@ -139,29 +138,6 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     assert read_state(newest_checkpoint(run)).strategy == "fsdp2"
 
 
-SMALL = {"training.steps": 2, "sampling.prompts_per_step": 6, "evaluation.every": 0}
-SMALL |= {"training.updates_per_step": 2, "data.limit": 500}  # to tokenize all takes a second
-
-
-@pytest.fixture(scope="module")
-def default_alone(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("default") / "run"
-    rlobj.train("stapo", out=folder, settings=SMALL)
-    return metrics(folder)
-
-
-@pytest.mark.deepspeed
-@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
-def test_the_default_task_trains_alike_under_each_strategy(default_alone, tmp_path, strategy):
-    """Those that divide the weights; test_parallel.py compares the updates of all."""
-    options = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    command = ["train", "--preset", "stapo", *options, "--out", tmp_path / "run"]
-    ranks([*command, "--strategy", strategy, "--set", "training.fused=true"])
-    found = metrics(tmp_path / "run")
-    assert_close(found, default_alone)  # a fused AdamW differs by rounding
-    assert all(line["spurious/tokens"] > 0 for line in found)
-
-
 def ranks_of(process: forked.Forked) -> list[int]:
     """The process ids of the launcher's ranks, in rank order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -174,9 +150,7 @@ def test_a_killed_rank_or_sigterm_ends_the_run_and_resuming_is_exact(policy, tog
     process = program(["train", "--config", file, "--out", run, "--processes", "2"], log)
     wait_for_step(run, 3, process, log)
     os.kill(ranks_of(process)[0], signal.SIGKILL)
-    start = time.monotonic()
     text = finish(process, log, code=1)
-    assert time.monotonic() - start < 60
     assert "SIGKILL" in text
     assert "Traceback" not in text
     process = program(["train", "--resume", run, "--processes", "2"], log)
@@ -222,12 +196,10 @@ def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
         "target": "test_ranks:FailsOnTheSecondRank",
     }
     file.write_text(json.dumps(settings))
-    start = time.monotonic()
     words = ["train", "--config", file, "--out", run, "--processes", "2"]
     here = Path(__file__).parent
     process = program(words, log, PYTHONPATH=f"{here}:{here.parent}")
     text = finish(process, log, code=1)
-    assert time.monotonic() - start < 90
     assert "ZeroDivisionError: a mistake of mine" in text
     assert "test_ranks.py" in text
 

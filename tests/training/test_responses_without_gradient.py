@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from runs import distance, metrics, weights
-from strategies import awkward_batch, fitting, objectives
 from tiny import tiny_config
 
 from rlobj import Objective, TokenBatch
@@ -14,42 +13,6 @@ from rlobj.objectives.surrogates import Clip, Reinforce, Surrogate, Switch
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-
-OBJECTIVES = objectives()
-PHASES = {
-    f"{name}, phase {i}": phase
-    for name, objective in OBJECTIVES.items()
-    for i, phase in enumerate(objective.phases, 1)
-}
-PENALISED = {name for name, objective in PHASES.items() if objective.penalties}
-
-
-@pytest.mark.parametrize("name", sorted(PHASES))
-def test_what_is_measured_of_the_parts_adds_up_to_the_whole(name):
-    objective = PHASES[name]
-    batch = fitting(objective, awkward_batch(1))
-    plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
-    whole = objective.loss(batch, plan).metrics
-    found = objective.responses_with_gradient(batch, plan)
-    assert bool(found.any())
-    assert not bool(found.all())
-    [few, rest] = [side.nonzero()[:, 0] for side in (found, ~found)]
-    trained = objective.loss(batch.select(few), plan.part(batch.rows(few))).metrics
-    left = objective.loss(batch.select(rest), plan.part(batch.rows(rest))).metrics
-    for key, value in whole.items():
-        total = trained[key] + left[key]
-        torch.testing.assert_close(total, value, rtol=1e-12, atol=1e-16, msg=key)
-
-
-@pytest.mark.parametrize("name", sorted(PHASES.keys() - PENALISED))
-def test_groups_of_equal_rewards_have_no_gradient_unless_a_penalty_acts_on_them(name):
-    """The first group of the batch has equal rewards; each of the surrogates knows it."""
-    objective = PHASES[name]
-    batch = fitting(objective, awkward_batch(1))
-    plan = objective.plan([batch], objective.observe([batch], {"update": 3}))
-    dead = [plan.advantages[0][batch.responses == i].abs().sum() == 0 for i in range(4)]
-    found = objective.responses_with_gradient(batch, plan)
-    assert not any(bool(found[i]) for i in range(4) if dead[i])
 
 
 def with_gradient(objective: Objective, batch: TokenBatch) -> torch.Tensor:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from runs import (
     QUICK,
     ROWS,
     ROWS_TEMPLATE,
-    SCORE,
-    distance,
     local_reward,
     metrics,
     same,
@@ -24,7 +20,6 @@ from runs import (
     weights,
 )
 from safetensors.torch import load_file
-from tiny import tiny_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -32,9 +27,7 @@ import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.config.run_config import compose
 from rlobj.config.run_folder import read_changes, read_run_config
-from rlobj.data import load_problems
 from rlobj.samplers import TransformersSampler
-from rlobj.training import run_training
 from rlobj_cli.app import app
 
 
@@ -73,40 +66,6 @@ def test_resume_refuses_what_would_change_results(policy):
         rlobj.resume("run", settings={"training.steps": 1})
     with pytest.raises(ConfigError, match="nowhere is not a run"):
         rlobj.resume("nowhere")
-
-
-def test_code_of_a_run_is_imported_only_if_it_is_named_again_or_trusted(policy):
-    """The files have changed since, and would tell if they were imported."""
-    code = {"mine.py": SCORE, "rule.py": "import rlobj\nclass Mine(rlobj.Clip): pass\n"}
-    for name, text in code.items():
-        Path(name).write_text(text)
-    reward, longer = "mine.py:score", {"training.steps": 3}
-    names = {"model": policy, "data": "max-digits", "reward": reward}
-    rlobj.train("grpo", **names, out="reward", settings=QUICK)
-    surrogate = {"objective.surrogate": {"kind": "custom", "target": "rule.py:Mine"}}
-    rlobj.train("grpo", **names, out="both", settings={**QUICK, **surrogate})
-    hidden = Path(shutil.copytree("reward", "hidden")) / "config.resolved.yaml"
-    stored = yaml.safe_load(hidden.read_text())
-    stored["objective"]["drop"] = "custom('rule.py:Mine')"
-    hidden.write_text(yaml.safe_dump(stored))
-    for name, text in code.items():
-        Path(name).write_text(f"{text}open('imported-{name}', 'w').close()")
-    for refused, message in (
-        (lambda: rlobj.resume("hidden", settings=longer, reward=reward), r"code: rule\.py:Mine\."),
-        (lambda: rlobj.train(from_run="hidden", reward=reward), r"code: rule\.py:Mine\. It"),
-        (lambda: rlobj.resume("reward", settings=longer), r"mine\.py:score\. It would"),
-        (lambda: rlobj.resume("both", settings=longer, reward=reward), r"code: rule\.py:Mine\. It"),
-        (lambda: rlobj.resume("both", settings=longer), r"code: rule\.py:Mine, .*mine\.py:score\."),
-        (lambda: rlobj.evaluate("both", n=1, limit=4), r"code: .*mine\.py:score\. .* trust=True"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            refused()
-    assert rlobj.evaluate("both", "max-digits", n=1, limit=4, reward="exact").path is None
-    assert not [*Path().glob("imported-*")]
-    assert rlobj.evaluate("both", n=1, limit=4, reward=reward).path is None
-    assert rlobj.resume("reward", settings=longer, reward=reward).steps == 3
-    assert rlobj.resume("both", settings=longer, trust=True).steps == 3
-    assert all(Path(f"imported-{name}").exists() for name in code)
 
 
 def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(policy):
@@ -195,32 +154,6 @@ def test_a_model_object_resumes_and_keeps_its_reference(loaded):
     assert same(weights(Path("cut")), weights(Path("whole")))
 
 
-def test_what_was_passed_from_python_is_not_searched_for_as_a_file():
-    settings = {**QUICK, "training.steps": 0}
-    rlobj.train("grpo", data=ROWS, reward=local_reward(), out="run", settings=settings)
-    config = read_run_config(Path("run"))
-    with pytest.raises(DataError, match=r"'<Python object: rows>' was passed from Python"):
-        load_problems(config.data, "train")
-    with pytest.raises(ConfigError, match=r"'<Python object: .*reward>' was passed from Python"):
-        config.rewards.open()
-
-
-def test_an_object_is_refused_by_a_run_that_was_started_with_a_name(policy):
-    rlobj.train("grpo", data="max-digits", out="run", settings=QUICK)
-    with pytest.raises(
-        ConfigError, match=r"data\.source is 'max-digits', and would be '<Python obj"
-    ):
-        rlobj.resume("run", data=ROWS)
-
-
-def test_resume_warns_when_more_steps_stretch_a_schedule(policy, caplog):
-    settings = {**QUICK, "training.steps": 1, "training.schedule": "linear"}
-    rlobj.train("grpo", data="max-digits", out="run", settings=settings)
-    with caplog.at_level(logging.WARNING, "rlobj"):
-        rlobj.resume("run", settings={"training.steps": 2})
-    assert "schedule is linear and now covers 2 steps" in caplog.text
-
-
 # Starting from another run.
 
 
@@ -250,17 +183,6 @@ def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy):
     assert "changed" not in Path("new/sessions.jsonl").read_text()
 
 
-def test_a_run_from_the_embedded_policy_goes_on_without_its_checkpoint_being_trusted():
-    Path("mine.py").write_text(SCORE)
-    rlobj.train("grpo", data="max-digits", reward="mine.py:score", out="old", settings=QUICK)
-    with pytest.raises(ConfigError, match=r"old name code: .*mine\.py:score\. .*trust=True"):
-        rlobj.train(from_run="old")
-    before = weights(Path("old"))
-    still = {"training.steps": 1, "training.learning_rate": 1e-12}
-    result = rlobj.train(from_run="old", reward="mine.py:score", out="new", settings=still)
-    assert distance(weights(result.path), before) < 1e-6
-
-
 def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_reward():
     """A reward in other units does not compare; the checkpoint of step 1 has the highest number."""
     once = {"training.steps": 1, "checkpoint.every": 1}
@@ -274,11 +196,3 @@ def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_rewar
     assert result.best_checkpoint is not None
     assert result.best_checkpoint.name == "step-000002"
     assert [name for _, name, _, _ in read_changes(Path("run"))] == ["the file of a reward"]
-
-
-def test_another_configuration_does_not_overwrite_that_of_a_run(policy):
-    rlobj.train(tiny_config(policy, "stapo", training={"steps": 1}), out="run")
-    before = (Path("run") / "config.resolved.yaml").read_text()
-    with pytest.raises(ConfigError, match="run is resumed with the settings it was started with"):
-        run_training(tiny_config(policy, "gpg", training={"steps": 2}), "run", resume=True)
-    assert (Path("run") / "config.resolved.yaml").read_text() == before

@@ -81,58 +81,6 @@ def test_a_teachers_columns_are_those_of_its_model(policy, teacher, tmp_path):
     assert lines[0]["train/grad_norm"] > 0
 
 
-def test_the_gap_alone_needs_no_reward_no_group_and_no_verdict(policy, teacher, tmp_path):
-    def undecided(response: str, answer: str, **columns: Any) -> None:
-        return None
-
-    alone = {"shape": "teacher_gap", "surrogate": "reinforce"}
-    config = {
-        **SHORT,
-        "sampling.group_size": 1,
-        "training.steps": 3,
-        "training.learning_rate": 5e-3,
-    }
-    settings = {**config, "scores.teacher.run": str(teacher), "evaluation.every": 0}
-    settings |= {f"objective.{name}": value for name, value in alone.items()}
-    result = rlobj.train(
-        "dapo-loss",
-        model=str(policy),
-        data="max-digits",
-        reward=undecided,
-        settings=settings,
-        out=tmp_path / "run",
-    )
-    gaps = [line["score/teacher/gap"] for line in result.history]
-    assert all(line["train/grad_norm"] > 0 for line in result.history)
-    assert gaps[-1] > gaps[0]  # the reverse KL falls
-
-
-@pytest.mark.parametrize(("shape", "kept"), [("advantage + teacher_gap", True), (None, False)])
-def test_dynamic_sampling_keeps_groups_with_the_signal_of_a_score(
-    policy, teacher, tmp_path, shape, kept
-):
-    def equal(response: str, answer: str, **columns: Any) -> float:
-        return 1.0
-
-    settings = {
-        **SHORT,
-        "sampling.dynamic": {"by": "reward", "max_batches": 1},
-        "training.steps": 1,
-        "evaluation.every": 0,
-        "scores.teacher.run": str(teacher),
-        "objective.shape": shape,
-    }
-    result = rlobj.train(
-        "dapo-loss",
-        model=str(policy),
-        data="max-digits",
-        reward=equal,
-        settings=settings,
-        out=tmp_path / "run",
-    )
-    assert (result.history[-1]["reward/groups"] > 0) is kept
-
-
 def test_averages_and_copies_follow_the_policy_at_the_end_of_each_step(policy, tmp_path):
     run = tmp_path / "run"
     run_training(tiny_config(policy, "dapo-loss", **STEPS, **LAGS), run)
@@ -310,52 +258,6 @@ def test_a_run_is_resumed_only_with_the_model_of_a_score_that_it_began_with(poli
         assert config_of(policy, again, objective=GAP).scores["teacher"].digest != recorded
 
 
-def broken(folder: Path, what: str) -> None:
-    config, weights = folder / "config.json", folder / "model.safetensors"
-    settings = json.loads(config.read_text())
-    if what == "vocabulary":
-        config.write_text(json.dumps({**settings, "vocab_size": 64}))
-    elif what == "type":
-        config.write_text(json.dumps({n: x for n, x in settings.items() if n != "model_type"}))
-    elif what == "list":
-        config.write_text("[1]")
-    elif what == "json":
-        config.write_text('{"model_type":')
-    elif what == "weights":
-        weights.write_bytes(weights.read_bytes()[:-9])
-    elif what == "tensor":
-        tensors = load_file(weights)
-        del tensors["model.norm.weight"]
-        save_file(tensors, weights, metadata={"format": "pt"})
-    elif what == "no weights":
-        weights.unlink()
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("vocabulary", r"embed_tokens\.weight \[20, 64\] instead of \[64, 64\]"),
-        ("type", "model_type"),
-        ("list", r"config\.json is no JSON object"),
-        ("json", r"config\.json' is not a valid JSON"),
-        ("weights", r"model\.safetensors is damaged"),
-        ("tensor", r"its files lack model\.norm\.weight"),
-        ("no weights", "has a config.json and no weights"),
-        ("a file", "is a file; a model is a folder or a hub id"),
-    ],
-)
-def test_a_teacher_that_cannot_be_loaded_is_told_with_its_setting(policy, tmp_path, what, message):
-    other = save_tiny_policy(tmp_path / "other", seed=1)
-    broken(other, what)
-    name = str(other / "config.json") if what == "a file" else str(other)
-    with pytest.raises(ConfigError, match=rf"(?s)^scores\.teacher\.model: .*{message}") as found:
-        run_training(
-            config_of(policy, {"teacher": {"model": name}}, objective=GAP), tmp_path / "run"
-        )
-    assert "report" not in str(found.value)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
@@ -470,12 +372,3 @@ def test_a_run_from_another_takes_another_teacher_and_reads_no_file_that_it_name
     stranger.write_text(yaml.safe_dump(own))
     with pytest.raises(ConfigError, match="prompt is no template"):
         rlobj.train(from_run=tmp_path / "first", settings=settings, out=tmp_path / "third")
-
-
-def test_a_kl_in_the_reward_against_a_teacher_can_be_trained_and_recorded(
-    policy, teacher, tmp_path
-):
-    objective = {"reward_kl": {"coefficient": 0.1, "against": "teacher"}}
-    config = config_of(policy, {"teacher": {"run": str(teacher)}}, objective=objective)
-    run_training(config, tmp_path / "run")
-    assert read_run_config(tmp_path / "run").objective == config.objective

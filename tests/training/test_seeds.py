@@ -82,6 +82,7 @@ def test_a_reward_draws_the_numbers_of_the_seed(given, tmp_path):
         assert not {*one} & {*another}  # of none of the three generators
 
 
+@pytest.mark.slow
 def test_a_resumed_run_draws_the_numbers_of_an_uninterrupted_one(given, tmp_path):
     given |= {"settings": SETTINGS}
     rlobj.train("grpo", out=tmp_path / "whole", **given)

@@ -118,7 +118,7 @@ def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, server
     killer.start()
     assert "rlobj serve" in ranks(words, code=1, **server.environment)
     assert len(running) > 1
-    wait_until(lambda: gone(running), 60)
+    wait_until(lambda: gone(running))
     done = steps(run)[-1]
     assert newest_checkpoint(run).name == f"step-{done:06d}"
     rest = ["--sampler", "transformers", "--set", f"training.steps={done + 4}"]

@@ -10,15 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from forked import call_in_ranks
-from runs import distance, metrics, ranks, weights, write_config
-from tiny import tiny_config
 
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
-from rlobj.training import run_training
 from rlobj.training.rollouts.rollout import Response, Rollout
 from rlobj.training.rollouts.sharding import StepBatch, shard, spread
 
@@ -135,34 +132,3 @@ def test_every_response_arrives_once_and_whole(tmp_path):
     assert found[0][True][1] < 1.02
     assert found[0][True][1] + 0.03 < found[0][False][1]
     assert all(each["empty"] == [] for each in found)
-
-
-# A run: the same numbers, however its tokens lie.
-
-STEPS = 3
-
-
-def config_of(policy) -> RunConfig:
-    return tiny_config(
-        policy,
-        "stare-c2",
-        objective={"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}},
-        sampling={"prompts_per_step": 7, "max_tokens": 14, "dynamic": None, "async_depth": 1},
-        training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200},
-    )
-
-
-@pytest.mark.slow
-def test_a_balanced_run_that_samples_ahead_is_the_run_of_one_process(policy, tmp_path):
-    """test_ranks.py has a run that does not sample ahead."""
-    config = config_of(policy)
-    run_training(config, tmp_path / "alone")
-    file = write_config(config, tmp_path / "run.yaml")
-    ranks(["train", "--config", file, "--out", tmp_path / "both"])
-    assert distance(weights(tmp_path / "both"), weights(tmp_path / "alone")) < 2e-6
-    one, two = (
-        [line["tokens/rank_balance"] for line in metrics(tmp_path / name)]
-        for name in ("alone", "both")
-    )
-    assert one == [1.0] * STEPS
-    assert max(two) < 1.02

@@ -9,7 +9,6 @@ import time
 import forked
 import pytest
 import torch
-from runs import ranks, write_config
 from tiny import tiny_config
 
 from rlobj.base.errors import RunError
@@ -75,7 +74,7 @@ def test_what_comes_after_a_step_counts_in_the_next(ticking):
     assert (found["time/step"], found["time/writing"], found["time/sampling"]) == (6, 5, 1)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("depth", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
     config = tiny_config(
         policy,
@@ -85,9 +84,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
         evaluation={"every": 2, "samples": 1},
         checkpoint={"every": 1},
     )
-    begun = time.perf_counter()
     history = run_training(config, tmp_path / "run").history[1:]
-    wall = time.perf_counter() - begun
     for line in history:
         phases = [line[f"time/{phase}"] for phase in (*PHASES, "other")]
         assert sum(phases) == pytest.approx(line["time/step"])
@@ -98,8 +95,6 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
         assert line["time/updating"] > 0.5 * sum(inside)
         assert (line["time/sampling_hidden"] > 0) == (depth > 0)
     assert 0 < history[1]["time/evaluating"] > history[2]["time/evaluating"] == 0
-    total = sum(line["time/step"] for line in history)
-    assert sum(line["time/other"] for line in history) < 0.5 * total < wall
 
 
 # Grading beside sampling.
@@ -171,18 +166,6 @@ with Grading(Hangs(), ["p"]) as grading:
     assert "KeyboardInterrupt" in forked.run(["-c", code], timeout=100).stderr
 
 
-def test_an_interrupted_call_grades_no_further():
-    grader = Slow()
-    with contextlib.suppress(KeyboardInterrupt), Grading(grader, ["p"] * 9) as grading:
-        for g in range(9):
-            grading.done(g, [sample("1")])
-            time.sleep(0.01)
-        graded = len(grader.threads)
-        raise KeyboardInterrupt
-    grading._thread.join()
-    assert graded <= len(grader.threads) <= graded + 1 < 9
-
-
 def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -204,34 +187,6 @@ def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
     assert len(told) == 64
     assert len(set(lengths)) > 2
     assert drawn == sampler.sample([[3, 4]] * 64, **asked)
-
-
-REWARD = """
-
-calls = []
-
-
-def score(response, answer, **extra):
-    calls.append(response)
-    if len(calls) > 40:
-        raise ValueError("no reward today")
-    return float(response == answer)
-"""
-
-
-@pytest.mark.slow
-def test_a_reward_that_fails_in_a_step_ends_the_run_on_all_ranks(policy, tmp_path):
-    (tmp_path / "reward.py").write_text(REWARD)
-    config = tiny_config(
-        policy,
-        "grpo",
-        rewards={"kind": "custom", "target": f"{tmp_path}/reward.py:score"},
-        sampling={"batch_tokens": 150},
-        training={"steps": 3},
-    )
-    file = write_config(config, tmp_path / "run.yaml")
-    words = ["train", "--config", file, "--out", tmp_path / "run"]
-    assert "no reward today" in ranks(words, code=1)
 
 
 # Tokens in four bytes.

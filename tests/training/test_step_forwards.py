@@ -217,17 +217,3 @@ def test_later_updates_read_the_collision_of_the_rollouts_policy(policy, tmp_pat
     assert not torch.equal(second.old_collision, second.collision)
     gap = (second.old_collision - second.collision).abs().max()
     assert 0 < gap < 0.5
-
-
-def test_rules_and_loss_share_a_forward_while_padding_is_less_than_a_third(policy, tmp_path):
-    """Above a third, padding costs more than the update's own forward pass."""
-    training = {"steps": 1, "micro_batch_tokens": 300}
-    with open_trainer(tiny_config(policy, "stapo", training=training), tmp_path / "run") as trainer:
-        for lengths, shared in (
-            ((60, 60, 60), True),
-            ((60, 50, 45, 40), True),
-            ((60, 20, 20, 20), False),
-            ((200, 199), False),
-        ):
-            sequences = [([3], [4] * (length - 1)) for length in lengths]
-            assert trainer.learner._serves_update(sequences) == shared

@@ -8,25 +8,8 @@ from strategies import awkward_batch, fitting, gradients, leaf, objectives
 
 from rlobj import BatchError
 from rlobj.objectives import statistics
-from rlobj.objectives.statistics import SingleProcess, kth_smallest, order_keys
 
 OBJECTIVES = objectives()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("seed", range(5))
-def test_a_few_keys_are_selected_as_many_are(monkeypatch, dtype, seed):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(999, generator=generator, dtype=dtype).round(decimals=2)
-    values[:3] = torch.tensor([torch.inf, -torch.inf, -0.0])
-    keys, within = order_keys(values), torch.rand(999, generator=generator) < 0.4
-    for population in (None, within):
-        n = 999 if population is None else int(population.sum())
-        ranks = [1, 2, n // 3, n // 2, n - 1, n]
-        direct = [kth_smallest(keys, k, SingleProcess(), population) for k in ranks]
-        with monkeypatch.context() as patch:
-            patch.setattr(statistics, "_FEW", 0)
-            assert direct == [kth_smallest(keys, k, SingleProcess(), population) for k in ranks]
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))

@@ -32,15 +32,16 @@ from rlobj.training.loop.step import run_step
 from rlobj.training.run import open_resumed
 from rlobj_cli.screen.training import resume as resume_on_screen
 
+MOMENTS = range(1, int(os.environ.get("RLOBJ_KILLS", "2")))
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", range(int(os.environ.get("RLOBJ_KILLS", "2"))))
+
+@pytest.mark.parametrize("moment", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in MOMENTS)])
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tmp_path, moment):
     """RLOBJ_KILLS=20 in the environment kills as many runs."""
     file = write_config(eight_steps(policy), tmp_path / "run.yaml")
     run, log = tmp_path / "run", tmp_path / "log"
     process = program(["train", "--config", file, "--out", run], log)
-    wait_until((run / "config.resolved.yaml").exists, 120, process, log)
+    wait_until((run / "config.resolved.yaml").exists, 300, process, log)
     time.sleep(random.uniform(0, 2.5))
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -213,25 +214,6 @@ def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, t
     table = TokenBatch(**load_file(place.with_suffix(".safetensors")), **kept["columns"])
     assert len(table.lengths) == len(kept["sequences"]) == 256
     assert [len(response) for _, response in kept["sequences"]] == table.lengths.tolist()
-
-
-def test_log_probs_that_are_not_finite_skip_the_step(policy, tmp_path, monkeypatch):
-    with open_trainer(eight_steps(policy), tmp_path / "run") as trainer:
-        before = {n: p.detach().clone() for n, p in trainer.policy.model.named_parameters()}
-        score = trainer.learner.score
-
-        def broken(share):
-            scored = score(share)
-            return scored.replace(logprobs=scored.logprobs * math.nan)
-
-        monkeypatch.setattr(trainer.learner, "score", broken)
-        run_step(trainer)
-        assert same(before, dict(trainer.policy.model.named_parameters()))
-        assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1
-        assert len(list((tmp_path / "run" / "nonfinite").iterdir())) == 2
-        monkeypatch.undo()
-        run_step(trainer)
-        assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 0
 
 
 @pytest.mark.parametrize("preset", ["grpo", "gmpo", "cispo", "gpg"])

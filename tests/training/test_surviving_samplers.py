@@ -118,19 +118,6 @@ def test_all_ranks_push_again_or_save_when_one_loses_its_sampler(tmp_path):
     assert newest_checkpoint(tmp_path / "run").name == "step-000002"
 
 
-def test_a_sampler_that_is_lost_at_every_push_stops_the_run(policy, tmp_path, monkeypatch):
-    with open_trainer(eight_steps(policy), tmp_path / "run") as trainer:
-
-        def lost(*_, **__):
-            raise WeightsLost("the server was restarted")
-
-        run_step(trainer)
-        monkeypatch.setattr(trainer.sampler, "sample", lost)
-        with pytest.raises(RunError, match="was restarted"):
-            run_step(trainer)
-    assert newest_checkpoint(tmp_path / "run").name == "step-000001"
-
-
 def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_path, monkeypatch):
     """While it waits to sample, and to sync; it says nothing of a failure."""
     for place, done in (("sample", 1), ("sync", 2)):
@@ -139,7 +126,7 @@ def test_a_signal_ends_a_run_that_waits_for_its_sampler_in_order(policy, tmp_pat
             def stepped(self, step, metrics, place=place):
                 def wait(*_, **__):
                     os.kill(os.getpid(), signal.SIGTERM)
-                    assert ENDING.wait(60)
+                    assert ENDING.wait(300)
                     raise WaitEnded("the server is gone")
 
                 monkeypatch.setattr(TransformersSampler, place, wait)
@@ -232,6 +219,7 @@ def samples(run: Path, column: str) -> list[list[Any]]:
     return [parquet.read_table(file).sort_by("id")[column].to_pylist() for file in files]
 
 
+@pytest.mark.slow
 def test_a_run_with_rollouts_ahead_resumes_with_fresh_ones_on_the_same_problems(policy, tmp_path):
     """Samples are exactly two steps old; the first ones after a start are of its weights."""
     config = eight_steps(policy, sampling={"async_depth": 2})
@@ -246,9 +234,3 @@ def test_a_run_with_rollouts_ahead_resumes_with_fresh_ones_on_the_same_problems(
     problems = [samples(tmp_path / run, "problem") for run in ("whole", "cut")]
     assert problems[0] == problems[1]
     assert metrics(tmp_path / "cut")[:4] == metrics(tmp_path / "whole")[:4]
-
-
-def test_rollouts_ahead_without_a_correction_are_warned_of(policy, tmp_path, caplog):
-    config = eight_steps(policy, training={"steps": 1}, sampling={"async_depth": 1})
-    run_training(config, tmp_path / "run")
-    assert "without objective.mismatch" in caplog.text

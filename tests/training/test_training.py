@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from runs import distance, make_steps, metrics, same, weights
+from runs import distance, same, weights
 from safetensors.torch import load_file
-from tiny import WITHOUT_SCORES, eight_steps, tiny_config
+from tiny import WITHOUT_SCORES, tiny_config
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
@@ -117,26 +117,6 @@ def test_dynamic_sampling_refills_and_the_metrics_are_of_all_that_was_sampled(po
     assert line["reward/accuracy"] == pytest.approx(accuracy)
 
 
-def test_dynamic_sampling_trains_with_what_there_is_at_the_cap(policy, tmp_path):
-    dynamic = {"by": "reward", "max_batches": 1}
-    config = tiny_config(policy, "grpo", sampling={"dynamic": dynamic}, training={"steps": 1})
-    [line] = run_training(config, tmp_path / "run").history
-    assert 0 < line["reward/groups"] < config.sampling.prompts_per_step
-    assert line["reward/groups"] + line["sampling/dead_groups"] == 32
-
-
-def test_a_group_whose_rewards_differ_by_rounding_has_no_signal(policy, tmp_path, monkeypatch):
-    rewards = itertools.cycle([0.3, 0.1 + 0.2])
-    monkeypatch.setattr(
-        "rlobj.rewards.kinds._exact", lambda *_: Graded(next(rewards), True, "yes", None)
-    )
-    dynamic = {"by": "reward", "max_batches": 1}
-    config = tiny_config(policy, "grpo", sampling={"dynamic": dynamic}, training={"steps": 1})
-    [line] = run_training(config, tmp_path / "run").history
-    assert line["sampling/dead_groups"] == 32
-    assert line["reward/groups"] == 0
-
-
 def test_an_undecided_response_is_counted_and_trains_nothing(policy, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "rlobj.rewards.kinds._exact", lambda *_: Graded(math.nan, None, "timeout", None)
@@ -171,29 +151,6 @@ def test_a_prompt_that_does_not_fit_is_left_out_before_the_first_step(
     config = tiny_config(policy, data=data, training={"steps": 1})
     run_training(config, tmp_path / "run")
     assert f"left out 1 training problems: prompts over {limit} tokens" in caplog.text
-
-
-def test_a_file_without_a_test_part_trains_without_evaluation(policy, tmp_path):
-    heard = {}
-
-    class Listener(Callback):
-        def started(self, facts):
-            heard.update(facts)
-
-    file = tmp_path / "problems.jsonl"
-    file.write_text('{"prompt": "1,2=", "answer": "2"}\n{"prompt": "2,1=", "answer": "2"}')
-    data = {"source": str(file), "template": "{prompt}"}
-    evaluation = {"every": 1}
-    config = tiny_config(policy, data=data, evaluation=evaluation, training={"steps": 1})
-    run_training(config, tmp_path / "run", CallerInputs(callbacks=[Listener()]))
-    assert "0 held out (no test split; to evaluate, use data.test=FILE" in heard["problems"]
-
-
-def test_a_failed_start_leaves_no_run_behind(tmp_path):
-    config = tiny_config(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="cannot load the model"):
-        run_training(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
@@ -261,19 +218,6 @@ def test_each_session_names_the_version_of_the_verifier(policy, tmp_path):
         (1, verifier_version()),
     ]
     assert sessions[0]["versions"]["torch"] == metadata.version("torch")
-
-
-@pytest.mark.slow
-def test_a_run_that_is_cut_off_resumes_to_the_uninterrupted_one_bit_for_bit(policy, tmp_path):
-    gate = {"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}}
-    config = eight_steps(policy, "stare-c2", objective=gate)
-    run_training(config, tmp_path / "whole")
-    make_steps(config, tmp_path / "cut", 5)
-    run_training(config, tmp_path / "cut", resume=True)
-    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-    assert metrics(tmp_path / "cut")[1:] == metrics(tmp_path / "whole")[1:]
-    names = [sorted(p.name for p in (tmp_path / r / "samples").iterdir()) for r in ("cut", "whole")]
-    assert names[0] == names[1]
 
 
 def test_a_configuration_is_read_back_as_it_was_written(policy, tmp_path):

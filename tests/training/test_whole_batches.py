@@ -127,17 +127,6 @@ def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continu
     assert read_changes(run) == [(fails, "sampling.dynamic.max_batches", cap, 99)]
 
 
-def test_a_run_continues_without_whole_batches_as_the_message_says(policy, tmp_path, enough):
-    run = tmp_path / "run"
-    with pytest.raises(RunError, match=f"step {FAILS} needs 4 groups"):
-        run_training(config_of(policy, {"max_batches": NEEDED - 1}), run)
-    assert RunFolder(run).steps_saved() == FAILS - 1
-    result = rlobj.resume(run, settings={"sampling.dynamic.whole_batches": False})
-    assert result.steps == STEPS
-    assert metrics(run)[: FAILS - 1] == metrics(enough)[: FAILS - 1]
-    assert result.history[-1]["response/count"] < 4 * 6 * NEEDED
-
-
 def test_too_few_groups_are_trained_on_if_a_recipe_allows_fewer(policy, tmp_path):
     dynamic = {"max_batches": 3, "allow_fewer": True}
     config = config_of(policy, dynamic, training={"steps": 2})
