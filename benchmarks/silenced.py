@@ -17,7 +17,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from rlobj import read_tables
-from rlobj.base.files import step_of
+from rlobj.base.paths import step_of
 from rlobj.config.run_folder import newest_checkpoint
 from rlobj.reporting import visible
 

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import markdown_tables as md
 from studies import STUDIES
 
-from rlobj.base.validation import Model, Primitive
+from rlobj.base.primitives import Primitive
+from rlobj.base.validation import Model
 from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.config.layers import flattened
 from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml

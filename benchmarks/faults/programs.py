@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from benchmarks.harness import of_tests
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.config.presets import merge
 from rlobj.config.run_folder import RunFolder, read_sessions
 

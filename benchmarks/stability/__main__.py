@@ -26,7 +26,7 @@ from benchmarks.stability.conditions import objective
 from benchmarks.stability.outcomes import facts, outcome
 from benchmarks.stability.plan import PARTS, Run
 from rlobj.base.errors import RlobjError, RunError
-from rlobj.base.files import lock_folder
+from rlobj.base.folders import lock_folder
 from rlobj.config.layers import flattened
 from rlobj.config.run_folder import read_settings
 

@@ -234,7 +234,7 @@ def train(
 
 def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:
     """Inside, only code that the command line itself names is imported."""
-    from rlobj.base.files import located_target
+    from rlobj.base.paths import located_target
     from rlobj.base.targets import without_imports
     from rlobj.config.layers import merged
     from rlobj.config.trust import named_code

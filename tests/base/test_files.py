@@ -9,7 +9,9 @@ import pytest
 from limits import replaced, within
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import is_locked, lock_folder, path_of, read_whole, refuse_links, there
+from rlobj.base.files import read_whole
+from rlobj.base.folders import is_locked, lock_folder, refuse_links
+from rlobj.base.paths import path_of, there
 
 
 @pytest.mark.parametrize("name", [".lock", "samples", "metrics.jsonl", "wandb/latest"])

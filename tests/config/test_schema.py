@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.config.presets import flattened, preset_folder, read_yaml
 from rlobj.config.run_config import RunConfig, preset_schema, setting_meanings, settings_of
 

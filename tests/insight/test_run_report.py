@@ -17,7 +17,7 @@ from report_runs import HOSTILE, evaluation, step_line, write_run
 
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import lock_folder
+from rlobj.base.folders import lock_folder
 from rlobj.insight.run_report import PLOTS, read_runs
 from rlobj.insight.run_report.figures import figures
 from rlobj.insight.run_report.tables import different_settings, summary

@@ -21,7 +21,7 @@ from runs import metrics
 import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import is_locked
+from rlobj.base.folders import is_locked
 from rlobj.integrations.trl import ObjectiveTrainer, recording
 
 PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]

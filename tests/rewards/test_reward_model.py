@@ -17,7 +17,7 @@ from vllm_tools import NEEDS_VLLM
 
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.config.trust import require_trust
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, extension, installed, transfer

@@ -13,7 +13,7 @@ from forked import Forked, wait_until
 from hanging_worker import LIMIT
 from slow_reward import SLOW
 
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.config.run_folder import read_stop
 
 

@@ -14,7 +14,7 @@ import torch
 from forked import run_ranks
 from parallel_worker import END, assert_alike, trainings
 
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.training.parallel import open_processes
 from rlobj.training.parallel.ddp import Replicated
 

@@ -26,7 +26,7 @@ from runs import (
 from tiny import tiny_config
 
 import rlobj
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.config.run_folder import newest_checkpoint
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.records import read_records, read_tables

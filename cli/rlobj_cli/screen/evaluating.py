@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.files import nearby
+from rlobj.base.paths import nearby
 from rlobj.evaluation import EvaluationCallback, EvaluationResult
 from rlobj_cli.screen.console import Stages, facts_grid, reading, show_markdown, working
 

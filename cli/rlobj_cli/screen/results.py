@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import counted
-from rlobj.base.files import step_of
+from rlobj.base.paths import step_of
 from rlobj.config.layers import PROFILES
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import MEASURES, held_out

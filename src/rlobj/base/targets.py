@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, nearest
-from rlobj.base.files import path_of
+from rlobj.base.paths import path_of
 
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""

@@ -1,37 +1,19 @@
-"""Pydantic models whose error lists all mistakes, each with its path and the nearest name.
-
-Primitive: the base of small frozen models that have one published equation each.
-
-A family (Surrogate, Divisor, ...) is a direct subclass of Primitive. The `kind` of a member is its
-class name in snake_case. In YAML:
-
-    surrogate: {kind: clip, low: 0.2, high: 0.28}
-    surrogate: unclipped                                             # a kind with its defaults
-    surrogate: {kind: custom, target: "my_pkg.losses:MySurrogate"}   # a class that can be imported
-"""
+"""Pydantic models whose error lists all mistakes, each with its path and the nearest name."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
 )
 
 from rlobj.base.errors import ConfigError, Message, nearest
-from rlobj.base.targets import has_stand_in, import_target, shown
 
 
 class InvalidFields(ConfigError):
@@ -71,30 +53,6 @@ class Model(BaseModel):
         return {
             key: " ".join(field.description.split()) for key, field in fields if field.description
         }
-
-
-def require_address(url: str) -> str:
-    """The address of a server, to which a path can be added.
-
-    Raises:
-        ConfigError: another scheme than http and https, no host, or a port that there is not.
-
-    Example:
-        >>> require_address("http://127.0.0.1:8000")
-        'http://127.0.0.1:8000'
-    """
-    with contextlib.suppress(ValueError):  # such as a port that is no number
-        parts = urlsplit(url)
-        plain = url.isprintable() and not {*url} & {*" \\?#"}
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and plain:
-            return url
-    raise ConfigError(
-        f"{shown(url)} is not the address of a server; expected for example http://127.0.0.1:8000"
-    )
-
-
-Address = Annotated[str, AfterValidator(require_address)]
-"""The address of a server."""
 
 
 def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -195,113 +153,3 @@ def _no_member(words: list[str], given: Any) -> str:
     names = [word for word in words if " " not in word]
     advice = nearest(str(given), names, spell_out=False)
     return f"expected {', '.join(first)} or {last}, got {given!r}{advice and '.' + advice}"
-
-
-class Primitive(Model):
-    """Base class of all families.
-
-    Attributes:
-        kind: the name in configurations; "custom" for classes outside rlobj.
-        origin: the target that a custom class was imported from.
-        registry: the members of a family by their kind.
-    """
-
-    kind: ClassVar[str] = ""
-    origin: ClassVar[str] = ""
-    registry: ClassVar[dict[str, type[Primitive]]] = {}
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
-        if Primitive in cls.__bases__:
-            cls.registry = {}
-            return
-        own = cls.__module__.startswith("rlobj.")
-        cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower() if own else "custom"
-        if own and not cls.__name__.startswith("_"):
-            cls.registry[cls.kind] = cls
-
-    @classmethod
-    def build(cls, value: Any) -> Self:
-        """A member of this family.
-
-        Args:
-            value: a member, a kind, or a mapping with `kind` and settings.
-
-        Raises:
-            ConfigError: unknown kind or target, or wrong settings (all of them in one error).
-        """
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, str):
-            value = {"kind": value}
-        if not isinstance(value, dict):
-            raise ConfigError(f"expected a {cls.__name__} or a mapping with 'kind', got {value!r}")
-        settings = dict(value)
-        kind = settings.pop("kind", None)
-        if kind == "custom":
-            member = _import_member(settings.pop("target", None), cls)
-        elif isinstance(kind, str) and kind in cls.registry:
-            member = cls.registry[kind]
-        else:
-            known = {*cls.registry, "custom"}
-            given = "is missing" if kind is None else f"{kind!r} is unknown"
-            raise ConfigError(f"kind {given}.{nearest(str(kind), known)}")
-        return member(**settings)  # type: ignore[return-value]
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
-        if Primitive not in cls.__bases__:
-            return super().__get_pydantic_json_schema__(schema, handler)
-        kinds = {"enum": [*sorted(cls.registry), "custom"]}
-        texts: dict[str, list[str]] = {}
-        for kind, member in cls.registry.items():
-            for key in member.keys():  # noqa: SIM118
-                texts.setdefault(key, []).append(f"{kind}: {member.meanings().get(key, '')}")
-        fields = {key: {"description": "; ".join(each)} for key, each in texts.items()}
-        settings = {"kind": {"const": "custom"}, "target": {"type": "string"}, **fields}
-        return {"anyOf": [kinds, {"type": ["object", "array"], "properties": settings}]}
-
-    @model_serializer(mode="wrap")
-    def _with_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        head = {"kind": self.kind}
-        if self.kind == "custom":
-            head["target"] = self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
-        return {**head, **handler(self)}
-
-    def __str__(self) -> str:
-        settings = self.model_dump(exclude_defaults=True)
-        settings.pop("kind")
-        if self.kind == "custom":
-            settings.pop("target")
-        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())})"
-
-
-def _import_member(target: str | None, family: type[Primitive]) -> type[Primitive]:
-    """The class that a target names; a stand-in where settings are only read.
-
-    Raises:
-        ConfigError: the class is not a member of the family.
-    """
-    if has_stand_in(target):
-        return _stand_in(str(target), family)
-    member = import_target(target)
-    if not (isinstance(member, type) and issubclass(member, family)):
-        raise ConfigError(f"target {target!r} must be a subclass of rlobj's {family.__name__}")
-    member.origin = str(target)
-    return member
-
-
-@cache
-def _stand_in(target: str, family: type[Primitive]) -> type[Primitive]:
-    """A class in place of one that is not imported: it has all settings and no equation."""
-    body = {
-        "__module__": "not_imported",
-        "__doc__": f"{target}, which is not imported here.",
-        "model_config": ConfigDict(extra="allow"),
-    }
-    member: Any = types.new_class(
-        target.rpartition(":")[2], (family,), {}, lambda x: x.update(body)
-    )
-    member.origin = target
-    return member

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError
-from rlobj.base.files import path_of
+from rlobj.base.paths import path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.yaml import packaged_table
 from rlobj.config.presets import flattened, load_preset, merge

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.files import a_file, path_of, read_whole
+from rlobj.base.files import a_file, read_whole
+from rlobj.base.paths import path_of
 
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import path_of
+from rlobj.base.paths import path_of
 from rlobj.config.presets import difference
 from rlobj.config.trust import named_code
 

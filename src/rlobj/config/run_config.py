@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlobj.base.errors import Argument, ConfigError, Message, nearest
-from rlobj.base.validation import InvalidFields, Model, Primitive, half_surrogates
+from rlobj.base.primitives import Primitive
+from rlobj.base.validation import InvalidFields, Model, half_surrogates
 from rlobj.config.layers import Layer, layers_of, merged, reward_of_environment
 from rlobj.config.presets import flattened
 from rlobj.config.scores import ScoreField, with_names

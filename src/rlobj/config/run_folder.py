@@ -28,8 +28,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.answers import verifier_version
-from rlobj.base import files
 from rlobj.base.errors import Argument, ConfigError, Message, RunError, nearest, reported
+from rlobj.base.files import a_file, link, parse_json, read_whole, remove, write_whole
+from rlobj.base.folders import is_locked, lock_folder
+from rlobj.base.paths import nearby, path_of, step_of, there
 from rlobj.config.presets import read_yaml
 from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.installation import require_format, session
@@ -87,7 +89,7 @@ def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
 
 def is_run(path: Path) -> bool:
     """Whether the folder holds a run."""
-    return files.there(path / CONFIG_FILE)
+    return there(path / CONFIG_FILE)
 
 
 def named_folder(path: Path) -> Path:
@@ -120,7 +122,7 @@ def run_paths(runs: Any) -> list[Path]:
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise ConfigError(f"runs is {runs!r}; expected the folder of a run, or a list of them")
-    return list(map(files.path_of, paths))
+    return list(map(path_of, paths))
 
 
 def read_run_config(path: Path) -> RunConfig:
@@ -140,7 +142,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     around = next(filter(is_run, path.absolute().parents), None)
     inside = f". It is inside of a run: {around}" if around else ""
-    if files.there(path) and not path.is_dir():
+    if there(path) and not path.is_dir():
         what = "a file" if path.is_file() else "a pipe or a device"
         raise ConfigError(f"{path} is not a run: it is {what}, and a run is a folder{inside}")
     if not path.is_dir():
@@ -176,7 +178,7 @@ def _refuse_other_formats(path: Path) -> None:
 
 def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
     """The sections and settings that every run has, and that are not there."""
-    whole = files.read_whole(path / CONFIG_FILE).endswith(b"\n")
+    whole = read_whole(path / CONFIG_FILE).endswith(b"\n")
     found = [] if whole else ["the end of its last line"]
     for section, expected in settings_of(RunConfig()).items():
         given = settings.get(section)
@@ -226,7 +228,7 @@ def read_lines(
     """
     lines: list[dict[str, Any]] = []
     damage: list[str] = []
-    seen, newest, growing = set[int](), -1, growing and files.is_locked(run)
+    seen, newest, growing = set[int](), -1, growing and is_locked(run)
     with reported(ConfigError, f"cannot read {run / 'metrics.jsonl'}", OSError):
         for number, text in enumerate(_texts(run / "metrics.jsonl", progress), 1):
             if growing and len(text) < MOST_LINE and not text.endswith(b"\n"):
@@ -255,7 +257,7 @@ def read_lines(
 
 def _texts(file: Path, progress: Progress) -> Iterator[bytes]:
     """The lines of a file, each of at most `MOST_LINE` bytes; none if it is not there."""
-    with suppress(FileNotFoundError, NotADirectoryError), files.a_file(file).open("rb") as opened:
+    with suppress(FileNotFoundError, NotADirectoryError), a_file(file).open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         for number, text in enumerate(iter(lambda: opened.readline(MOST_LINE), b""), 1):
             yield text
@@ -266,7 +268,7 @@ def _texts(file: Path, progress: Progress) -> Iterator[bytes]:
 def _numbers(text: bytes) -> dict[str, Any] | None:
     """The numbers of a line; None if it is damaged."""
     try:
-        line = files.parse_json(text)
+        line = parse_json(text)
         if type(line["step"]) is not int or not 0 <= line["step"] < 2**53:
             return None
     except (ValueError, TypeError, KeyError):
@@ -278,7 +280,7 @@ def _numbers(text: bytes) -> dict[str, Any] | None:
 def read_stop(path: Path) -> tuple[int, str, str] | None:
     """Step, finding ("" = none) and message of the error that ended a run; None without one."""
     try:
-        told = files.parse_json(files.read_whole(path / STOP_FILE))
+        told = parse_json(read_whole(path / STOP_FILE))
         return int(told["step"]), str(told["finding"] or ""), str(told["message"])
     except FileNotFoundError:
         return None
@@ -295,10 +297,10 @@ def read_sessions(path: Path) -> list[dict[str, Any]]:
     """
     file, found = path / "sessions.jsonl", []
     with reported(ConfigError, f"cannot read {file}", OSError):
-        lines = files.read_whole(file).splitlines() if file.exists() else []
+        lines = read_whole(file).splitlines() if file.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            each = files.parse_json(line)
+            each = parse_json(line)
             if type(each["step"]) is not int:
                 raise TypeError
             found.append(each)
@@ -323,7 +325,7 @@ def read_changes(path: Path) -> list[tuple[int, str, Any, Any]]:
 
 def checkpoints(path: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
-    return sorted((path / "checkpoints").glob("step-*"), key=files.step_of)
+    return sorted((path / "checkpoints").glob("step-*"), key=step_of)
 
 
 def named_checkpoint(path: Path, name: str | None) -> Path:
@@ -341,7 +343,7 @@ def named_checkpoint(path: Path, name: str | None) -> Path:
         raise ConfigError(f"there is no folder {path}: the run is not there any more")
     if not saved:
         raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
-    known = {str(files.step_of(each)): each for each in saved} | {"newest": saved[-1]}
+    known = {str(step_of(each)): each for each in saved} | {"newest": saved[-1]}
     if best := best_checkpoint(path):
         known["best"] = best
     if (name or "newest") not in known:
@@ -374,7 +376,7 @@ def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
         if name.startswith(("evaluation.", "rewards.", REWARD_FILE)) and name != "evaluation.every"
     ]
     since = max((step for step in changes if step < max(known, default=0)), default=-1)
-    steps = {each: files.step_of(each) for each in checkpoints(path)}
+    steps = {each: step_of(each) for each in checkpoints(path)}
     found = {each: known[step] for each, step in steps.items() if step in known and step > since}
     return measure, found
 
@@ -387,7 +389,7 @@ def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:
     measure, known = held_out(path)
     lowest = 0.0 if measure is ACCURACY else -math.inf
     found = {each: value for each, value in known.items() if value > lowest}
-    measured = {each: value for each, value in found.items() if files.step_of(each) < before}
+    measured = {each: value for each, value in found.items() if step_of(each) < before}
     return max(measured, key=measured.__getitem__, default=None)
 
 
@@ -450,18 +452,16 @@ class RunFolder:
             for folder in folders:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             if initial is not None:
-                shutil.copytree(initial, str(config.model.name), copy_function=files.link)
+                shutil.copytree(initial, str(config.model.name), copy_function=link)
             self.write_config(config)
         except (OSError, RunError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(
-                f"cannot write the run to {files.nearby(self.path)}: {reason}"
-            ) from error
+            raise ConfigError(f"cannot write the run to {nearby(self.path)}: {reason}") from error
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
         text = _yaml(given_settings(config)) if self._foreign else dump_config(config)
-        files.write_whole(self.path / CONFIG_FILE, text.encode())
+        write_whole(self.path / CONFIG_FILE, text.encode())
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the folder, so that no second process trains in it.
@@ -469,7 +469,7 @@ class RunFolder:
         Raises:
             ConfigError: another process has the lock, or the folder cannot be written.
         """
-        return files.lock_folder(self.path, "training in")
+        return lock_folder(self.path, "training in")
 
     @functools.cached_property
     def id(self) -> str:
@@ -518,23 +518,23 @@ class RunFolder:
         lines = read_metrics(self.path, damage)
         kept = [line for line in lines if line["step"] <= step]
         if damage:
-            files.remove(aside := self.path / "metrics.damaged.jsonl")
-            files.link(str(self.metrics), str(aside))
+            remove(aside := self.path / "metrics.damaged.jsonl")
+            link(str(self.metrics), str(aside))
         if (known := len({line["step"] for line in kept} - {0})) < step:
             logger.warning(
                 f"{self.metrics} has lines of {known} of {step} steps. Checkpoints of the others "
                 "are not removed: they may be the best"
             )
-        files.write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for folder in FOLDERS:
             for entry in (self.path / folder).glob("step-*"):
-                if files.step_of(entry) > step:
-                    files.remove(entry)
+                if step_of(entry) > step:
+                    remove(entry)
         for partial in self.checkpoints.glob(".*.partial"):
-            files.remove(partial)
-        files.remove(self.path / STOP_FILE)
+            remove(partial)
+        remove(self.path / STOP_FILE)
 
     def steps_saved(self) -> int:
         """Return the step of the newest checkpoint; 0 before the first."""
         newest = newest_checkpoint(self.path)
-        return 0 if newest is None else files.step_of(newest)
+        return 0 if newest is None else step_of(newest)

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from rlobj.base.addresses import Address
 from rlobj.base.errors import ConfigError, Setting
-from rlobj.base.validation import Address, InvalidFields, Model
+from rlobj.base.validation import InvalidFields, Model
 
 REQUIRED = "required"
 

@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import Argument, ConfigError, Message, Setting
-from rlobj.base.files import nearby
+from rlobj.base.paths import nearby
 from rlobj.base.targets import PYTHON_OBJECT, importable, importing
 from rlobj.config.presets import flattened
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import located_target
+from rlobj.base.paths import located_target
 from rlobj.base.targets import shown
 from rlobj.base.validation import Model
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, DataError, Message, MissingExtra, Setting, nearest
-from rlobj.base.files import path_of
+from rlobj.base.paths import path_of
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, arrow_rows, local_copy, read_file, split_files
 from rlobj.data.problems import Row

@@ -16,7 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import ConfigError, DataError, Setting, nearest, reported
-from rlobj.base.files import a_file, path_of
+from rlobj.base.files import a_file
+from rlobj.base.paths import path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table

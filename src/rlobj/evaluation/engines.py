@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import Argument, ConfigError, counted
-from rlobj.base.files import path_of
+from rlobj.base.paths import path_of
 from rlobj.config import layers
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import is_run, named_checkpoint, read_settings

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, Message
-from rlobj.base.files import file_name, located, nearby
+from rlobj.base.paths import file_name, located, nearby
 from rlobj.base.processes import seed_generators
 from rlobj.base.targets import object_name, object_text
 from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.digests import files_digest
 from rlobj.base.errors import Argument, ConfigError
-from rlobj.base.files import files_digest
 from rlobj.config.layers import flattened
 from rlobj.config.presets import difference
 from rlobj.data.problems import digest

@@ -13,8 +13,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.digests import files_digest
 from rlobj.base.errors import Argument, ConfigError, DataError, nearest
-from rlobj.base.files import files_digest, path_of
+from rlobj.base.paths import path_of
 from rlobj.base.targets import require_file
 from rlobj.config.layers import PROFILES, Layer, flattened
 from rlobj.config.run_config import RunConfig, build_config

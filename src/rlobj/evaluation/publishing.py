@@ -11,7 +11,7 @@ from typing import Any
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import nearby
+from rlobj.base.paths import nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import Regrading
 from rlobj.evaluation.report import write_page

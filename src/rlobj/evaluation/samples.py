@@ -30,8 +30,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
-from rlobj.base import files
 from rlobj.base.errors import Argument, ConfigError, DataError, Message, RunError, reported
+from rlobj.base.files import WHOLE, a_file, parse_json, read_whole, write_whole
+from rlobj.base.folders import lock_folder, refuse_links
+from rlobj.base.paths import there
 from rlobj.data import Problem
 from rlobj.installation import require_format
 from rlobj.rewards import Graded
@@ -151,7 +153,7 @@ class Samples:
     def __init__(self, path: Path | str | None = None, rank: int = 0) -> None:
         self.path = None if path is None else Path(path).absolute()
         if self.path is not None:
-            files.there(self.path)
+            there(self.path)
         self.rank = rank
         self.responses: dict[Key, ResponseRecord] = {}
         self.grades: dict[Key, Graded] = {}
@@ -185,9 +187,9 @@ class Samples:
         """
         if self.path is None:
             return contextlib.nullcontext()
-        if files.there(self.path / SETTINGS):
-            files.refuse_links(self.path)
-        return files.lock_folder(self.path, "evaluating into")
+        if there(self.path / SETTINGS):
+            refuse_links(self.path)
+        return lock_folder(self.path, "evaluating into")
 
     def require_free(self) -> None:
         """Refuse a folder that holds something else, such as a model, a run or a file to grade.
@@ -196,7 +198,7 @@ class Samples:
             ConfigError: the folder has files and no evaluation.
         """
         path = self.path
-        if path is None or not path.is_dir() or files.there(path / SETTINGS):
+        if path is None or not path.is_dir() or there(path / SETTINGS):
             return
         if any(entry.name != ".lock" for entry in path.iterdir()):
             raise ConfigError(
@@ -213,10 +215,10 @@ class Samples:
             DataError: settings.json is not a JSON object.
             ConfigError: the files have another format.
         """
-        if self.path is None or not files.there(self.path / SETTINGS):
+        if self.path is None or not there(self.path / SETTINGS):
             return self._settings
         with reported(DataError, f"{self.path / SETTINGS} cannot be read", OSError, ValueError):
-            found = files.parse_json(files.read_whole(self.path / SETTINGS))
+            found = parse_json(read_whole(self.path / SETTINGS))
         if not isinstance(found, dict):
             raise DataError(f"{self.path / SETTINGS}: expected a JSON object")
         if "benchmarks" in found:
@@ -365,7 +367,7 @@ class Samples:
             RunError: the disk refused.
         """
         if self.path is not None:
-            files.write_whole(self.path / name, text.encode("utf-8", "surrogatepass"))
+            write_whole(self.path / name, text.encode("utf-8", "surrogatepass"))
 
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         if self.path is None:
@@ -388,20 +390,20 @@ class Samples:
         Raises:
             DataError: a damaged line.
         """
-        if self.path is None or not files.there(self.path / name):
+        if self.path is None or not there(self.path / name):
             return
         file = self.path / name
         end, count = self._read.get(name, (0, 0))
-        with files.a_file(file).open("rb") as lines:
+        with a_file(file).open("rb") as lines:
             lines.seek(end)
-            whole = iter(lambda: lines.readline(files.WHOLE), b"")
+            whole = iter(lambda: lines.readline(WHOLE), b"")
             for number, line in enumerate(whole, count + 1):
-                if not line.endswith(b"\n") and len(line) < files.WHOLE:  # or being written
+                if not line.endswith(b"\n") and len(line) < WHOLE:  # or being written
                     break
                 end += len(line)
                 self._read[name] = end, number
                 try:
-                    found = read(files.parse_json(line.decode("utf-8", "surrogatepass")))
+                    found = read(parse_json(line.decode("utf-8", "surrogatepass")))
                 except (ValueError, TypeError, LookupError, AttributeError) as error:
                     raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
                 yield found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.files import path_of, refuse_others
+from rlobj.base.folders import refuse_others
+from rlobj.base.paths import path_of
 from rlobj.base.targets import require_file
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import is_run, newest_checkpoint

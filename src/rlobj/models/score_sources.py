@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.digests import MODEL_FILES, model_digest
 from rlobj.base.errors import ConfigError, reported
-from rlobj.base.files import MODEL_FILES, located, model_digest, path_of, read_whole, step_of
+from rlobj.base.files import read_whole
+from rlobj.base.paths import located, path_of, step_of
 from rlobj.config.run_config import RunConfig
 from rlobj.config.run_folder import named_checkpoint, read_settings
 from rlobj.config.scores import ScoreConfig, is_template

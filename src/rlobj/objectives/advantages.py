@@ -23,7 +23,7 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
 from rlobj.base.errors import ConfigError, Setting
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.objectives import joining
 from rlobj.objectives.rules.expression import rounded_share
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import Level, Number, NumberField, nodes

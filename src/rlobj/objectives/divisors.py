@@ -13,7 +13,7 @@ import torch
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.objectives import statistics
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch

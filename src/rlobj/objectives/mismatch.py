@@ -15,7 +15,7 @@ import torch
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.objectives.functional import MAX_LOG_RATIO
 from rlobj.objectives.settings import NonNegative, Positive
 from rlobj.objectives.tokens import TokenBatch

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
 
-from rlobj.base.validation import Model, Primitive
+from rlobj.base.primitives import Primitive
+from rlobj.base.validation import Model
 from rlobj.objectives import functional
 from rlobj.objectives.divisors import DivisorField
 from rlobj.objectives.rules import NumberField, RuleField

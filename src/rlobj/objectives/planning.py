@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlobj.base.errors import BatchError
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.objectives import statistics
 from rlobj.objectives.advantages import Advantage
 from rlobj.objectives.divisors import Divisor

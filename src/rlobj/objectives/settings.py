@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.objectives.rules import Number, as_number
 from rlobj.objectives.rules.nodes import Constant
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import BeforeValidator, SerializeAsAny
 
-from rlobj.base.validation import Primitive
+from rlobj.base.primitives import Primitive
 from rlobj.objectives import functional, settings
 from rlobj.objectives.rules import Rule, RuleField
 from rlobj.objectives.tokens import TokenBatch

@@ -16,7 +16,8 @@ from pyarrow import parquet, types
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, Message, Setting, counted, nearest, reported
-from rlobj.base.files import a_file, parse_json, step_of, there
+from rlobj.base.files import a_file, parse_json
+from rlobj.base.paths import step_of, there
 from rlobj.base.yaml import packaged_table
 
 SCHEMA_VERSION = 1

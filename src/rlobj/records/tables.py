@@ -20,8 +20,9 @@ from pyarrow import parquet
 
 from rlobj.base.arrow import pc, write_parquet
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import parse_json, step_of
+from rlobj.base.files import parse_json
 from rlobj.base.interleaved import Interleaved
+from rlobj.base.paths import step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch

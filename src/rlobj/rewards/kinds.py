@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from rlobj.answers import MathVerifier, Verdict, verifier_version
-from rlobj.base.files import located_target
-from rlobj.base.validation import InvalidFields, Model, Primitive
+from rlobj.base.paths import located_target
+from rlobj.base.primitives import Primitive
+from rlobj.base.validation import InvalidFields, Model
 from rlobj.rewards.function_worker import TURNS, ColumnValue
 
 if TYPE_CHECKING:

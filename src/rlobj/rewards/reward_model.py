@@ -14,11 +14,12 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from pydantic import Field
 
+from rlobj.base.addresses import Address
 from rlobj.base.batches import by_length
+from rlobj.base.digests import model_digest
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.files import located, model_digest, path_of
+from rlobj.base.paths import located, path_of
 from rlobj.base.progress import beat, waiting
-from rlobj.base.validation import Address
 from rlobj.base.weights import load_complete
 from rlobj.rewards.kinds import Graded, Grader, Reward
 

@@ -29,7 +29,8 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from rlobj.base.errors import Argument, ConfigError, RunError, reported
-from rlobj.base.files import parse_json, read_whole, remove, settle, step_name, step_of
+from rlobj.base.files import parse_json, read_whole, remove, settle
+from rlobj.base.paths import step_name, step_of
 from rlobj.base.validation import Model
 from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
 from rlobj.models import manifest

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import Argument, ConfigError, RunError, Setting
-from rlobj.base.files import located, located_target, path_of, step_of
+from rlobj.base.paths import located, located_target, path_of, step_of
 from rlobj.base.targets import PYTHON_OBJECT, importable
 from rlobj.config import run_folder
 from rlobj.config.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins

@@ -16,7 +16,8 @@ import pyarrow
 from pyarrow import parquet
 
 from rlobj.base.arrow import pc
-from rlobj.base.files import a_file, step_of
+from rlobj.base.files import a_file
+from rlobj.base.paths import step_of
 from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.records.reading import Record

@@ -39,8 +39,9 @@ from pydantic import ValidationError
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
-from rlobj.base.files import a_file, packaged, step_of, write_whole
+from rlobj.base.files import a_file, packaged, write_whole
 from rlobj.base.interleaved import Interleaved
+from rlobj.base.paths import step_of
 from rlobj.base.targets import without_imports
 from rlobj.config import run_folder
 from rlobj.insight.coverage import Coverage

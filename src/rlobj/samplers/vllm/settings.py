@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from rlobj.base.addresses import require_address
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import Model, require_address
+from rlobj.base.validation import Model
 
 _RESERVED = (
     "model",

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError, Setting
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection, ServerGone

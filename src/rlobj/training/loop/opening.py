@@ -20,7 +20,8 @@ from urllib.parse import quote
 import torch
 
 from rlobj.base.errors import Argument, ConfigError, DataError, Setting, counted
-from rlobj.base.files import nearby, refuse_links
+from rlobj.base.folders import refuse_links
+from rlobj.base.paths import nearby
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, is_run, read_settings

@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Any, Self
 
 from rlobj.base.errors import Message, RunError
-from rlobj.base.files import nearby, step_of, write_whole
+from rlobj.base.files import write_whole
+from rlobj.base.paths import nearby, step_of
 from rlobj.base.progress import ENDING
 from rlobj.config import run_folder
 from rlobj.config.run_config import RunConfig, settings_of

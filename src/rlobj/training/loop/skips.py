@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save
 
 from rlobj.base.errors import RunError
-from rlobj.base.files import step_name, write_whole
+from rlobj.base.files import write_whole
+from rlobj.base.paths import step_name
 from rlobj.config.run_folder import RunFolder
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together

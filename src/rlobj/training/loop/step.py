@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 
 from rlobj.base.errors import BatchError, RlobjError, RunError, Setting
-from rlobj.base.files import nearby
+from rlobj.base.paths import nearby
 from rlobj.config.run_config import settings_of
 from rlobj.config.trust import trust_option
 from rlobj.ranks import RankFailed

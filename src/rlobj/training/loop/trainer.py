@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from rlobj.base.files import remove, step_of
+from rlobj.base.files import remove
+from rlobj.base.paths import step_of
 from rlobj.base.processes import seed_generators
 from rlobj.base.progress import waiting
 from rlobj.config import run_folder

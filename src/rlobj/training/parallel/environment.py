@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import Argument, ConfigError, MissingExtra, Setting
-from rlobj.base.files import free_port
+from rlobj.base.ports import free_port
 from rlobj.base.processes import seed_generators
 from rlobj.training.parallel.accelerate_launch import read_launch
 from rlobj.training.parallel.ddp import Replicated

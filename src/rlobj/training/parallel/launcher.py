@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rlobj.base.errors import Argument, ConfigError
-from rlobj.base.files import free_port, last_lines
+from rlobj.base.files import last_lines
+from rlobj.base.ports import free_port
 from rlobj.base.processes import signal_name
 
 SETTLE = 2.0

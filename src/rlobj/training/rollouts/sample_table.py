@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow
 
 from rlobj.base.arrow import write_parquet
-from rlobj.base.files import step_name
+from rlobj.base.paths import step_name
 from rlobj.config.run_folder import RunFolder
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup

@@ -1,0 +1,36 @@
+"""Addresses of servers."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import shown
+
+
+def require_address(url: str) -> str:
+    """The address of a server, to which a path can be added.
+
+    Raises:
+        ConfigError: another scheme than http and https, no host, or a port that there is not.
+
+    Example:
+        >>> require_address("http://127.0.0.1:8000")
+        'http://127.0.0.1:8000'
+    """
+    with contextlib.suppress(ValueError):  # such as a port that is no number
+        parts = urlsplit(url)
+        plain = url.isprintable() and not {*url} & {*" \\?#"}
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and plain:
+            return url
+    raise ConfigError(
+        f"{shown(url)} is not the address of a server; expected for example http://127.0.0.1:8000"
+    )
+
+
+Address = Annotated[str, AfterValidator(require_address)]
+"""The address of a server."""
