@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 import subprocess
@@ -11,9 +10,9 @@ from pathlib import Path
 import pytest
 from forked import wait_until
 
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards import MathVerifier
+from rlobj.workers.judge import Judge
 
 # Minutes in sympy, and no guard refuses it: integrals are left to math-verify.
 SLOW = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
@@ -108,7 +107,7 @@ class Replies:
             self.asked.append(question)
             return left.pop(0)
 
-        monkeypatch.setattr(WorkerProcess, "ask", ask)
+        monkeypatch.setattr(Judge, "reply", ask)
 
 
 SOUND = (True, "numeric")
@@ -193,7 +192,7 @@ def test_a_busy_machine_does_not_change_a_verdict():
 
 @pytest.mark.slow
 def test_a_worker_that_the_machine_stops_is_replaced_and_the_answer_is_right(monkeypatch):
-    monkeypatch.setattr("rlobj.answers.worker_process._LOAD_SECONDS", 2.0)
+    monkeypatch.setattr("rlobj.answers.verifier._LOAD_SECONDS", 2.0)
     with MathVerifier() as verifier:
         verifier.verify(*hard(1))
         os.kill(verifier.process_ids[0], signal.SIGSTOP)
@@ -229,8 +228,8 @@ def test_close_ends_the_wait_of_questions_for_a_worker():
 
 @pytest.mark.slow
 def test_equal_slow_answers_are_asked_once_in_a_batch_in_threads_and_later(monkeypatch) -> None:
-    ask, asked = WorkerProcess.ask, []
-    monkeypatch.setattr(WorkerProcess, "ask", lambda *given: asked.append(given) or ask(*given))
+    ask, asked = Judge.reply, []
+    monkeypatch.setattr(Judge, "reply", lambda *given: asked.append(given) or ask(*given))
     with MathVerifier(deadline=DEADLINE) as verifier, ThreadPoolExecutor(8) as threads:
         verifier.verify(*hard(1))  # started
         asked.clear()
@@ -334,24 +333,6 @@ def test_close_ends_all_processes():
 
 
 @pytest.mark.slow
-def test_worker_ends_when_its_parent_is_killed():
-    script = (
-        "import sys, time\n"
-        "from rlobj.answers import MathVerifier\n"
-        "verifier = MathVerifier().__enter__()\n"
-        "assert verifier.verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}').correct\n"
-        "print(*verifier.process_ids, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        process_id = int(parent.stdout.readline())
-        assert alive(process_id)
-        parent.kill()
-    wait_until(lambda: not alive(process_id))
-
-
-@pytest.mark.slow
 def test_a_script_without_a_main_guard_loads_sympy_in_the_worker_only(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -402,15 +383,3 @@ def test_verify_answers_while_the_program_ends_and_leaves_no_process():
     processes, late = done.stdout.splitlines()
     assert (late, done.stderr) == ("True", "")
     wait_until(lambda: not any(alive(int(each)) for each in processes.split()))
-
-
-def test_an_answer_that_was_not_asked_for_is_not_that_to_the_next_question():
-    worker = WorkerProcess(10.0, 2**32, 1000)
-    try:
-        assert worker.ask("2", "2") == (True, "numeric")
-        assert worker.connection is not None
-        worker.connection.send_bytes(json.dumps(["other", ["1", "1"]]).encode())
-        assert worker.ask("2", "3") == (None, "crash")
-        assert worker.ask("2", "3")[0] is False
-    finally:
-        worker.stop()

@@ -15,10 +15,10 @@ from forked import wait_until
 from runs import ranks
 
 import rlobj
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, DataError, MissingExtra
 from rlobj.data import Problem
 from rlobj.rewards import Graded, MathVerify, Reward, math_verify
+from rlobj.workers.judge import Judge
 
 BOMB = r"\boxed{9^{9^{9^{9}}}}"
 
@@ -143,7 +143,7 @@ def test_a_gold_that_takes_too_long_leaves_the_response_undecided() -> None:
 def test_a_fault_of_the_machine_is_tried_again(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     own = ([True, "5"], "math-verify")
     replies = [(None, fault), own, own]
-    monkeypatch.setattr(WorkerProcess, "ask", lambda *_: replies.pop(0))
+    monkeypatch.setattr(Judge, "reply", lambda *_: replies.pop(0))
     with MathVerify(workers=1).open() as grader:
         assert graded(grader, (r"\boxed{5}", "5"))[0].correct is True
     assert replies == []

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
-from rlobj.answers import gym_worker
 from rlobj.base.errors import ConfigError, DataError, MissingExtra, RunError
 from rlobj.config.layers import layers_of
 from rlobj.config.run_config import compose
 from rlobj.data import DataConfig, Problem, format_prompt, load_problems
 from rlobj.evaluation.problem_sets import Overrides, problem_sets
 from rlobj.rewards import Graded, Reward
+from rlobj.rewards.reasoning_gym_worker import _EVALUATES, refusal
 
 
 def load(name: str, split: Any = "train", **gym: Any) -> list[Problem]:
@@ -37,12 +36,10 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> N
         layers_of("grpo", [("--data", {"data": {"source": "reasoning-gym:countdwn"}})])
 
 
-def test_a_package_that_reasoning_gym_needs_is_named(monkeypatch: Any) -> None:
-    failed = CompletedProcess(
-        [], 1, "", "Traceback\nModuleNotFoundError: No module named 'cells'\n"
-    )
+def test_a_package_that_reasoning_gym_needs_is_named(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: failed)
+    (tmp_path / "reasoning_gym.py").write_text("import cells")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(MissingExtra, match=r"'cells'\. .*pip install -e '\.\[reasoning-gym\]'"):
         load("countdown")
 
@@ -76,7 +73,7 @@ def test_the_embedded_policy_is_refused_before_problems_are_made(
     ],
 )
 def test_only_literals_and_formulas_are_evaluated(answer: str, refused: bool) -> None:
-    assert (gym_worker.refusal(answer) is not None) == refused
+    assert (refusal(answer) is not None) == refused
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -140,7 +137,7 @@ class TestInstalled:
         evaluating = [
             name
             for name, (kind, _) in sorted(DATASETS.items())
-            if gym_worker._EVALUATES.search(Path(sys.modules[kind.__module__].__file__).read_text())  # type: ignore[arg-type]
+            if _EVALUATES.search(Path(sys.modules[kind.__module__].__file__).read_text())  # type: ignore[arg-type]
         ]
         named = {"countdown", "n_queens", "simple_integration"}
         assert named <= set(evaluating)
@@ -212,7 +209,7 @@ def test_what_a_dataset_prints_is_no_problem(tmp_path: Path, monkeypatch: Any) -
     package.mkdir()
     (package / "__init__.py").write_text(LOUD)
     (package / "factory.py").write_text("DATASETS = {'loud': (None, lambda: 0)}\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: name)
     monkeypatch.setattr("rlobj.data.gym.DEFAULTS", {})
     [problem] = load("loud")

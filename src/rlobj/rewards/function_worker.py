@@ -1,19 +1,4 @@
-"""The calls of a user's reward function, where they are made: in a worker process, or in a thread.
-
-    function_worker.py DESCRIPTOR DEADLINE MEMORY SETTINGS    is started by its path, without torch
-
-    in   token                                       as JSON
-    out  one line of JSON each, `[token, message]` with the last token:
-         {"error": null | text, "place": text}       once, when the function is imported
-    in   [token, method of `Function`, arguments]    pickled
-    out  an `Outcome`                         of each call, as soon as it is known
-         or {"stdout" or "stderr": text}      what the function prints
-         or {"result": ...}                   the method has ended
-
-The parent kills the process at a deadline with SIGABRT, on which `faulthandler` writes the lines
-where its threads stand to stderr, also if a call never releases Python's own lock. If the parent
-itself was killed, `faulthandler` ends the process a little later.
-"""
+"""The calls of a user's reward function, where they are made: in a process, or in a thread."""
 
 from __future__ import annotations
 
@@ -23,26 +8,16 @@ import copy
 import faulthandler
 import inspect
 import io
-import json
 import math
-import os
-import resource
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from multiprocessing.connection import Connection
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
-
 from rlobj.base.errors import ConfigError, counted, nearest
-from rlobj.base.processes import DaemonThreads, hidden, seed_generators
+from rlobj.base.processes import DaemonThreads, seed_generators
 from rlobj.base.targets import import_target, place_of, shown
 
 _KEYS = ("reward", "correct", "columns", "feedback")
@@ -50,8 +25,6 @@ MAPPING = '{"reward": 0.2, "correct": False}'
 """What a function returns to say whether a response is right, as an example in messages."""
 NUMBER_FORM, MAPPING_FORM, COLUMNS_FORM = "number", "mapping", "columns"
 """A number; a mapping that says whether the response is right; one with columns, which does not."""
-_ALONE = 10.0
-"""Seconds after a deadline at which the process ends by itself: nobody has killed it."""
 WRONG = "wrong"
 """The reason of a call that returned something that is no reward."""
 TURNS = "turns"
@@ -349,7 +322,7 @@ class _Printed(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, name: str, tell: Callable[[Any], None]) -> None:
+    def __init__(self, name: str, tell: Callable[..., None]) -> None:
         self._name, self._tell = name, tell
 
     def fileno(self) -> int:
@@ -359,71 +332,39 @@ class _Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self._tell({self._name: text})
+        self._tell(self._name, text)
         return len(text)
 
 
-def main() -> None:
-    """Import the function, and make calls until the parent closes the connection."""
-    _, _, memory, text = sys.argv[1:]
-    descriptor, process, lock = hidden(int(sys.argv[1])), os.getpid(), threading.Lock()
-    connection, lines = Connection(descriptor), open(descriptor, "wb", closefd=False)  # noqa: SIM115
-    token = json.loads(connection.recv_bytes())
+class Server:
+    """A user's function in a worker process.
 
-    def tell(message: Any) -> None:
-        if os.getpid() == process:  # not in a fork of the user's
-            with lock:
-                lines.write(json.dumps([token, message]).encode() + b"\n")
-                lines.flush()
+    Args:
+        tell: tells the parent something; see `workers.child`.
+        target: the function.
+        settings: of `Function`.
 
-    faulthandler.enable()
-    os.setsid()  # Ctrl-C reaches the parent alone, and this process is killed with its children
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if limit := int(memory):
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    sys.stdout, sys.stderr = _Printed("stdout", tell), _Printed("stderr", tell)
-    settings = json.loads(text)
-    sys.path[:] = settings.pop("path")
-    target = settings.pop("target")
-    try:
+    Attributes:
+        opening: whether it is `async`, and the place of its definition.
+    """
+
+    def __init__(self, tell: Callable[..., None], target: str, **settings: Any) -> None:
+        faulthandler.enable(2)  # on SIGABRT, it writes where the threads stand
+        sys.stdout, sys.stderr = _Printed("stdout", tell), _Printed("stderr", tell)
         function = import_target(target)
         if not callable(function):
             raise ConfigError(
                 f"rewards.target {target!r} is not a function; expected "
                 "package.module:function or path/to/file.py:function"
             )
-    except ConfigError as error:
-        tell({"error": str(error)})
-        return
-    asked, begun = Function(function, target, **settings), 0.0
+        self._function, self._tell = Function(function, target, **settings), tell
+        self.opening = self._function.is_async, self._function.place
+        self.close = self._function.close
 
-    def watched(outcome: Outcome | None = None) -> None:
-        """Tell an outcome. The parent may be gone, so begin to wait for the next one."""
-        nonlocal begun
-        if os.getpid() != process:  # a fork of the user's has returned from the function
-            os._exit(0)
-        if outcome is not None:
-            tell(outcome)
-        if time.monotonic() > begun + 1.0:  # to start the timer takes as long as some calls
-            faulthandler.dump_traceback_later(asked.deadline + _ALONE, file=2, exit=True)
-            begun = time.monotonic()
-
-    tell({"error": None, "place": asked.place, "is_async": asked.is_async})
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            token, method, arguments = connection.recv()
-            result = None
-            if method == "make":
-                calls, form, allowed = arguments
-                watched()
-                asked.make(map(copy.deepcopy, calls), form, allowed, watched)
-                faulthandler.cancel_dump_traceback_later()
-                begun = 0.0
-            else:
-                result = asked.refusal(*arguments)
-            tell({"result": result})
-    asked.close()
-
-
-if __name__ == "__main__":
-    main()
+    def answer(self, method: str, *arguments: Any) -> Any:
+        """Call `Function.refusal`, or `Function.make`, whose outcomes are told."""
+        if method == "refusal":
+            return self._function.refusal(*arguments)
+        calls, form, allowed = arguments
+        tell = partial(self._tell, "part")
+        return self._function.make(map(copy.deepcopy, calls), form, allowed, tell)
