@@ -5,6 +5,7 @@ import ctypes
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -113,3 +114,47 @@ def _connection():
         with contextlib.suppress(OSError):
             if "socket" in os.readlink(f"/proc/self/fd/{descriptor}"):
                 return int(descriptor)
+
+
+class Slow(Odd):
+    """Answers with pairs."""
+
+    def prepare(self, how, *arguments):
+        if "prepares" in str(arguments):
+            self._burn(0.4)
+
+    def noted(self, note, how):
+        with note.open("a") as file:
+            file.write("x")
+        return self.answer(how)
+
+    def once(self, note, how):
+        if note.exists():
+            return [2, "again"]
+        note.touch()
+        return self.answer(how)
+
+    def spin(self):
+        self._burn(100)
+
+    def hang(self):
+        time.sleep(100)
+
+    def stop(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def memory(self):
+        return "x" * (8 << 30)
+
+    def imports(self):
+        import nowhere  # noqa: F401
+
+    def _burn(self, seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+
+class Dies:
+    def __init__(self):
+        os._exit(1)

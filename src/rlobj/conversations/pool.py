@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import LifoQueue
@@ -24,7 +23,7 @@ from rlobj.base.targets import trusted_target
 from rlobj.conversations import box, tool_worker
 from rlobj.conversations.deadlines import Failed, called
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.tool_worker import answered, failed, schema_of
+from rlobj.conversations.tool_worker import answer, failed, schema_of
 from rlobj.workers.worker import Worker
 
 BOX = {"calculator": box.calculator, "python": box.python}
@@ -140,7 +139,7 @@ class ToolPool:
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
         try:
-            text, error = await called(partial(_answer, tool, arguments, most), patience)
+            text, error = await called(partial(answer, tool, arguments, most), patience)
         except Failed:
             text, error = f"error: the tool did not answer within {patience:g} seconds", "timeout"
         return ToolResult(text, error, time.monotonic() - begun)
@@ -178,22 +177,6 @@ class ToolPool:
         finally:
             self._free.put(worker)
         return ToolResult(text, error, time.monotonic() - begun)
-
-
-def _answer(tool: Any, arguments: Mapping[str, Any], most: int) -> Any:
-    """As `answer`, or an awaitable of this."""
-    try:
-        result = tool(**arguments)
-        return _awaited(result, most) if inspect.isawaitable(result) else answered(result, most)
-    except BaseException as error:
-        return failed(error, most)
-
-
-async def _awaited(result: Awaitable[Any], most: int) -> list[str]:
-    try:
-        return answered(await result, most)
-    except BaseException as error:
-        return failed(error, most)
 
 
 def _name(tool: str | Callable[..., Any]) -> str:

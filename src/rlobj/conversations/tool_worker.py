@@ -28,28 +28,30 @@ EXAMPLE = """
 """A tool, as an example in messages."""
 
 
-def answer(function: Callable[..., Any], arguments: Mapping[str, Any], most: int) -> list[str]:
+def answer(tool: Any, arguments: Mapping[str, Any], most: int) -> Any:
     """Call a tool.
 
     Args:
-        function: the tool.
+        tool: a function.
         arguments: by name.
         most: the largest number of characters of the text.
 
     Returns:
-        The text, and the kind of error, both as in `ToolResult`. Nothing is raised.
+        The text, and the kind of error, both as in `ToolResult`; or a coroutine that returns them.
+        Nothing is raised.
     """
     try:
-        result = function(**arguments)
-        if inspect.isawaitable(result):
-            result = asyncio.run(_awaited(result))
-        return answered(result, most)
+        result = tool(**arguments)
+        return _awaited(result, most) if inspect.isawaitable(result) else answered(result, most)
     except BaseException as error:
         return failed(error, most)
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
+async def _awaited(result: Awaitable[Any], most: int) -> list[str]:
+    try:
+        return answered(await result, most)
+    except BaseException as error:
+        return failed(error, most)
 
 
 def answered(result: Any, most: int) -> list[str]:
@@ -165,4 +167,8 @@ class Tools:
     def answer(self, name: str, arguments: Mapping[str, Any], seed: int) -> list[str]:
         """The text and the kind of error of a call; the seed is that of the global generators."""
         seed_generators(seed)
-        return answer(self._tools[name], arguments, self._most)
+        result = answer(self._tools[name], arguments, self._most)
+        try:
+            return asyncio.run(result) if inspect.iscoroutine(result) else result
+        except BaseException as error:  # of another task
+            return failed(error, self._most)

@@ -105,28 +105,24 @@ class Worker:
         """Wait until a process can be asked; start one if there is none.
 
         Raises:
-            TimeoutError, EOFError, ConfigError: as `hear`.
+            TimeoutError, EOFError, ConfigError: as `ask`.
         """
         if self.ended():
             self.start()
         if not self._ready:
-            _, self.opening = self.hear(seconds)
+            self.opening = self._told(seconds, seconds)
             self._ready = True
 
     def ask(self, *question: Any, seconds: float = math.inf) -> Any:
         """The reply to a question.
 
         Raises:
-            TimeoutError: there is none in this time. The process is killed.
-            EOFError: as `hear`.
+            TimeoutError: there is none in this time, and the process is killed; the text says so.
+            EOFError, ConfigError: as `hear`.
         """
         end = time.monotonic() + seconds
         self.send(*question, seconds=seconds)
-        try:
-            return self.hear(max(end - time.monotonic(), 0.0))[1]
-        except TimeoutError:
-            self.kill()
-            raise TimeoutError(f"did not answer within {seconds:g} seconds") from None
+        return self._told(max(end - time.monotonic(), 0.0), seconds)
 
     def send(self, *question: Any, seconds: float = _DAY) -> None:
         """Send a question; `hear` says if there is no process that reads it."""
@@ -206,6 +202,14 @@ class Worker:
                 self.errors = file.read().decode(errors="replace")
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _told(self, seconds: float, limit: float) -> Any:
+        """The value of the next message, which comes in these seconds of a limit; see `ask`."""
+        try:
+            return self.hear(seconds)[1]
+        except TimeoutError:
+            self.kill()
+            raise TimeoutError(f"did not answer within {limit:g} seconds") from None
 
     def _line(self, end: float) -> bytearray:
         """The next line; see `hear`."""
