@@ -143,7 +143,7 @@ class Worker:
         end = time.monotonic() + seconds
         while True:
             try:
-                token, kind, value = json.loads(self._line(end))
+                token, kind, value = json.loads(self._line(end).decode())
             except (ValueError, TypeError, RecursionError):
                 token, kind, value = None, "", ""
             prints = kind in ("stdout", "stderr")
