@@ -128,13 +128,6 @@ def test_a_response_that_takes_too_long_is_wrong_and_the_next_one_is_graded() ->
     assert worker.pid is None
 
 
-def test_a_gold_that_takes_too_long_leaves_the_response_undecided() -> None:
-    gold = r"\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx"
-    with MathVerify(deadline=0.5, workers=1).open() as grader:
-        [found] = graded(grader, (rf"\boxed{{1+{gold}}}", gold))
-    assert (found.correct, found.reason) == (None, "gold timeout")
-
-
 @pytest.mark.slow
 def test_a_response_that_needs_too_much_memory_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(math_verify, "_MEMORY", 250 * 2**20)

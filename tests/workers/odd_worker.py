@@ -114,6 +114,7 @@ def _connection():
         with contextlib.suppress(OSError):
             if "socket" in os.readlink(f"/proc/self/fd/{descriptor}"):
                 return int(descriptor)
+    raise AssertionError("there is none")
 
 
 class Slow(Odd):
@@ -147,7 +148,7 @@ class Slow(Odd):
         return "x" * (8 << 30)
 
     def imports(self):
-        import nowhere  # noqa: F401
+        import nowhere  # noqa: F401  # pyright: ignore[reportMissingImports]
 
     def _burn(self, seconds):
         end = time.process_time() + seconds

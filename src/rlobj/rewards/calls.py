@@ -24,7 +24,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import place_at, place_of, trusted_target
-from rlobj.rewards.function_worker import BEGUN, Call, Function, Outcome
+from rlobj.rewards.functions import BEGUN, Call, Function, Outcome
 from rlobj.workers.worker import Worker
 
 _POLL = 1.0

@@ -16,7 +16,7 @@ from rlobj.base.errors import ConfigError, RunError, counted
 from rlobj.base.progress import beat
 from rlobj.base.targets import shown
 from rlobj.rewards.calls import Calls, InProcess, InThread
-from rlobj.rewards.function_worker import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
+from rlobj.rewards.functions import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.base.files import located_target
 from rlobj.base.validation import InvalidFields, Model, Primitive
-from rlobj.rewards.function_worker import TURNS, ColumnValue
+from rlobj.rewards.functions import TURNS, ColumnValue
 
 if TYPE_CHECKING:
     from torch import Tensor

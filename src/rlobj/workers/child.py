@@ -36,7 +36,9 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    importlib.import_module("rlobj")  # the one of the parent, if there are others
+    del sys.path[0]
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.processes import adopt_orphans, end_with_parent, hidden
