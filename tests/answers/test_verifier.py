@@ -4,10 +4,9 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from forked import wait_until
+from forked import alive, wait_until
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards import MathVerifier
@@ -29,15 +28,6 @@ def hard(n):
 
 def decided(verdict):
     return verdict.correct, verdict.reason
-
-
-def alive(process_id):
-    """Whether the process runs; a zombie does not."""
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import wait_until
+from forked import alive, wait_until
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import importing
@@ -36,12 +36,6 @@ def called(pool, *calls, **more) -> list[ToolResult]:
         return await asyncio.gather(*(pool.call(*call, **more) for call in calls))
 
     return asyncio.run(all_of_them())
-
-
-def alive(process: int) -> bool:
-    """Whether it runs; one that has ended may wait for a parent that asks how."""
-    stat = Path(f"/proc/{process}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import wait_until
+from forked import alive, wait_until
 
 from rlobj.base.errors import ConfigError
 from rlobj.workers import worker as module
@@ -28,12 +28,6 @@ def odd():
     worker.ready()
     yield worker
     worker.kill()
-
-
-def alive(process: int) -> bool:
-    """Whether it runs; one that has ended may wait for a parent that asks how."""
-    stat = Path(f"/proc/{process}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ from rlobj.base.processes import (
     adopt_orphans,
     descendants,
     end_with_parent,
+    ending,
     kill_tree,
-    signal_name,
 )
 
 _CHARACTERS = 1000
@@ -200,8 +200,7 @@ def _keep(data: bytes) -> None:
                 kill_tree(each)
             os.waitpid(-1, 0)
     if not problem and (code := os.waitstatus_to_exitcode(status)) not in (0, 1):
-        name = signal_name(-code) if code < 0 else f"the exit status {code}"
-        problem = f"ended with {name}"
+        problem = f"ended with {ending(code)}"
     if problem:
         print(f"\nerror: the program {problem}", flush=True)
     os._exit(bool(problem or status))
