@@ -52,7 +52,7 @@ class Odd:
         os.write(1, b"not through Python")
         return "printed"
 
-    def close(self):
+    def close_all(self):
         os.closerange(3, 1 << 14)
         time.sleep(100)
 

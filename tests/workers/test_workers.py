@@ -66,7 +66,7 @@ def test_long_questions_and_replies_are_whole(odd):
         (("exit_with_child",), f"{ENDED} with the exit status 3"),
         (("segfault",), f"{ENDED} with SIGSEGV"),
         (("unnamed_signal",), f"{ENDED} with signal 40"),
-        (("close",), f"{ENDED} with SIGKILL"),
+        (("close_all",), f"{ENDED} with SIGKILL"),
         (("write", '["", "reply", 7]\n'), WROTE),
         (("write", "7\n"), WROTE),
         (("write", "[[]]\n"), WROTE),
@@ -207,3 +207,13 @@ def test_no_process_outlives_a_program_that_is_interrupted(user, end, tmp_path):
             program.send_signal(getattr(signal, end))
         assert program.stdout.read() == b""
     wait_until(lambda: not alive(process), 60)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of `Popen`
+def test_a_worker_that_nobody_holds_any_more_ends():
+    worker = Worker("odd_worker:Odd")
+    worker.ready()
+    number = worker.pid
+    assert number is not None
+    del worker
+    wait_until(lambda: not alive(number), 60)

@@ -203,6 +203,12 @@ class Worker:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def __del__(self) -> None:
+        """Close both connections, which ends the process. A fork of this one does not kill it."""
+        if self.process is not None and self.process.stdin is not None:
+            self._connection.close()
+            self.process.stdin.close()
+
     def _told(self, seconds: float, limit: float) -> Any:
         """The value of the next message, which comes in these seconds of a limit; see `ask`."""
         try:
