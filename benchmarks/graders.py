@@ -1,23 +1,13 @@
-"""The graders that `benchmarks.verifier` compares with, in processes that can be killed.
-
-It is started by its path, and the messages are those of `rlobj.answers.worker`:
-
-graders.py DESCRIPTOR DEADLINE MEMORY NAME
-
-in   [response, gold]                the whole response
-out  [true | false | null, reason]   null = the grader skips the example
-"""
+"""The graders that `benchmarks.verifier` compares with, in processes that can be killed."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
-from rlobj.answers import worker
-from rlobj.answers.worker_process import WorkerProcess
+from rlobj.workers.judge import Judge
 
 SECONDS = 60.0
 """Processor time for one response; longer than the limits that the graders have themselves."""
@@ -30,10 +20,10 @@ def math_verify() -> Decide:
     """math-verify as the reward `math_verify` calls it."""
     from rlobj.rewards.math_verify_worker import Comparer  # takes seconds
 
-    comparer = Comparer(2**42)
+    comparer = Comparer()
 
     def decide(response: str, gold: str) -> tuple[bool, str]:
-        verdict, reason = comparer.decide(gold, response)
+        verdict, reason = comparer.answer(gold, response)
         return bool(verdict and verdict[0]), reason
 
     return decide
@@ -76,28 +66,27 @@ KNOWN: dict[str, Callable[[], Decide]] = {"math-verify": math_verify, "verl": ve
 
 
 class Grader:
-    """The grader with a name: `decide(response, gold)` returns its verdict and the reason."""
+    """The grader with a name: `answer(response, gold)` returns its verdict and the reason.
+
+    None = it skips the example.
+    """
 
     def __init__(self, name: str) -> None:
-        self.decide = KNOWN[name]()
+        self.answer = KNOWN[name]()
 
 
 def verdicts(name: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
     """The verdicts of a grader on responses and golds; None = undecided, or over the time limit."""
 
     def some(start: int) -> list[bool | None]:
-        process = WorkerProcess(SECONDS, 2**42, 10_000, __file__, [name])
+        process = Judge(f"{__name__}:Grader", SECONDS, 2**42, 10_000, arguments={"name": name})
         try:
-            return [process.ask(*pair)[0] for pair in pairs[start::WORKERS]]
+            return [process.reply(*pair)[0] for pair in pairs[start::WORKERS]]
         finally:
-            process.stop()
+            process.kill()
 
     found: list[bool | None] = [None] * len(pairs)
     with ThreadPoolExecutor(WORKERS) as threads:
         for start, part in enumerate(threads.map(some, range(WORKERS))):
             found[start::WORKERS] = part
     return found
-
-
-if __name__ == "__main__":
-    worker.main(lambda memory: Grader(sys.argv[4]))

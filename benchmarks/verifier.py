@@ -97,10 +97,10 @@ def speed(grader: str, part: str, seed: int) -> float:
     pairs = responses(part, seed)
     if grader != "rlobj":
         judge = graders.Grader(grader)
-        judge.decide(*pairs[0])
+        judge.answer(*pairs[0])
         begin = time.process_time()
         for pair in pairs:
-            judge.decide(*pair)
+            judge.answer(*pair)
         return len(pairs) / (time.process_time() - begin)
     with MathVerifier(deadline=10) as verifier:
         verifier.verify(r"\boxed{\int_0^1 2x\,dx}", "1")  # math-verify is loaded from here on

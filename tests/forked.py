@@ -117,6 +117,14 @@ def wait_until(
         time.sleep(0.01)
 
 
+def alive(process: int) -> bool:
+    """Whether it runs; one that has ended may wait for a parent that asks how."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def run(words: Words, timeout: float = 240, **settings: Any) -> subprocess.CompletedProcess[str]:
     """Like `subprocess.run` with `capture_output` and `text`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:

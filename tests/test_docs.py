@@ -103,9 +103,8 @@ def test_the_program_of_the_verifier_page_grades_a_file_of_responses(written, ca
 
 
 def modules() -> list[str]:
-    """List all modules of the library, except the verifier's worker, which is a program."""
-    found = [info.name for info in pkgutil.walk_packages(rlobj.__path__, "rlobj.")]
-    return ["rlobj", *(name for name in found if name != "rlobj.answers.worker")]
+    """List all modules of the library."""
+    return ["rlobj", *(info.name for info in pkgutil.walk_packages(rlobj.__path__, "rlobj."))]
 
 
 def test_examples_in_docstrings_are_correct():

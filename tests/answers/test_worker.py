@@ -22,19 +22,15 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
-OTHERS = {
-    "numeric.py": {"mpmath"},
-    "symbolic.py": {"math_verify", "sympy"},
-    "gym_worker.py": {"reasoning_gym"},
-}
+OTHERS = {"numeric.py": {"mpmath"}, "symbolic.py": {"math_verify", "sympy"}}
 """What a file needs besides the standard library."""
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
-def test_answers_imports_of_rlobj_only_its_errors_signs_of_life_and_processes(path: Path) -> None:
+def test_answers_imports_of_rlobj_only_base_and_workers(path: Path) -> None:
     modules = imported_modules(path)
     own = {name for name in modules if name.partition(".")[0] == "rlobj"}
-    allowed = ("rlobj.answers", "rlobj.base.errors", "rlobj.base.progress", "rlobj.base.processes")
+    allowed = ("rlobj.answers", "rlobj.base", "rlobj.workers")
     assert {name for name in own if not name.startswith(allowed)} == set()
     tops = {name.partition(".")[0] for name in modules - own}
     assert tops - sys.stdlib_module_names == OTHERS.get(path.name, set())

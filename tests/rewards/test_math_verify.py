@@ -5,17 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
-import signal
 import threading
 from typing import Any
 
 import pytest
-from forked import wait_until
 from runs import ranks
 
 import rlobj
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, DataError, MissingExtra
 from rlobj.data import Problem
 from rlobj.rewards import Graded, MathVerify, Reward, math_verify
@@ -130,48 +126,6 @@ def test_a_response_that_takes_too_long_is_wrong_and_the_next_one_is_graded() ->
     ]
     assert found[0].cause == "timeout"
     assert worker.pid is None
-
-
-@pytest.mark.slow
-def test_a_gold_that_takes_too_long_leaves_the_response_undecided() -> None:
-    gold = r"\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx"
-    with MathVerify(deadline=0.5, workers=1).open() as grader:
-        [found] = graded(grader, (rf"\boxed{{1+{gold}}}", gold))
-    assert (found.correct, found.reason) == (None, "gold timeout")
-
-
-@pytest.mark.parametrize("fault", ["timeout", "crash", "memory"])
-def test_a_fault_of_the_machine_is_tried_again(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    own = ([True, "5"], "math-verify")
-    replies = [(None, fault), own, own]
-    monkeypatch.setattr(WorkerProcess, "ask", lambda *_: replies.pop(0))
-    with MathVerify(workers=1).open() as grader:
-        assert graded(grader, (r"\boxed{5}", "5"))[0].correct is True
-    assert replies == []
-
-
-@pytest.mark.slow
-def test_a_killed_worker_gets_the_response_again() -> None:
-    with MathVerify(deadline=3, workers=1).open() as grader:
-        graded(grader, (r"\boxed{5}", "5"))
-        [worker] = grader._workers
-        before = worker.pid
-        found: list[Graded] = []
-        thread = threading.Thread(target=lambda: found.extend(graded(grader, (BOMB, "5"))))
-        thread.start()
-        begin = used(before)
-        wait_until(lambda: used(before) > begin + 0.5, 60)  # seconds of its processor time
-        os.kill(before, signal.SIGKILL)
-        thread.join()
-        assert (found[0].correct, found[0].reason) == (False, "timeout")  # of the second try
-        assert graded(grader, (r"\boxed{5}", "5"))[0].correct is True
-
-
-def used(process_id: int) -> float:
-    """Processor time of a process, in seconds."""
-    with open(f"/proc/{process_id}/stat", encoding="utf-8") as stat:
-        user, system = stat.read().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.slow

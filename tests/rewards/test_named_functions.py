@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 from custom_rewards import problems, reasons
-from forked import wait_until
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.targets import importing
@@ -53,24 +51,6 @@ def prints(response, answer):
 def draws(response, answer):
     return random.random() + numpy.random.random()
 
-def terminates(response, answer):
-    import multiprocessing, subprocess
-    child = subprocess.Popen(["sleep", "1000"])
-    child.terminate()
-    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
-    fork.start()
-    fork.terminate()
-    fork.join()
-    return child.wait() + fork.exitcode
-
-def leaves(response, answer):
-    import subprocess
-    return subprocess.Popen(["sleep", "1000"]).pid
-
-def returns_twice(response, answer):
-    child = os.fork()
-    return child or 77
-
 def dies_later(response, answer):
     import threading
     threading.Timer(0.2, os._exit, [5]).start()
@@ -93,39 +73,6 @@ async def waits(response, answer):
     await asyncio.sleep(0.5)
     return 1
 
-def forges(response, answer):
-    line = b'[0, [[1.0, null, {}, ""]], "", "", "", "number", true]\\n'
-    names = map(int, os.listdir("/proc/self/fd"))
-    for each in names if response == "find" else range(256) if response == "guess" else ():
-        try:
-            if response == "guess" or "socket" in os.readlink(f"/proc/self/fd/{each}"):
-                os.write(each, line)
-        except OSError:
-            pass
-    return 0.5
-
-def floods(response, answer):
-    if response == "flood":
-        names = [x for x in os.listdir("/proc/self/fd") if "socket" in link(x)]
-        while True:
-            os.write(int(names[0]), b"x" * 65536)
-    if response == "signal":
-        os.kill(os.getpid(), 40)
-        time.sleep(100)
-    if response == "number":
-        sys.stdout.write(0.5)
-    return 0.5
-
-def link(descriptor):
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        return ""
-
-def closes(response, answer):
-    os.closerange(3, 256)
-    return 1
-
 NUMBER = 1
 """
 
@@ -140,19 +87,6 @@ def mine(tmp_path) -> Path:
 def graded(file: Path, name: str, *responses: str, **settings: Any) -> list[Graded]:
     with Custom(target=f"{file}:{name}", **settings).open() as grader:
         return grader.score(responses, problems(*"x" * len(responses)))
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [("flood", "timeout"), ("signal", "crash"), ("number", "")],
-)
-def test_a_function_that_floods_its_connection_ends_at_its_deadline(mine, kind, reason):
-    """So do odd signals, and text that is none: the next call is answered."""
-    grades = graded(mine, "floods", kind, "next", deadline=2)
-    assert [each.undecided for each in grades] == [True, False]
-    assert grades[1].reward == 0.5
-    if reason:
-        assert reasons(grades)[0] == reason
 
 
 def test_a_function_grades_and_says_what_is_right(mine):
@@ -176,34 +110,9 @@ def test_a_function_that_ends_or_forks_its_process_hits_only_its_own_call(mine, 
     grades = graded(mine, "ends", "a", "exit", "fork", "segfault", "b")
     assert reasons(grades) == ["custom", "crash", "custom", "crash", "custom"]
     assert [each.reward for each in grades[::2]] == [1, 1, 1]
-    assert "ended its process on problem 'p1', which ended with exit status 3" in caplog.text
-    with pytest.raises(RunError, match=r"(?s)signal SIGSEGV.*mine.py, line 15: ctypes"):
+    assert "ended its process with the exit status 3 on problem 'p1'" in caplog.text
+    with pytest.raises(RunError, match=r"(?s)with SIGSEGV.*mine.py, line 15: ctypes"):
         graded(mine, "ends", "segfault", max_failures=0)
-
-
-def test_what_a_function_writes_is_taken_for_no_outcome(mine, caplog):
-    grades = graded(mine, "forges", "a", "guess", "b", "find", "c", "d")
-    assert reasons(grades) == ["custom"] * 3 + ["crash"] + ["custom"] * 2
-    assert {each.reward for each in grades if not each.undecided} == {0.5}
-    assert "forges wrote to the connection of its process on problem 'p3'" in caplog.text
-
-
-def test_a_function_that_closes_what_it_did_not_open_goes_on(mine):
-    assert [each.reward for each in graded(mine, "closes", "a", "b", max_failures=0)] == [1, 1]
-
-
-def gone(number: float) -> bool:
-    try:
-        return Path(f"/proc/{int(number)}/stat").read_text().split()[2] == "Z"
-    except OSError:
-        return True
-
-
-def test_children_can_be_ended_and_end_with_the_process(mine):
-    assert [each.reward for each in graded(mine, "terminates", "a")] == [-30]
-    for name in ("leaves", "returns_twice"):
-        [grade] = graded(mine, name, "a")
-        wait_until(lambda number=grade.reward: gone(number), 20)
 
 
 def test_a_process_that_ends_between_the_calls_is_replaced(mine):
@@ -274,13 +183,13 @@ def test_a_limit_of_memory_is_an_exception_of_the_call(mine):
 def test_async_calls_run_at_the_same_time_and_hang_alone(mine, caplog):
     grades = graded(mine, "waits", *"ab", "hang", *"cdef", deadline=1.5)
     assert reasons(grades) == [*["custom"] * 2, "timeout", *["custom"] * 4]
-    assert "line 70: await asyncio.Event().wait()  # here" in caplog.text
+    assert ": await asyncio.Event().wait()  # here" in caplog.text
     caplog.clear()
     assert reasons(graded(mine, "waits", "block", "a", deadline=0.7, concurrency=1)) == [
         "timeout",
         "custom",
     ]
-    assert "line 72: time.sleep(1000)  # blocks" in caplog.text
+    assert ": time.sleep(1000)  # blocks" in caplog.text
 
 
 def test_one_process_makes_all_calls_and_ends_with_the_grader(mine, monkeypatch):
@@ -298,7 +207,7 @@ def test_one_process_makes_all_calls_and_ends_with_the_grader(mine, monkeypatch)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import os; os._exit(4)", "the process that imports it ended with exit status 4"),
+        ("import os; os._exit(4)", "its import ended its process with the exit status 4"),
         ("1 / 0", "ZeroDivisionError"),
         ("import sys; sys.exit(0)", "failed: SystemExit: 0"),
     ],
@@ -314,40 +223,3 @@ def test_no_process_imports_what_is_not_trusted(tmp_path):
     with importing(()), pytest.raises(ConfigError, match="only if you trust it"):
         Custom(target=f"{tmp_path}/mine.py:score").open()
     assert not (tmp_path / "seen").exists()
-
-
-@pytest.mark.slow
-def test_a_worker_whose_parent_is_killed_during_a_call_ends_too(mine):
-    script = mine.with_name("script.py")
-    script.write_text(f"""
-from rlobj.data import Problem
-from rlobj.rewards import Custom
-grader = Custom(target={f"{mine}:regex"!r}, deadline=3).open()
-print(grader._calls._maker._worker.pid, flush=True)
-grader.score(["a" * 60 + "b"], [Problem("p", "?", "x")])
-""")
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        number = int(run.stdout.readline())
-        time.sleep(1)
-        run.kill()
-    os.kill(number, 0)
-    wait_until(lambda: not Path(f"/proc/{number}").exists(), 60)
-
-
-def test_a_script_without_a_main_guard_is_not_run_again_and_its_death_ends_the_worker(mine):
-    script = mine.with_name("script.py")
-    script.write_text(f"""
-import os
-from rlobj.data import Problem
-from rlobj.rewards import Custom
-print("begun", flush=True)
-grader = Custom(target={f"{mine}:pid"!r}).open()
-print(int(grader.score(["a"], [Problem("p", "?", "x")])[0].reward), flush=True)
-os._exit(0)
-""")
-    run = [sys.executable, str(script)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=100, check=True)
-    begun, number = done.stdout.split()
-    assert begun == "begun"
-    wait_until(lambda: not Path(f"/proc/{number}").exists(), 20)

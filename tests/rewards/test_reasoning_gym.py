@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rlobj.answers import gym_worker
 from rlobj.base.errors import ConfigError, DataError, MissingExtra, RunError
 from rlobj.config.layers import layers_of
 from rlobj.config.run_config import compose
 from rlobj.data import DataConfig, Problem, format_prompt, load_problems
 from rlobj.evaluation.problem_sets import Overrides, problem_sets
 from rlobj.rewards import Graded, Reward
+from rlobj.rewards.reasoning_gym_worker import _EVALUATES, refusal
 
 
 def load(name: str, split: Any = "train", **gym: Any) -> list[Problem]:
@@ -65,7 +65,7 @@ def test_the_embedded_policy_is_refused_before_problems_are_made(
     ],
 )
 def test_only_literals_and_formulas_are_evaluated(answer: str, refused: bool) -> None:
-    assert (gym_worker.refusal(answer) is not None) == refused
+    assert (refusal(answer) is not None) == refused
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -131,7 +131,7 @@ class TestInstalled:
         evaluating = [
             name
             for name, (kind, _) in sorted(DATASETS.items())
-            if gym_worker._EVALUATES.search(Path(sys.modules[kind.__module__].__file__).read_text())  # type: ignore[arg-type]
+            if _EVALUATES.search(Path(sys.modules[kind.__module__].__file__).read_text())  # type: ignore[arg-type]
         ]
         named = {"countdown", "n_queens", "simple_integration"}
         assert named <= set(evaluating)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import wait_until
+from forked import alive, wait_until
 
 from rlobj.base.errors import ConfigError
 from rlobj.training.parallel import launcher as launching
@@ -67,14 +67,6 @@ def run(tmp_path, capfd):
         return ended, *capfd.readouterr()
 
     return run
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs. A process that ended and is not reaped does not count."""
-    try:
-        return not re.search(r"^State:\s*Z", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def after(condition: Callable[[], Any], *signals: int, apart: float = 0.3) -> threading.Thread:

@@ -4,11 +4,11 @@
     >>> verify(r"So it is \\boxed{2^{10}}.", "1024").correct
     True
 
-This package stands alone: it needs neither torch nor the rest of rlobj (except its errors and signs
-of life). Only `numeric` and `symbolic` need more than the standard library.
+This package stands alone: it needs neither torch nor the rest of rlobj, except `base` and
+`workers`. Only `numeric` and `symbolic` need more than the standard library.
 
     verifier               MathVerifier: responses -> verdicts; any thread, with deadlines
-    worker, worker_process the processes that compare what exact arithmetic cannot decide
+    worker                 what its processes compare: what exact arithmetic cannot decide
     extraction             response -> text of the final answer
     guards                 compare equal text and integers; refuse answers too large to evaluate
     normalization, lexer   text -> tokens

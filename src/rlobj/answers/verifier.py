@@ -25,10 +25,12 @@ from typing import Any, Self
 from rlobj.answers.comparison import NOT_SETTLED, check_equivalence
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.guards import decide, may_take_long
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.workers.judge import Judge
 
 _CACHE_SIZE = 100_000
+_LOAD_SECONDS = 30.0
+"""Limit on loading math-verify before a question."""
 _UNDECIDED_SECONDS = 60.0
 """How long an undecided answer stays in the cache; later, the machine may work."""
 
@@ -102,8 +104,11 @@ class MathVerifier:
                 f"memory_gib={memory_gib}, recycle_after={recycle_after}."
             )
         memory = int(memory_gib * 2**30)
-        self._workers = [WorkerProcess(deadline, memory, recycle_after) for _ in range(workers)]
-        self._idle: list[WorkerProcess] = []
+        self._workers = [
+            Judge("rlobj.answers.worker:Comparer", deadline, memory, recycle_after, _LOAD_SECONDS)
+            for _ in range(workers)
+        ]
+        self._idle: list[Judge] = []
         self._changed = threading.Condition()  # of the three fields around it
         self._quick = self._slow = 0  # quick questions that wait, slow ones at a worker
         self._open = False
@@ -130,7 +135,7 @@ class MathVerifier:
         with self._changed:
             self._changed.wait_for(lambda: len(self._idle) == len(self._workers))
         for worker in self._workers:
-            worker.stop()
+            worker.kill()
 
     @property
     def process_ids(self) -> list[int]:

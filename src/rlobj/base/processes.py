@@ -1,7 +1,5 @@
 """Processes that end with their parent, and with all processes that they started.
 
-Connections to processes that run the user's code, which may write to any descriptor.
-
 Threads that the end of the program does not wait for, and the global random generators.
 """
 
@@ -39,11 +37,6 @@ def hidden(descriptor: int) -> int:
     kept = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
     os.close(descriptor)
     return kept
-
-
-def new_token() -> str:
-    """A word that an answer repeats: no other answer, and nothing else that is written, has it."""
-    return secrets.token_hex(8)
 
 
 def end_with_parent(pipe: int = 0) -> None:
@@ -94,16 +87,32 @@ def kill_tree(process: int) -> None:
                 kill(each, signal.SIGKILL)
 
 
-LARGEST_ANSWER = 1 << 28
-"""Bytes of the largest answer of a worker process."""
-
-
 def signal_name(number: int) -> str:
     """The name of a signal, such as SIGKILL; those for real time have none."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def ending(code: int) -> str:
+    """How a process with this exit code ended: the name of a signal, or `the exit status 3`."""
+    return signal_name(-code) if code < 0 else f"the exit status {code}"
+
+
+def peak_memory() -> int:
+    """The peak address space of this process in bytes; 0 if it is unknown."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("VmPeak:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def memory_is_short() -> bool:
+    """Whether this process has used more than half of its limit on address space."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit != resource.RLIM_INFINITY and peak_memory() > limit // 2
 
 
 class DaemonThreads(ThreadPoolExecutor):

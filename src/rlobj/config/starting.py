@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rlobj.base.errors import ConfigError, Message, Setting
 from rlobj.config.run_config import RunConfig
 from rlobj.config.scores import require_scores
-from rlobj.rewards.function_worker import MAPPING
+from rlobj.rewards.functions import MAPPING
 
 HIGHEST_LEARNING_RATE = 0.01
 """AdamW moves each weight by about the learning rate in an update, and the weights of language

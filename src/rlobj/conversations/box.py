@@ -34,7 +34,13 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))  # the folder of rlobj
 
-from rlobj.base.processes import adopt_orphans, descendants, end_with_parent, kill_tree, signal_name
+from rlobj.base.processes import (
+    adopt_orphans,
+    descendants,
+    end_with_parent,
+    ending,
+    kill_tree,
+)
 
 _CHARACTERS = 1000
 _BITS = 4096
@@ -194,8 +200,7 @@ def _keep(data: bytes) -> None:
                 kill_tree(each)
             os.waitpid(-1, 0)
     if not problem and (code := os.waitstatus_to_exitcode(status)) not in (0, 1):
-        name = signal_name(-code) if code < 0 else f"the exit status {code}"
-        problem = f"ended with {name}"
+        problem = f"ended with {ending(code)}"
     if problem:
         print(f"\nerror: the program {problem}", flush=True)
     os._exit(bool(problem or status))

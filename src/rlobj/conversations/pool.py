@@ -8,36 +8,23 @@ are left alone. Nothing that a tool does raises an exception here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import inspect
 import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import LifoQueue
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, nearest
-from rlobj.base.processes import (
-    LARGEST_ANSWER,
-    DaemonThreads,
-    kill_tree,
-    new_token,
-    signal_name,
-)
+from rlobj.base.processes import DaemonThreads
 from rlobj.base.targets import trusted_target
 from rlobj.conversations import box, tool_worker
 from rlobj.conversations.deadlines import Failed, called
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.tool_worker import answered, failed, schema_of
+from rlobj.conversations.tool_worker import answer, failed, schema_of
+from rlobj.workers.worker import Worker
 
 BOX = {"calculator": box.calculator, "python": box.python}
 """The tools in the box, by name."""
@@ -86,10 +73,12 @@ class ToolPool:
                 raise ConfigError(f"two tools have the name {name!r}. Give one another name")
             self._tools[name] = f"{box.__name__}:{tool}" if tool in BOX else tool
         self._schemas: list[dict[str, Any]] | None = None
-        self._workers, self._closed = set[_Worker](), False
-        self._slots: LifoQueue[_Worker | None] = LifoQueue()
-        for _ in range(settings.workers):
-            self._slots.put(None)
+        self._named = {name: tool for name, tool in self._tools.items() if isinstance(tool, str)}
+        self._workers = [self._worker() for _ in range(settings.workers)]
+        self._free: LifoQueue[Worker] = LifoQueue()
+        for worker in self._workers:
+            self._free.put(worker)
+        self._closed = False
 
     def __enter__(self) -> ToolPool:
         return self
@@ -100,7 +89,7 @@ class ToolPool:
     def close(self) -> None:
         """End all processes. Later calls fail."""
         self._closed = True
-        for worker in [*self._workers]:
+        for worker in self._workers:
             worker.kill()
 
     def schemas(self) -> list[dict[str, Any]]:
@@ -114,16 +103,18 @@ class ToolPool:
         """
         if self._schemas is None:
             found = dict[str, Any]()
-            named = [each for each, tool in self._tools.items() if isinstance(tool, str)]
-            if not BOX.keys() >= {*named}:
+            if not BOX.keys() >= self._named.keys():
+                worker = self._worker(describe=True)
                 try:
-                    worker, found = self._started(describe=True)
+                    worker.ready(_START_SECONDS)
+                    found = worker.opening
                 except (EOFError, TimeoutError) as error:
                     raise ConfigError(
-                        f"The import of the tools {', '.join(named)} {error}. Its limit on memory "
-                        f"is environment.memory_mb={self._settings.memory_mb}"
+                        f"The import of the tools {', '.join(self._named)} {error}. Its limit on "
+                        f"memory is environment.memory_mb={self._settings.memory_mb}"
                     ) from error
-                worker.kill()
+                finally:
+                    worker.kill()
             self._schemas = [
                 found.get(name) or schema_of(BOX.get(name, tool), name)
                 for name, tool in self._tools.items()
@@ -148,180 +139,44 @@ class ToolPool:
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
         try:
-            text, error = await called(partial(_answer, tool, arguments, most), patience)
+            text, error = await called(partial(answer, tool, arguments, most), patience)
         except Failed:
             text, error = f"error: the tool did not answer within {patience:g} seconds", "timeout"
         return ToolResult(text, error, time.monotonic() - begun)
 
+    def _worker(self, *, describe: bool = False) -> Worker:
+        """A worker process that has not been started."""
+        memory = self._settings.memory_mb << 20
+        arguments = {
+            "tools": self._named,
+            "describe": describe,
+            "max_output": self._settings.max_output,
+            "deadline": self._settings.deadline,
+            "memory": memory,
+        }
+        target = "rlobj.conversations.tool_worker:Tools"
+        return Worker(target, arguments, memory=memory, own_folder=True)
+
     def _call_there(self, name: str, arguments: Mapping[str, Any], seed: int) -> ToolResult:
         """Ask a free process; one that does not answer is killed."""
-        worker, begun = self._slots.get(), time.monotonic()
+        worker, begun = self._free.get(), time.monotonic()
         try:
             key = json.dumps([seed, name, arguments]).encode()
             number = int.from_bytes(hashlib.sha256(key).digest()[:7])
-            if worker is None or not worker.quiet():
-                worker, _ = self._started()
+            if self._closed:
+                raise RunError("the tools are closed")
+            if not worker.quiet():
+                worker.ready(_START_SECONDS)
                 begun = time.monotonic()
-            text, error = worker.ask((name, arguments, number), self._settings.deadline)
+            text, error = worker.ask(name, arguments, number, seconds=self._settings.deadline)
         except (TimeoutError, EOFError) as problem:
             error = "timeout" if isinstance(problem, TimeoutError) else "crash"
             text = f"error: the tool {problem}"
         except Exception as problem:  # the arguments are no JSON, or no process can be started
             text, error = failed(problem, self._settings.max_output)
         finally:
-            self._slots.put(worker)
+            self._free.put(worker)
         return ToolResult(text, error, time.monotonic() - begun)
-
-    def _started(self, *, describe: bool = False) -> tuple[_Worker, dict[str, Any]]:
-        """A new process, and the schemas if they are asked for.
-
-        Raises:
-            ConfigError: a tool cannot be imported, or has no schema.
-            EOFError, TimeoutError: the process has ended, or does not answer.
-        """
-        if self._closed:
-            raise RunError("the tools are closed")
-        for each in [*self._workers]:
-            if each.process.poll() is not None:
-                each.kill()
-                self._workers.discard(each)
-        tools = {name: tool for name, tool in self._tools.items() if isinstance(tool, str)}
-        settings = self._settings.model_dump(include={"deadline", "max_output", "memory_mb"})
-        settings |= {"tools": tools, "path": sys.path, "describe": describe}
-        worker = _Worker(settings)
-        self._workers.add(worker)
-        ready = worker.told(_START_SECONDS)
-        if ready["error"]:
-            worker.kill()
-            raise ConfigError(ready["error"])
-        return worker, ready["schemas"]
-
-
-class _Worker:
-    """A process that runs `tool_worker`, with a folder for temporary files."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._folder = tempfile.mkdtemp(prefix="rlobj-tools-")
-        self._connection, theirs = socket.socketpair()
-        self._heard, self._token = b"", ""
-        words = [sys.executable, "-P", tool_worker.__file__, str(theirs.fileno())]
-        with theirs:
-            self.process = subprocess.Popen(
-                [*words, json.dumps(settings)],
-                env={**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": self._folder},
-                stdin=subprocess.PIPE,  # its end is the end of the process
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-
-        self._tell(_START_SECONDS)
-
-    def quiet(self) -> bool:
-        """Whether it waits for a question; one that said something unasked is killed."""
-        if self.process.poll() is not None:
-            return False
-        try:
-            self._connection.setblocking(False)
-            self._heard += self._connection.recv(1)
-        except BlockingIOError:
-            if not self._heard:
-                return True
-        except OSError:
-            pass
-        self.kill()
-        return False
-
-    def ask(self, question: Sequence[Any], seconds: float) -> Any:
-        """The answer to a question; see `told`."""
-        end = time.monotonic() + seconds
-        self._tell(seconds, *question)
-        return self.told(max(end - time.monotonic(), 0.0), seconds)
-
-    def told(self, seconds: float, said: float | None = None) -> Any:
-        """The next message.
-
-        Args:
-            seconds: that it may take.
-            said: the seconds that the message of an error names; None = these.
-
-        Raises:
-            TimeoutError: there is none in this time.
-            EOFError: the process has ended, or what it wrote is no answer to the last question; the
-                message says how.
-        """
-        end = time.monotonic() + seconds
-        try:
-            while b"\n" not in self._heard:
-                self._connection.settimeout(max(end - time.monotonic(), 1e-6))
-                if not (data := self._connection.recv(1 << 16)):
-                    raise ConnectionError
-                self._heard += data
-                if b"\n" not in self._heard:
-                    self._check_begun(end)
-        except TimeoutError:
-            self.kill()
-            raise TimeoutError(f"did not answer within {said or seconds:g} seconds") from None
-        except ConnectionError:
-            code = self.kill()
-            name = signal_name(-code) if code < 0 else f"the exit status {code}"
-            raise EOFError(f"ended its process with {name}") from None
-        line, _, self._heard = self._heard.partition(b"\n")
-        try:
-            token, message = json.loads(line)
-        except (ValueError, TypeError):
-            token = message = None
-        if token != self._token:
-            self.kill()
-            raise EOFError("wrote to the connection of its process")
-        return message
-
-    def _check_begun(self, end: float) -> None:
-        """Refuse a message that never ends: data may always be ready.
-
-        Raises:
-            TimeoutError: it is late.
-            EOFError: it is larger than any answer.
-        """
-        if time.monotonic() >= end:
-            raise TimeoutError
-        if len(self._heard) > LARGEST_ANSWER:
-            self.kill()
-            raise EOFError("wrote to the connection of its process")
-
-    def _tell(self, seconds: float, *question: Any) -> None:
-        """Send a new token, and perhaps a question."""
-        self._token = new_token()
-        line = json.dumps([self._token, *question] if question else self._token)
-        self._connection.settimeout(seconds)
-        with contextlib.suppress(OSError):  # `told` says what happened
-            self._connection.sendall(line.encode() + b"\n")
-
-    def kill(self) -> int:
-        """Kill the process and all that it started; its exit code."""
-        if self.process.returncode is None:
-            kill_tree(self.process.pid)
-        with self._connection, self.process:
-            code = self.process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return code
-
-
-def _answer(tool: Any, arguments: Mapping[str, Any], most: int) -> Any:
-    """As `answer`, or an awaitable of this."""
-    try:
-        result = tool(**arguments)
-        return _awaited(result, most) if inspect.isawaitable(result) else answered(result, most)
-    except BaseException as error:
-        return failed(error, most)
-
-
-async def _awaited(result: Awaitable[Any], most: int) -> list[str]:
-    try:
-        return answered(await result, most)
-    except BaseException as error:
-        return failed(error, most)
 
 
 def _name(tool: str | Callable[..., Any]) -> str:

@@ -1,37 +1,17 @@
-"""The calls of tools, where they are made: in a worker process, or in a thread.
-
-    tool_worker.py DESCRIPTOR SETTINGS    is started by its path, without torch
-
-    in   token
-    out  [token, {"error": null | text, "schemas": {name: schema}}]    once; schemas if asked for
-    in   [token, name, arguments, seed]
-    out  [token, [text, error]]    of `answer`
-
-All messages are lines of JSON. What a tool prints is not shown. An answer has the token of its
-question: what a tool writes to the connection is taken for no answer.
-"""
+"""The calls of tools, where they are made: in a worker process, or in a thread."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import json
 import numbers
-import os
 import resource
-import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
-
 from rlobj.base.errors import ConfigError, reported
-from rlobj.base.processes import adopt_orphans, end_with_parent, hidden, seed_generators
+from rlobj.base.processes import seed_generators
 from rlobj.base.targets import import_target, place_of, shown
 from rlobj.conversations import box
 from rlobj.conversations.environment import limited_text
@@ -48,28 +28,30 @@ EXAMPLE = """
 """A tool, as an example in messages."""
 
 
-def answer(function: Callable[..., Any], arguments: Mapping[str, Any], most: int) -> list[str]:
+def answer(tool: Any, arguments: Mapping[str, Any], most: int) -> Any:
     """Call a tool.
 
     Args:
-        function: the tool.
+        tool: a function.
         arguments: by name.
         most: the largest number of characters of the text.
 
     Returns:
-        The text, and the kind of error, both as in `ToolResult`. Nothing is raised.
+        The text, and the kind of error, both as in `ToolResult`; or a coroutine that returns them.
+        Nothing is raised.
     """
     try:
-        result = function(**arguments)
-        if inspect.isawaitable(result):
-            result = asyncio.run(_awaited(result))
-        return answered(result, most)
+        result = tool(**arguments)
+        return _awaited(result, most) if inspect.isawaitable(result) else answered(result, most)
     except BaseException as error:
         return failed(error, most)
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
+async def _awaited(result: Awaitable[Any], most: int) -> list[str]:
+    try:
+        return answered(await result, most)
+    except BaseException as error:
+        return failed(error, most)
 
 
 def answered(result: Any, most: int) -> list[str]:
@@ -147,54 +129,46 @@ def _check_call(function: Callable[..., Any], parameters: Mapping[str, Any]) -> 
     own.bind(**{name: None for name in every if name in parameters.get("required", ())})
 
 
-def _tools(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Import the tools, under the limit on memory; their schemas, if they are asked for.
+class Tools:
+    """Tools in a worker process. What they print is not shown.
+
+    Args:
+        tools: name -> target.
+        describe: whether to make the schemas.
+        max_output: the largest number of characters of a text.
+        deadline: of a program of `box.python`, in seconds.
+        memory: limit on its address space, in bytes.
+
+    Attributes:
+        opening: name -> schema, if they are asked for.
 
     Raises:
         ConfigError: a tool cannot be imported, or has no schema.
     """
-    tools, outer = dict[str, Any](), resource.getrlimit(resource.RLIMIT_AS)[1]
-    with contextlib.suppress(ValueError, OSError):  # an outer limit is lower
-        resource.setrlimit(resource.RLIMIT_AS, (settings["memory_mb"] << 20, outer))
-    for name, target in settings["tools"].items():
-        with reported(ConfigError, f"tool {name!r}", ConfigError):
-            tools[name] = import_target(target)
-    if not settings["describe"]:
-        return tools, {}
-    resource.setrlimit(resource.RLIMIT_AS, (outer, outer))  # transformers needs more
-    return tools, {name: schema_of(tool, name) for name, tool in tools.items()}
 
+    def __init__(
+        self,
+        tools: Mapping[str, str],
+        describe: bool,
+        max_output: int,
+        deadline: float,
+        memory: int,
+    ) -> None:
+        box.deadline, box.memory, self._most = deadline, memory, max_output
+        self._tools, self.opening = dict[str, Any](), dict[str, Any]()
+        for name, target in tools.items():
+            with reported(ConfigError, f"tool {name!r}", ConfigError):
+                self._tools[name] = import_target(target)
+        if describe:
+            outer = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (outer, outer))  # transformers needs more
+            self.opening = {name: schema_of(tool, name) for name, tool in self._tools.items()}
 
-def _main() -> None:
-    """Import the tools, and make calls until the parent closes the connection."""
-    end_with_parent()
-    adopt_orphans()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    settings = json.loads(sys.argv[2])
-    connection = socket.socket(fileno=hidden(int(sys.argv[1])))
-    only_here = partial(os.close, connection.fileno())  # its end is the end of this process
-    os.register_at_fork(after_in_child=only_here)
-    sys.path[:] = settings["path"]
-    box.deadline, box.memory = settings["deadline"], settings["memory_mb"] << 20
-    lines = connection.makefile("rwb")
-    token = json.loads(lines.readline())
-
-    def tell(message: Any) -> None:
-        lines.write(json.dumps([token, message]).encode() + b"\n")
-        lines.flush()
-
-    try:
-        tools, schemas = _tools(settings)
-    except ConfigError as error:
-        tell({"error": str(error)})
-        return
-    tell({"error": None, "schemas": schemas})
-    for line in lines:
-        token, name, arguments, seed = json.loads(line)
+    def answer(self, name: str, arguments: Mapping[str, Any], seed: int) -> list[str]:
+        """The text and the kind of error of a call; the seed is that of the global generators."""
         seed_generators(seed)
-        tell(answer(tools[name], arguments, settings["max_output"]))
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    _main()
+        result = answer(self._tools[name], arguments, self._most)
+        try:
+            return asyncio.run(result) if inspect.iscoroutine(result) else result
+        except BaseException as error:  # of another task
+            return failed(error, self._most)

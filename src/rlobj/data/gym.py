@@ -7,24 +7,19 @@ The keys of `data.gym` are those of the dataset's configuration class.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import DataError, MissingExtra, nearest
+from rlobj.base.errors import ConfigError, DataError, MissingExtra, nearest
 from rlobj.data.problems import Problem, digest
+from rlobj.workers.worker import Worker
 
 PREFIX = "reasoning-gym:"
 REWARD = "reasoning_gym"
 EXTRA = "reasoning-gym"
 DEFAULTS = {"seed": 0, "size": 1000}
-_WORKER = Path(__file__).parents[1] / "answers" / "gym_worker.py"
 
 
 def is_gym(source: Any) -> bool:
@@ -61,19 +56,16 @@ def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[P
     """
     refuse_missing(source)
     name, settings = source.removeprefix(PREFIX), {**DEFAULTS, **settings}
-    done = subprocess.run(
-        [sys.executable, "-P", str(_WORKER), "problems"],
-        input=json.dumps({"name": name, "settings": settings, "split": split}),
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        why = (done.stderr.strip() or "crashed").splitlines()[-1]
-        if absent := re.fullmatch(r"ModuleNotFoundError: No module named '([^']+)'", why):
-            raise MissingExtra(absent[1], EXTRA, source)
-        raise DataError(f"{source}: {why}")
-    reply = json.loads(done.stdout)
+    worker = Worker("rlobj.data.gym_worker:Problems")
+    try:
+        worker.ready()
+        reply = worker.ask(name, settings, split)
+    except (ConfigError, EOFError) as error:
+        if absent := re.fullmatch(r"ModuleNotFoundError: No module named '([^']+)'", str(error)):
+            raise MissingExtra(absent[1], EXTRA, source) from error
+        raise DataError(f"{source}: {error}") from error
+    finally:
+        worker.kill()
     if "unknown" in reply:
         what = "dataset" if reply["unknown"] == name else f"setting of {name}"
         near = nearest(reply["unknown"], reply["known"])

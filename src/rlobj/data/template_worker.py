@@ -1,17 +1,8 @@
-"""Jinja templates in a process that can be killed. It is started by its path:
-
-template_worker.py DESCRIPTOR DEADLINE MEMORY     the messages are those of `answers.worker`
-
-in   [template, columns]     columns: the values of its names; null = compile it
-out  [true, text]            the text; of a template that is compiled, [names, names it calls]
-     [false, what is wrong, whether that is so with any columns]
-"""
+"""Jinja templates in a process that can be killed."""
 
 from __future__ import annotations
 
 import functools
-import sys
-from pathlib import Path
 from typing import Any
 
 MOST = 1 << 24
@@ -31,8 +22,17 @@ class Templates:
         self._kinds = (SecurityError, TemplateRuntimeError, RecursionError, OverflowError)
         self._compiled = functools.lru_cache(self._environment.from_string)
 
-    def decide(self, template: str, columns: dict[str, Any] | None) -> tuple[list[Any], str]:
-        """Return the reply, and an empty reason."""
+    def answer(self, template: str, columns: dict[str, Any] | None) -> tuple[list[Any], str]:
+        """Fill in a template, or compile it.
+
+        Args:
+            template: its text.
+            columns: the values of its names; None = compile it.
+
+        Returns:
+            True and the text; of a template that is compiled, its names and those that it calls. Or
+            False, what is wrong, and whether that is so with any columns. And an empty reason.
+        """
         try:
             compiled = self._compiled(template)
             if columns is None:
@@ -58,10 +58,3 @@ class Templates:
         names = meta.find_undeclared_variables(tree)
         called = {x.node.name for x in tree.find_all(nodes.Call) if isinstance(x.node, nodes.Name)}
         return [sorted(names), sorted(called & names)]
-
-
-if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
-    from rlobj.answers.worker import main
-
-    main(lambda memory: Templates())

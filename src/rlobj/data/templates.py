@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError
-from rlobj.data import template_worker
 from rlobj.data.problems import Problem
+from rlobj.workers.judge import Judge
 
 SECONDS, MEMORY = 10, 2 << 30
 """What a template may take for one prompt; it is a program of its author."""
@@ -23,14 +22,14 @@ class Templates:
     """
 
     def __init__(self) -> None:
-        self._worker = WorkerProcess(SECONDS, MEMORY, 10_000, str(template_worker.__file__))
+        self._worker = Judge("rlobj.data.template_worker:Templates", SECONDS, MEMORY, 10_000)
         self._names: dict[str, list[str]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._worker.stop()
+        self._worker.kill()
 
     def check(self, setting: str, template: str) -> list[str]:
         """Check what can be known of a template without a problem.
@@ -88,7 +87,7 @@ class Templates:
 
     def _ask(self, setting: str, template: str, columns: Mapping[str, Any] | None) -> Any:
         plain = json.loads(json.dumps(columns, default=str))  # such as a date as its text
-        reply, reason = self._worker.ask(template, plain)
+        reply, reason = self._worker.reply(template, plain)
         if reply is None:
             how = f" ({reason})" if reason not in ("timeout", "memory") else ""
             raise ConfigError(

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from rlobj.answers.worker import peak_memory
 from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.processes import peak_memory
 from rlobj.config.run_config import ModelConfig
 from rlobj.data import Chat, DataConfig
 from rlobj.data.templates import MEMORY, SECONDS

@@ -8,35 +8,28 @@ alone, and its late result reaches nobody.
 from __future__ import annotations
 
 import faulthandler
-import json
-import os
+import math
 import queue
 import random
 import re
-import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import ConfigError
-from rlobj.base.processes import LARGEST_ANSWER, new_token, signal_name
 from rlobj.base.targets import place_at, place_of, trusted_target
-from rlobj.rewards import function_worker
-from rlobj.rewards.function_worker import BEGUN, Call, Function, Outcome
+from rlobj.rewards.functions import BEGUN, Call, Function, Outcome
+from rlobj.workers.worker import Worker
 
 _POLL = 1.0
 """Longest single wait, in seconds. A signal that arrives just before a wait is handled after it."""
 
-WROTE = "wrote to the connection of its process"
 _STANDSTILL = 30.0
 """Seconds after a deadline at which a process that executes no Python prints where it stands."""
 
@@ -110,12 +103,12 @@ class Calls:
                         yield outcome._replace(index=asked[outcome.index])
                 except (TimeoutError, EOFError) as error:
                     reason = "crash" if isinstance(error, EOFError) else "timeout"
-                    text, where = maker.leave()
+                    where = maker.leave()
                     self._maker = None
                     late = sorted(begun.intersection(left)) or left[:1]
                     for more, i in enumerate(late):
                         left.remove(i)
-                        yield Outcome(i, (), reason, text, where, self.form, counts=not more)
+                        yield Outcome(i, (), reason, str(error), where, self.form, counts=not more)
         finally:
             if left:
                 self.close()
@@ -166,12 +159,12 @@ class InThread:
             if time.monotonic() >= end:
                 raise TimeoutError
 
-    def leave(self) -> tuple[str, str]:
-        """Give up the call in progress: how its process ended, and where the call is."""
+    def leave(self) -> str:
+        """Give up the call in progress: where it is."""
         self.close()
         frame = sys._current_frames().get((self.thread and self.thread.ident) or 0)
         frames = reversed([*traceback.walk_stack(frame)] if frame else [])
-        return "", place_of(self._user, frames)
+        return place_of(self._user, frames)
 
     def close(self) -> None:
         """End after the call in progress."""
@@ -213,32 +206,24 @@ class InProcess:
 
     def __init__(self, target: str, memory: int, settings: dict[str, Any]) -> None:
         trusted_target(target)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        text = json.dumps({"target": target, "path": sys.path, **settings})
-        file = function_worker.__file__
-        self._worker = WorkerProcess(0, memory, 0, file, [text], self._errors)
-        self._lines, self._begun = deque[bytes](), b""
-        self._definition, self._wrote = "", False
-        self._worker.start()
-        self._tokens = deque([self._worker.token], maxlen=2)
+        self._worker = Worker(
+            "rlobj.rewards.function_worker:Server",
+            {"target": target, **settings},
+            memory=memory,
+            tells=True,
+            keeps_errors=True,
+        )
         try:
-            ready = self._message(float("inf"))
-        except EOFError:
-            ended, _ = self.leave()
-            ready = {"error": f"target {target!r}: the process that imports it {ended}"}
-        if ready["error"]:
-            self._stop()
-            raise ConfigError(ready["error"])
-        self.is_async, self._definition = ready["is_async"], ready["place"]
+            self._worker.ready()
+        except EOFError as error:
+            raise ConfigError(f"target {target!r}: its import {error}") from error
+        self.ended = self._worker.ended
+        self.is_async, self._definition = self._worker.opening
 
     def refusal(self, columns: Sequence[Sequence[str]]) -> str | None:
         """Why the function cannot be called with these columns; None if it can."""
         self._send("refusal", columns)
-        return self._message(float("inf"))["result"]
-
-    def ended(self) -> bool:
-        """Whether the process has ended by itself, after the last call."""
-        return self._worker.process is None or self._worker.process.poll() is not None
+        return self._worker.hear(math.inf)[1]
 
     def ask(self, calls: Sequence[Call], form: str | None, allowed: int) -> None:
         """Begin to make calls; see `Function.make`.
@@ -254,104 +239,34 @@ class InProcess:
 
         Raises:
             TimeoutError: there is none in this time.
-            EOFError: the process has ended.
+            EOFError: the process has ended; the text says how.
         """
-        message = self._message(seconds)
-        return None if isinstance(message, dict) else Outcome(*message)
+        kind, value = self._worker.hear(seconds)
+        return Outcome(*value) if kind == "part" else None
 
-    def leave(self) -> tuple[str, str]:
-        """Kill the process: how it ended, and where the call in progress is."""
-        process = self._worker.process
-        assert process is not None
-        with suppress(subprocess.TimeoutExpired):
-            process.send_signal(signal.SIGABRT)  # to a process that has ended it does nothing
-            process.wait(2)
-        self._errors.seek(0)
-        text = self._errors.read().decode(errors="replace").rpartition("Fatal Python error")[2]
+    def leave(self) -> str:
+        """Kill the process: where the call in progress is."""
+        if process := self._worker.process:
+            process.send_signal(signal.SIGABRT)  # it writes where its threads stand
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+        self._worker.kill()
+        text = self._worker.errors.rpartition("Fatal Python error")[2]
         text = text.partition("Current thread")[2].partition("\n\n")[0] or text
         file = self._definition.removeprefix("\n  at ").rpartition(", line ")[0]
         lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', text) if file else []
-        self._stop()
-        code = process.returncode
-        ended = f"ended with exit status {code}"
-        if self._wrote:
-            ended = WROTE
-        elif code < 0:
-            ended = f"was ended by the signal {signal_name(-code)}"
-        return ended, place_at(file, int(lines[0])) if lines else self._definition
+        return place_at(file, int(lines[0])) if lines else self._definition
 
     def close(self) -> None:
-        """Let the process end."""
-        if self._worker.process is not None and self._worker.connection is not None:
-            self._worker.connection.close()  # it closes its event loop, and ends
-            with suppress(subprocess.TimeoutExpired):
-                self._worker.process.wait(2)
-        self._stop()
+        """Let the process end: it closes its event loop."""
+        self._worker.kill(patience=2.0)
 
-    def _stop(self) -> None:
-        if self._worker.process is not None:
-            with suppress(ProcessLookupError):  # with its children
-                os.killpg(self._worker.process.pid, signal.SIGKILL)
-        self._worker.stop()
-        self._errors.close()
-
-    def _send(self, method: str, *arguments: Any) -> None:
-        assert self._worker.connection is not None
-        self._tokens.append(new_token())
+    def _send(self, *question: Any) -> None:
         try:
-            self._worker.connection.send((self._tokens[-1], method, arguments))
-        except OSError:
-            pass  # the process has ended, and `_message` says so
+            self._worker.send(*question)
         except Exception as error:
             raise ConfigError(
                 f"The columns of a problem cannot be sent to the process of the reward: {error}. "
                 "Use columns of numbers, texts and lists, or pass the function itself in Python: "
                 "reward=FUNCTION"
             ) from error
-
-    def _message(self, seconds: float) -> Any:
-        """The next message of the process; what the function prints is printed here."""
-        end = time.monotonic() + seconds
-        while True:
-            while not self._lines:
-                self._read(end)
-            try:
-                token, message = json.loads(self._lines.popleft())
-            except (ValueError, TypeError):
-                token, message = None, {}
-            printed = next(iter(message), "") if isinstance(message, dict) else ""
-            prints = printed in ("stdout", "stderr") and isinstance(message[printed], str)
-            # What is printed may have been written before the last request came.
-            if token not in self._tokens or (token != self._tokens[-1] and not prints):
-                self._wrote = True
-                raise EOFError
-            if not prints:
-                return message
-            getattr(sys, printed).write(message[printed].encode(errors="replace").decode())
-            if time.monotonic() >= end:
-                raise TimeoutError
-
-    def _read(self, end: float) -> None:
-        """Read what the process has written, or wait for it for a while."""
-        connection, process = self._worker.connection, self._worker.process
-        assert connection is not None
-        assert process is not None
-        left = end - time.monotonic()
-        if select.select([connection], [], [], max(0.0, min(_POLL, left)))[0]:
-            data = b""
-            with suppress(OSError):
-                data = os.read(connection.fileno(), 2**16)
-            *lines, self._begun = (self._begun + data).split(b"\n")
-            self._lines.extend(lines)
-            if data and not lines and left <= 0:  # data may always be ready
-                raise TimeoutError
-            self._wrote = self._wrote or len(self._begun) > LARGEST_ANSWER
-            if data and not self._wrote:
-                return
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(2)
-            raise EOFError
-        if process.poll() is not None:  # and a fork of it keeps the connection open
-            raise EOFError
-        if left <= 0:
-            raise TimeoutError

@@ -15,8 +15,8 @@ from pydantic import Field
 from rlobj.base.errors import ConfigError, RunError, counted
 from rlobj.base.progress import beat
 from rlobj.base.targets import shown
-from rlobj.rewards.calls import WROTE, Calls, InProcess, InThread
-from rlobj.rewards.function_worker import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
+from rlobj.rewards.calls import Calls, InProcess, InThread
+from rlobj.rewards.functions import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
 if TYPE_CHECKING:
@@ -172,12 +172,10 @@ class _CustomGrader(Grader):
             return outcome.text
         on = f"problem {problems[0].id!r}" if len(problems) == 1 else f"{len(problems)} responses"
         name, deadline = self._name, self._settings.deadline
-        reason = "wrote" if outcome.text == WROTE else outcome.reason
         what = {
             "timeout": f"Reward {name} did not return within {deadline:g} seconds on {on}",
-            "crash": f"Reward {name} ended its process on {on}, which {outcome.text}",
-            "wrote": f"Reward {name} {WROTE} on {on}",
-        }.get(reason, f"Reward {name} failed on {on}: {outcome.text}")
+            "crash": f"Reward {name} {outcome.text} on {on}",
+        }.get(outcome.reason, f"Reward {name} failed on {on}: {outcome.text}")
         return f"{what}{outcome.place}\n  response: {shown(responses[0])}"
 
 

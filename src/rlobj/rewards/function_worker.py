@@ -1,347 +1,18 @@
-"""The calls of a user's reward function, where they are made: in a worker process, or in a thread.
-
-    function_worker.py DESCRIPTOR DEADLINE MEMORY SETTINGS    is started by its path, without torch
-
-    in   token                                       as JSON
-    out  one line of JSON each, `[token, message]` with the last token:
-         {"error": null | text, "place": text}       once, when the function is imported
-    in   [token, method of `Function`, arguments]    pickled
-    out  an `Outcome`                         of each call, as soon as it is known
-         or {"stdout" or "stderr": text}      what the function prints
-         or {"result": ...}                   the method has ended
-
-The parent kills the process at a deadline with SIGABRT, on which `faulthandler` writes the lines
-where its threads stand to stderr, also if a call never releases Python's own lock. If the parent
-itself was killed, `faulthandler` ends the process a little later.
-"""
+"""A user's reward function in a worker process, and what it prints there."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import copy
 import faulthandler
-import inspect
 import io
-import json
-import math
-import os
-import resource
 import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from multiprocessing.connection import Connection
-from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[2]))  # the folder of rlobj
-
-from rlobj.base.errors import ConfigError, counted, nearest
-from rlobj.base.processes import DaemonThreads, hidden, seed_generators
-from rlobj.base.targets import import_target, place_of, shown
-
-_KEYS = ("reward", "correct", "columns", "feedback")
-MAPPING = '{"reward": 0.2, "correct": False}'
-"""What a function returns to say whether a response is right, as an example in messages."""
-NUMBER_FORM, MAPPING_FORM, COLUMNS_FORM = "number", "mapping", "columns"
-"""A number; a mapping that says whether the response is right; one with columns, which does not."""
-_ALONE = 10.0
-"""Seconds after a deadline at which the process ends by itself: nobody has killed it."""
-WRONG = "wrong"
-"""The reason of a call that returned something that is no reward."""
-TURNS = "turns"
-"""The column of a problem with the turns of a conversation about it, for graders: a list of dicts
-with `text`, `observation`, `reward`, `correct`, `calls`, `errors`, `seconds`, `end` and `uses`: of
-each call the `name`, `error` and `seconds`. A function that cannot take it does not get it."""
-BEGUN = "begun"
-"""The reason of what is told before the outcome, when a call of an `async` function begins."""
-
-Call = tuple[Sequence[str], Sequence[str], Sequence[str], Mapping[str, Sequence[Any]], int | None]
-"""The problems' ids, the responses, the answers and the columns of one call; and the seed of the
-global generators for it, None to leave them as they are."""
-
-
-ColumnValue = float | Sequence[float]
-"""The value of a column of one's own: of a whole response, or one for each of its tokens."""
-Grade = tuple[float, bool | None, Mapping[str, ColumnValue], str]
-
-
-class Outcome(NamedTuple):
-    """What became of a call."""
-
-    index: int
-    """Which of the calls it was."""
-    grades: Sequence[Grade] = ()
-    """The reward, whether it is right, the columns and the feedback of each response."""
-    reason: str = ""
-    """"" if it succeeded, `timeout`, `crash`, `WRONG`, or a kind such as `error: TypeError`."""
-    text: str = ""
-    """The kind and the text of the exception, or the whole message if the reason is `WRONG`."""
-    place: str = ""
-    """Where it raised the exception or was at its deadline, from `place_of`."""
-    form: str | None = None
-    """The form of what the function returned in this call and before; None = not known yet."""
-    counts: bool = True
-    """False if another call kept this one from returning."""
-
-
-class WrongResult(ValueError):
-    """The function returned something that is no reward."""
-
-
-class Function:
-    """A user's function.
-
-    Args:
-        function: `f(response, answer, **columns)`; see `Custom`.
-        name: its name in messages.
-        batched: one call grades all responses.
-        deadline: time limit of a call of an `async` function, in seconds; the parent keeps others.
-        concurrency: calls of an `async` function that run at the same time.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        batched: bool = False,
-        deadline: float = 30.0,
-        concurrency: int = 32,
-    ) -> None:
-        self._function, self._name, self._batched = function, name, batched
-        self.deadline, self._concurrency = deadline, concurrency
-        called = getattr(function, "__call__", None)  # of an object # noqa: B004
-        self.is_async = any(map(inspect.iscoroutinefunction, (function, called)))
-        self.place = place_of(function)
-        self._runner: asyncio.Runner | None = None
-        self._form: str | None = None
-        self.stopped = False
-
-    def refusal(self, columns: Iterable[Sequence[str]]) -> str | None:
-        """Why the function cannot be called with these columns; None if it can."""
-        try:
-            signature = inspect.signature(self._function)
-        except (TypeError, ValueError):  # of C
-            return None
-        for names in columns:
-            try:
-                signature.bind("", "", **dict.fromkeys(names))
-            except TypeError as error:
-                first = "responses, answers" if self._batched else "response, answer"
-                named = "".join(f", {column}=..." for column in names)
-                return (
-                    f"Reward {self._name} cannot be called as f({first}{named}): {error}. The "
-                    f"columns of a problem are passed by name.{self.place}\n"
-                    f"Expected: def {getattr(self._function, '__name__', 'f')}({first}, **columns)"
-                )
-        return None
-
-    def make(
-        self,
-        calls: Iterable[Call],
-        form: str | None,
-        allowed: int,
-        tell: Callable[[Outcome], object],
-    ) -> None:
-        """Make calls: one after another, or many at a time if the function is `async`.
-
-        Args:
-            calls: what is graded.
-            form: what the calls before returned: `NUMBER_FORM`, `MAPPING_FORM` or None.
-            allowed: failures after which no further call is made, unless the function is `async`.
-            tell: receives each outcome.
-        """
-        self._form = form
-        if self.is_async:
-            self._together(calls, tell)
-            return
-        for index, call in enumerate(calls):
-            outcome = self._settled(index, call, partial(self._called, call))
-            tell(outcome)
-            allowed -= bool(outcome.reason)
-            if allowed < 0 or self.stopped:
-                break
-
-    def close(self) -> None:
-        """Cancel what runs in the event loop, and close it."""
-        if self._runner is not None:
-            self._runner.close()
-
-    def _called(self, call: Call) -> Any:
-        _, responses, answers, columns, seed = call
-        if TURNS in columns and self.refusal([(*columns,)]):  # a function for single turns
-            columns = {name: value for name, value in columns.items() if name != TURNS}
-        if seed is not None:
-            seed_generators(seed)
-        if self._batched:
-            return self._function(list(responses), list(answers), **columns)
-        only = {name: value for name, [value] in columns.items()}
-        return self._function(responses[0], answers[0], **only)
-
-    def _settled(self, index: int, call: Call, result: Callable[[], Any]) -> Outcome:
-        """The outcome of a call. To read its result may hang or fail, as the call may."""
-        try:
-            return Outcome(index, self._grades(call, result()), form=self._form)
-        except WrongResult as error:
-            return Outcome(index, (), WRONG, str(error))
-        except BaseException as error:
-            return self._failed(index, error)
-
-    def _failed(self, index: int, error: BaseException) -> Outcome:
-        name = type(error).__name__
-        place = place_of(self._function, traceback.walk_tb(error.__traceback__))
-        text = f"{name}: {shown(error, str)}"
-        return Outcome(index, (), f"error: {name}", text, place, self._form)
-
-    def _together(self, calls: Iterable[Call], tell: Callable[[Outcome], object]) -> None:
-        if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            self._runner.get_loop().set_default_executor(DaemonThreads())
-        loop = self._runner.get_loop()
-        asyncio.set_event_loop(loop)
-        work = loop.create_task(self._all(calls, tell))
-        while not work.done():  # the user's code may stop the loop, or exit in a task of its own
-            with contextlib.suppress(BaseException):
-                loop.run_until_complete(work)
-
-    async def _all(self, calls: Iterable[Call], tell: Callable[[Outcome], object]) -> None:
-        gate = asyncio.Semaphore(self._concurrency)
-
-        told = set[int]()
-
-        def once(outcome: Outcome) -> None:
-            if outcome.index not in told:
-                told.add(outcome.index)
-                tell(outcome)
-
-        async def awaited(index: int, call: Call) -> None:
-            tell(Outcome(index, reason=BEGUN))
-            try:
-                result = await self._called(call)
-            except BaseException as error:
-                once(self._failed(index, error))
-            else:
-                once(self._settled(index, call, lambda: result))
-
-        async def one(index: int, call: Call) -> None:
-            async with gate:
-                work = awaited(index, call)
-                task = asyncio.ensure_future(work)
-                if not (await asyncio.wait({task}, timeout=self.deadline))[0]:
-                    place = place_of(self._function, _awaiting(work))
-                    once(Outcome(index, (), "timeout", "", place, self._form))
-                    task.cancel()
-
-        await asyncio.gather(*(one(*each) for each in enumerate(calls)))
-
-    def _grades(self, call: Call, result: Any) -> list[Grade]:
-        """The grades that a call returned.
-
-        Raises:
-            WrongResult: the call returned something else.
-        """
-        ids, responses, *_ = call
-        values, count = _listed(result) if self._batched else [result], len(responses)
-        if len(values) != count:
-            raise WrongResult(
-                f"Reward {self._name} returned {shown(result)} for {counted(count, 'response')}; "
-                f"expected a list of {counted(count, 'reward')}, in the order of the responses."
-                f"{self.place}"
-            )
-        grades: list[Grade] = []
-        for value, response, problem in zip(values, responses, ids, strict=True):
-            try:
-                grades.append(self._grade(value))
-            except WrongResult as error:
-                raise WrongResult(
-                    f"Reward {self._name} returned {shown(value)} on problem {problem!r}; {error}"
-                    + " Set batched: true if it grades all responses in one call."
-                    * isinstance(value, list)
-                    + f"{self.place}\n  response: {shown(response)}"
-                ) from None
-        return grades
-
-    def _grade(self, value: Any) -> Grade:
-        """The grade that a value stands for. Values have the same form in every call.
-
-        Raises:
-            WrongResult: the value is no reward, or of another form than those before.
-        """
-        mapped = isinstance(value, Mapping)
-        given = value if mapped else {"reward": value}
-        if unknown := [key for key in given if key not in _KEYS]:
-            raise WrongResult(f"{unknown[0]!r} is no key.{nearest(str(unknown[0]), _KEYS)}")
-        try:
-            reward = math.nan if (found := given["reward"]) is None else _number(found)
-        except (KeyError, TypeError, ValueError, OverflowError):
-            reward = math.inf
-        undecided, right = math.isnan(reward), given.get("correct")
-        says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
-        silent = "columns" in given or self._form == COLUMNS_FORM
-        silent = mapped and silent and "correct" not in given
-        if math.isinf(reward) or (mapped and not (undecided or says or silent)):
-            number = "a finite number, True, False, or None for undecided"
-            mapping = f"a mapping such as {MAPPING}, whose correct is True or False, or "
-            mapping += '{"reward": None} for undecided'
-            raise WrongResult(f"expected {mapping if mapped else number}.")
-        form = COLUMNS_FORM if silent else MAPPING_FORM if mapped else NUMBER_FORM
-        if mapped or not undecided:  # None and NaN fit both forms
-            if self._form not in (None, form):
-                raise WrongResult(
-                    "the calls before returned another form, or None in the call before the run. "
-                    f"Return a number in every call; or in every call a mapping such as {MAPPING}, "
-                    'and {"reward": None} for undecided; with "columns": {} if others have columns.'
-                )
-            self._form = form
-        try:
-            own = (given.get("columns") or {}).items()
-            columns = {name: column_value(each) for name, each in own}
-        except (AttributeError, TypeError, ValueError, OverflowError):
-            example = '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or with lists of numbers.'
-            raise WrongResult(f"expected numbers by name, such as {example}") from None
-        feedback = given.get("feedback") or ""
-        if not isinstance(feedback, str):
-            raise WrongResult(f"its feedback is {shown(feedback)}; expected a text.")
-        return reward, bool(right) if says and not undecided else None, columns, feedback
-
-
-def column_value(value: Any) -> ColumnValue:
-    """A number, or a list of numbers; NaN for None.
-
-    Raises:
-        TypeError, ValueError, OverflowError: it is neither.
-    """
-    many = bool(getattr(value, "shape", isinstance(value, list | tuple)))
-    numbers = [math.nan if x is None else _number(x) for x in (value if many else [value])]
-    if math.inf in map(abs, numbers):
-        raise ValueError(value)
-    return numbers if many else numbers[0]
-
-
-def _number(value: Any) -> float:
-    """A value as a number; infinity for a text, such as "0.5", or an array of texts."""
-    kind = getattr(getattr(value, "dtype", None), "kind", "f")
-    is_text = isinstance(value, str | bytes | bytearray) or kind in ("U", "S")
-    return math.inf if is_text else float(value)
-
-
-def _listed(result: Any) -> list[Any]:
-    """The items of a sequence or of an array with one axis; empty if the result is neither."""
-    is_sequence = isinstance(result, Sequence) and not isinstance(result, str | bytes | bytearray)
-    return list(result) if is_sequence or len(getattr(result, "shape", ())) == 1 else []
-
-
-def _awaiting(coroutine: Coroutine[Any, Any, Any]) -> Iterator[tuple[FrameType, int]]:
-    """The frame of a coroutine, of the one that it awaits, and so on."""
-    inner: Any = coroutine
-    while (frame := getattr(inner, "cr_frame", None)) is not None:
-        yield frame, frame.f_lineno
-        inner = inner.cr_await
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import import_target
+from rlobj.rewards.functions import Function
 
 
 class _Printed(io.TextIOBase):
@@ -349,7 +20,7 @@ class _Printed(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, name: str, tell: Callable[[Any], None]) -> None:
+    def __init__(self, name: str, tell: Callable[..., None]) -> None:
         self._name, self._tell = name, tell
 
     def fileno(self) -> int:
@@ -359,71 +30,39 @@ class _Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self._tell({self._name: text})
+        self._tell(self._name, text)
         return len(text)
 
 
-def main() -> None:
-    """Import the function, and make calls until the parent closes the connection."""
-    _, _, memory, text = sys.argv[1:]
-    descriptor, process, lock = hidden(int(sys.argv[1])), os.getpid(), threading.Lock()
-    connection, lines = Connection(descriptor), open(descriptor, "wb", closefd=False)  # noqa: SIM115
-    token = json.loads(connection.recv_bytes())
+class Server:
+    """A user's function in a worker process.
 
-    def tell(message: Any) -> None:
-        if os.getpid() == process:  # not in a fork of the user's
-            with lock:
-                lines.write(json.dumps([token, message]).encode() + b"\n")
-                lines.flush()
+    Args:
+        tell: tells the parent something; see `workers.child`.
+        target: the function.
+        settings: of `Function`.
 
-    faulthandler.enable()
-    os.setsid()  # Ctrl-C reaches the parent alone, and this process is killed with its children
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if limit := int(memory):
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    sys.stdout, sys.stderr = _Printed("stdout", tell), _Printed("stderr", tell)
-    settings = json.loads(text)
-    sys.path[:] = settings.pop("path")
-    target = settings.pop("target")
-    try:
+    Attributes:
+        opening: whether it is `async`, and the place of its definition.
+    """
+
+    def __init__(self, tell: Callable[..., None], target: str, **settings: Any) -> None:
+        faulthandler.enable(2)  # on SIGABRT, it writes where the threads stand
+        sys.stdout, sys.stderr = _Printed("stdout", tell), _Printed("stderr", tell)
         function = import_target(target)
         if not callable(function):
             raise ConfigError(
                 f"rewards.target {target!r} is not a function; expected "
                 "package.module:function or path/to/file.py:function"
             )
-    except ConfigError as error:
-        tell({"error": str(error)})
-        return
-    asked, begun = Function(function, target, **settings), 0.0
+        self._function, self._tell = Function(function, target, **settings), tell
+        self.opening = self._function.is_async, self._function.place
+        self.close = self._function.close
 
-    def watched(outcome: Outcome | None = None) -> None:
-        """Tell an outcome. The parent may be gone, so begin to wait for the next one."""
-        nonlocal begun
-        if os.getpid() != process:  # a fork of the user's has returned from the function
-            os._exit(0)
-        if outcome is not None:
-            tell(outcome)
-        if time.monotonic() > begun + 1.0:  # to start the timer takes as long as some calls
-            faulthandler.dump_traceback_later(asked.deadline + _ALONE, file=2, exit=True)
-            begun = time.monotonic()
-
-    tell({"error": None, "place": asked.place, "is_async": asked.is_async})
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            token, method, arguments = connection.recv()
-            result = None
-            if method == "make":
-                calls, form, allowed = arguments
-                watched()
-                asked.make(map(copy.deepcopy, calls), form, allowed, watched)
-                faulthandler.cancel_dump_traceback_later()
-                begun = 0.0
-            else:
-                result = asked.refusal(*arguments)
-            tell({"result": result})
-    asked.close()
-
-
-if __name__ == "__main__":
-    main()
+    def answer(self, method: str, *arguments: Any) -> Any:
+        """Call `Function.refusal`, or `Function.make`, whose outcomes are told."""
+        if method == "refusal":
+            return self._function.refusal(*arguments)
+        calls, form, allowed = arguments
+        tell = partial(self._tell, "part")
+        return self._function.make(map(copy.deepcopy, calls), form, allowed, tell)

@@ -22,7 +22,7 @@ from rlobj.answers import MathVerifier, Verdict, verifier_version
 from rlobj.base.paths import located_target
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import InvalidFields, Model
-from rlobj.rewards.function_worker import TURNS, ColumnValue
+from rlobj.rewards.functions import TURNS, ColumnValue
 
 if TYPE_CHECKING:
     from torch import Tensor

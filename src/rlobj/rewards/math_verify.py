@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import Field
 
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import DataError, MissingExtra
 from rlobj.base.targets import shown
-from rlobj.rewards import math_verify_worker
 from rlobj.rewards.kinds import Graded, Grader, Reward, best
+from rlobj.workers.judge import Judge
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
@@ -56,17 +55,15 @@ class MathVerify(Reward):
 
 class _MathVerifyGrader(Grader):
     def __init__(self, deadline: float, workers: int) -> None:
-        file = str(math_verify_worker.__file__)
-        self._workers = [
-            WorkerProcess(deadline, _MEMORY, _RECYCLE_AFTER, file) for _ in range(workers)
-        ]
-        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+        target = "rlobj.rewards.math_verify_worker:Comparer"
+        self._workers = [Judge(target, deadline, _MEMORY, _RECYCLE_AFTER) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[Judge] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.stop()
+            worker.kill()
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Check that math-verify can read all gold answers.
@@ -94,7 +91,7 @@ class _MathVerifyGrader(Grader):
         return self._on_workers(_graded, list(zip(responses, problems, strict=True)))
 
     def _on_workers(
-        self, ask: Callable[[WorkerProcess, Question], Answer], questions: Sequence[Question]
+        self, ask: Callable[[Judge, Question], Answer], questions: Sequence[Question]
     ) -> list[Answer]:
         """Ask all questions, each of one worker; the answers in their order."""
 
@@ -109,20 +106,20 @@ class _MathVerifyGrader(Grader):
             return list(threads.map(asked, questions))
 
 
-def _unreadable(worker: WorkerProcess, golds: list[str]) -> list[str]:
+def _unreadable(worker: Judge, golds: list[str]) -> list[str]:
     """Those of the gold answers that cannot be read, also because this takes too long."""
-    reply, _ = worker.ask(golds, None)
+    reply, _ = worker.reply(golds, None)
     if reply is None and len(golds) > 1:
         return [gold for each in golds for gold in _unreadable(worker, [each])]
     return golds if reply is None else reply
 
 
-def _graded(worker: WorkerProcess, question: tuple[str, Problem]) -> Graded:
+def _graded(worker: Judge, question: tuple[str, Problem]) -> Graded:
     response, problem = question
     return best(_graded_by(worker, response, gold) for gold in problem.golds)
 
 
-def _graded_by(worker: WorkerProcess, response: str, gold: str) -> Graded:
+def _graded_by(worker: Judge, response: str, gold: str) -> Graded:
     """The grade by one gold answer; undecided if that, or the machine, is at fault."""
     reply, reason = worker.judge((gold, response), (gold, f"\\boxed{{{gold}}}"))
     if reply is None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
-from rlobj.answers.worker_process import WorkerProcess
 from rlobj.base.errors import Argument, ConfigError, RunError
 from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
+from rlobj.workers.judge import Judge
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
@@ -36,7 +36,8 @@ class ReasoningGym(Reward):
 class _GymGrader(FunctionGrader):
     def __init__(self, deadline: float) -> None:
         super().__init__(self._score)
-        self._worker = WorkerProcess(deadline, 4 * 2**30, 10_000, "gym_worker.py")
+        target = "rlobj.rewards.reasoning_gym_worker:Scorer"
+        self._worker = Judge(target, deadline, 4 * 2**30, recycle_after=10_000)
 
     def check(self, problems: Sequence[Problem]) -> None:
         try:
@@ -50,7 +51,7 @@ class _GymGrader(FunctionGrader):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._worker.stop()
+        self._worker.kill()
 
     def _asked(self, problem: Problem) -> Any:
         asked = problem.extra.get("reasoning_gym")

@@ -19,7 +19,7 @@ from pydantic import model_validator
 from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.base.validation import InvalidFields
 from rlobj.rewards.custom import function_grader
-from rlobj.rewards.function_worker import MAPPING
+from rlobj.rewards.functions import MAPPING
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from rlobj.reporting import visible
 from rlobj.reporting.markdown import escaped, markdown_table
 from rlobj.reporting.pages import definition_list, fill, html_table, render_page, script_safe
 from rlobj.rewards import Graded
-from rlobj.rewards.function_worker import MAPPING
+from rlobj.rewards.functions import MAPPING
 
 __all__ = ["results_json", "results_markdown", "write_page"]
 

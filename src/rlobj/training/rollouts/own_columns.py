@@ -13,7 +13,7 @@ from rlobj.base.targets import import_target, place_of, shown
 from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
 from rlobj.rewards import Graded
-from rlobj.rewards.function_worker import ColumnValue, column_value
+from rlobj.rewards.functions import ColumnValue, column_value
 from rlobj.samplers import Sample
 
 

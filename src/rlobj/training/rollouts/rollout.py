@@ -14,7 +14,7 @@ import torch
 from rlobj.data import Problem
 from rlobj.objectives.joining import differ
 from rlobj.rewards import Graded
-from rlobj.rewards.function_worker import ColumnValue
+from rlobj.rewards.functions import ColumnValue
 from rlobj.samplers import Sample
 
 Seconds = defaultdict[str, float]

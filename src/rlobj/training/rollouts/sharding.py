@@ -24,7 +24,7 @@ from rlobj.config.run_config import RunConfig
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
-from rlobj.rewards.function_worker import ColumnValue
+from rlobj.rewards.functions import ColumnValue
 from rlobj.scoring.packing import sequence_length
 from rlobj.training.rollouts.rollout import Response, Rollout, rewards_differ
 
