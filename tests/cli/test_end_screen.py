@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from record_rows import dropped, write_records
 from screens import console, text_of
 from tiny import tiny_config
 
+from rlobj.base.arrow import write_parquet
 from rlobj.config.run_folder import RunFolder, read_run_config
 from rlobj.training import TrainingResult, run_training
 from rlobj_cli.screen.results import show_history, show_results, train_on
@@ -54,7 +56,7 @@ def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(tmp_path, 
     run = finished(tmp_path)
     write_records(run, [wrong("2", step=9, response=5, before="16;", after="6+9=25#25"), {}])
     sample = {"id": [5], "prompt": ["6+6+4+9="], "response": ["2+6=12;12+4=16;26+9=25#25"]}
-    RunFolder(run).write_table("samples/step-000009.parquet", sample)
+    write_parquet(run / "samples" / "step-000009.parquet", pyarrow.table(sample))
     text = shown(run, width)
     assert max(map(len, text.splitlines())) <= width
     assert "touched tokens: 1 (0.010%) of 10,000 tokens" in text
@@ -105,7 +107,7 @@ def spoken(run: Path, *responses: tuple[bool | None, str, list[dict[str, Any]]])
     columns = {"correct": correct, "problem": problems, "prompt": [f"{x}=" for x in problems]}
     columns |= {"reward": [float(x or 0) for x in correct], "conversation": map(json.dumps, turns)}
     table = {name: list(values) for name, values in columns.items()}
-    RunFolder(run).write_table("samples/step-000010.parquet", table)
+    write_parquet(run / "samples" / "step-000010.parquet", pyarrow.table(table))
     screen = console(60)
     show_history(screen, read_run_config(run), run, RunFolder(run).lines())
     return text_of(screen).partition("conversations of step 10")[2]

@@ -150,7 +150,12 @@ class Raises(Limited):
 
 
 @pytest.mark.parametrize(
-    ("environment", "error"), [(Asked, "timeout"), (AskedByProperty, "timeout"), (Raises, "error")]
+    ("environment", "error"),
+    [
+        pytest.param(Asked, "timeout", marks=pytest.mark.slow),
+        (AskedByProperty, "timeout"),
+        (Raises, "error"),
+    ],
 )
 def test_what_is_asked_at_a_limit_may_hang_or_raise(model, environment, error, short):
     samples = hold(model, environment, max_turns=2, **short)
