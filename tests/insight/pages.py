@@ -11,7 +11,8 @@ import torch
 from browser import Browser
 
 from rlobj.base.files import packaged
-from rlobj.insight.page.writing import PageRows, recorded_rows, store_data
+from rlobj.insight.page.rows import PageRows, recorded_rows
+from rlobj.insight.page.store import store_data
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.reading import SCHEMA

@@ -18,7 +18,7 @@ from rlobj import write_inspection_page
 from rlobj.base.arrow import pc
 from rlobj.config.presets import load_preset
 from rlobj.insight.filtering import matching, read_filter
-from rlobj.insight.page.writing import read_rows
+from rlobj.insight.page.rows import read_rows
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.reading import COLUMNS, Design

@@ -14,7 +14,8 @@ from record_rows import dropped, write_records
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
-from rlobj.insight.page.writing import PageRows, read_rows, whole_rows, with_parts
+from rlobj.insight.page.rows import PageRows, read_rows, with_parts
+from rlobj.insight.page.updates import whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import parse
 from rlobj.records.observed import ObservedUpdate

@@ -1,0 +1,129 @@
+"""All tokens of an update of a run with full tables, planned again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+
+from rlobj.base.errors import BatchError
+from rlobj.base.interleaved import Interleaved
+from rlobj.insight.page.rules import part_column
+from rlobj.objectives.explanation import rule_columns
+from rlobj.objectives.frame import Frame
+from rlobj.objectives.rules import NAMES, Rule
+from rlobj.objectives.rules.columns import score_column
+from rlobj.objectives.statistics import SingleProcess
+from rlobj.records.observed import POLICY, ObservedUpdate
+from rlobj.records.reading import COLUMNS
+from rlobj.records.rows import numbers, numpy, rows_of
+from rlobj.records.tables import UpdateTable
+from rlobj.records.texts import TokenTexts
+
+
+def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = ()) -> Any:
+    """All tokens of decided responses of an update, planned again.
+
+    Args:
+        update: the update.
+        texts: of tokens.
+        rules: the parts of the run's rules.
+    """
+    table, unknown = update.table, torch.full_like(update.table.logprobs, torch.nan)
+    plan = update.objective.plan([table], update.state, clauses=True)
+    assert plan.clauses is not None
+    current = {name: unknown if (x := getattr(table, name)) is None else x for name in POLICY}
+    observed = ObservedUpdate(
+        update.objective, update.state, table, plan, update.sequences, **current
+    )
+    decided, ids = table.decided.nonzero()[:, 0], table.ids
+    assert ids is not None
+    probability = torch.where(plan.clauses.in_phase, 1.0, torch.inf)
+    place = (update.step, update.update)
+    rows = encoded(rows_of(observed, decided, probability, place, texts, context=0))
+    rows = rows.drop_columns(["before", "after"])  # the rows around say it
+    per_token, per_response = _more_columns(observed)
+    chosen = table.responses[decided]
+    places = zip(chosen.tolist(), table.positions[decided].tolist(), strict=True)
+    if read := _read(update, texts):
+        said = pyarrow.array(map(read.get, places), "string")
+        rows = rows.append_column("read", said.dictionary_encode())
+    prompts = pyarrow.array([texts.joined(prompt) for prompt, _ in update.sequences])
+    more = {name: numbers(values[decided]) for name, values in per_token.items()}
+    more |= {name: numbers(values[chosen]) for name, values in per_response.items()}
+    for name, values in more.items():
+        rows = rows.append_column(name, pyarrow.array(values, from_pandas=True))
+    for rule, held in _held(update, rules):
+        rows = rows.append_column(part_column(rule), pyarrow.array(numpy(held[decided])))
+    rows = rows.append_column("prompt", prompts.take(numpy(chosen)).dictionary_encode())
+    empty = (table.decided_responses & (table.lengths == 0)).nonzero()[:, 0]
+    alone = {
+        "step": np.full(len(empty), place[0], np.int32),
+        "update": np.full(len(empty), place[1], np.int32),
+        "response": numpy(ids[empty]),
+        "group": numpy(table.groups[empty]),
+        "position": np.full(len(empty), -1, np.int32),
+        "reward": numbers(table.reward()[empty]),
+        **{name: numbers(values[empty]) for name, values in per_response.items()},
+    }
+    return pyarrow.concat_tables([rows, pyarrow.table(alone)], promote_options="default")
+
+
+def _read(update: UpdateTable, texts: TokenTexts) -> dict[tuple[int, int], str]:
+    """What the policy read in conversations, by the response and the position that follow."""
+    found: dict[tuple[int, int], str] = {}
+    for i, (_, tokens) in enumerate(update.sequences):
+        for place, read in tokens.gaps if isinstance(tokens, Interleaved) else ():
+            found[i, place] = found.get((i, place), "") + texts.joined(read)
+    return found
+
+
+def _more_columns(
+    observed: ObservedUpdate,
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Columns of rules that the record lacks: with one value per token, and per response."""
+    table, current, old = observed.table, observed.logprobs, observed.old_logprobs
+    found = {
+        "logprob": current,
+        "old_logprob": old,
+        "old_entropy": observed.entropy if table.old_entropy is None else table.old_entropy,
+        "collision": observed.collision,
+        "old_collision": observed.collision if table.old_collision is None else table.old_collision,
+    }
+    for score in ("ref", "proxy", *observed.objective.scores):
+        name = score_column(score)
+        logprobs = table.columns.get(name, getattr(table, name, None))
+        if logprobs is not None:
+            found[f"{score}_gap"] = logprobs - current
+    if table.turn_reward is not None:
+        found["turn_reward"] = table.turn_reward
+    taken = {*COLUMNS, *NAMES, "prompt", "read"}
+    own = {name: values for name, values in table.columns.items() if name not in taken}
+    rewards = {f"reward:{name}": table.reward(name) for name in table.reward_names or ()}
+    return {**own, **found}, {"length": table.lengths, **rewards}
+
+
+def _held(update: UpdateTable, rules: Iterable[Rule]) -> Iterator[tuple[Rule, torch.Tensor]]:
+    """The tokens on which each part of the run's rules holds, bool [N].
+
+    Parts are left out that read what the update lacks.
+    """
+    for rule in rules:
+        reads = rule_columns([("the page", rule)], None, update.objective.scores)
+        with contextlib.suppress(BatchError):
+            frame = Frame([update.table], reads, SingleProcess(), update.state)
+            held = frame.rule(rule)
+            frame.check()
+            yield rule, held
+
+
+def encoded(rows: Any) -> Any:
+    """The rows with dictionaries for texts."""
+    for i, column in enumerate(rows.schema):
+        if column.type == pyarrow.string():
+            rows = rows.set_column(i, column.name, rows[column.name].dictionary_encode())
+    return rows.drop_columns("schema_version")
