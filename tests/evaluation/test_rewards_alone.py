@@ -17,7 +17,8 @@ from rlobj.base.errors import DataError
 from rlobj.data import Problem
 from rlobj.evaluation import compare, summarise, summarise_folder
 from rlobj.evaluation.comparing import compare_benchmark
-from rlobj.evaluation.report import results_json, results_markdown
+from rlobj.evaluation.report.as_json import results_json
+from rlobj.evaluation.report.tables import results_markdown
 from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.summary import BenchmarkResult, macro_average
 

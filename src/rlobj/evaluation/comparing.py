@@ -18,7 +18,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report import number, number_range, percent_signed
+from rlobj.evaluation.report.numbers import number, number_range, percent_signed
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
 from rlobj.reporting.markdown import escaped, markdown_table

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from rlobj.base.errors import counted
-from rlobj.evaluation.report import UNKNOWN, number, percent
+from rlobj.evaluation.report.numbers import UNKNOWN, number, percent
 from rlobj.evaluation.samples import GradedBenchmark, Key, grade_line
 from rlobj.evaluation.summary import summarise
 from rlobj.reporting import visible

@@ -14,7 +14,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.paths import nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import Regrading
-from rlobj.evaluation.report import write_page
+from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.result import EvaluationResult, without_empty
 from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.summary import BenchmarkResult, summarise

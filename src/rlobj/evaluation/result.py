@@ -10,7 +10,8 @@ from typing import Any
 
 from rlobj.evaluation.estimators import Interval
 from rlobj.evaluation.grade_changes import Regrading
-from rlobj.evaluation.report import results_json, results_markdown
+from rlobj.evaluation.report.as_json import results_json
+from rlobj.evaluation.report.tables import results_markdown
 from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
 
 

@@ -1,0 +1,217 @@
+"""`report.html`, one file: problems, samples, responses, without a network."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.files import packaged, write_whole
+from rlobj.conversations.environment import ENDS
+from rlobj.evaluation.report.facts import facts, flat, shared
+from rlobj.evaluation.report.tables import reading_notes, summary_table
+from rlobj.evaluation.samples import GradedProblem, ResponseRecord
+from rlobj.evaluation.summary import BenchmarkResult
+from rlobj.reporting import visible
+from rlobj.reporting.pages import definition_list, fill, html_table, render_page, script_safe
+from rlobj.rewards import Graded
+
+_asset = partial(packaged, "rlobj.evaluation.report")
+TEXT_BUDGET = 40_000_000
+"""Bytes of responses that a page holds; a browser still opens it at once."""
+VERDICTS = {
+    "r": "right",
+    "w": "wrong",
+    "t": "truncated",
+    "n": "ended without an answer",
+    "u": "undecided",
+    "g": "graded, without a verdict",
+}
+"""Letter in the data -> verdict."""
+Said = str | list[dict[str, str]]
+"""A response; of a conversation, the `text`, `observation` and `note` of each turn."""
+
+
+def write_page(
+    path: Path,
+    results: Sequence[BenchmarkResult],
+    about: Mapping[str, Any],
+    *,
+    budget: int = TEXT_BUDGET,
+) -> None:
+    """Write the page; it appears whole or not at all.
+
+    Args:
+        path: the file, `report.html` for instance.
+        results: one per benchmark.
+        about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
+        budget: bytes of responses in the page. It holds all verdicts, and the texts of the first
+            responses of all problems; it says what is left out.
+
+    Raises:
+        RunError: the disk refused.
+    """
+    common = shared([flat(each.settings) for each in results])
+    texts, kept, total = kept_texts(results, budget)
+    title = str(about.get("model", "evaluation"))
+    parts = {
+        "title": escape(title),
+        "facts": definition_list(facts(about)),
+        "settings": definition_list(common),
+        "summary": _summary_table(results),
+        "notes": "".join(f"<p>{escape(line)}</p>" for line in _notes(results, kept, total)),
+        "benchmarks": "".join(f"<option>{escape(each.summary.benchmark)}" for each in results),
+        "verdicts": _verdict_boxes(results),
+        "sections": "".join(_section(i, each, common) for i, each in enumerate(results)),
+    }
+    benchmarks = [
+        {
+            "name": each.summary.benchmark,
+            "measure": "percent right" if each.summary.says_right else "mean reward",
+            "problems": [problem_data(p, each.summary.says_right) for p in each.graded.problems],
+        }
+        for each in results
+    ]
+    data = {"data": {"benchmarks": benchmarks, "verdicts": VERDICTS}}
+    content = render_page(
+        title,
+        fill(_asset("assets/evaluation.html"), parts),
+        styles=_asset("assets/evaluation.css"),
+        scripts=[_asset("assets/evaluation.js")],
+        libraries=["katex"],
+        data=data | {f"texts-{b}-{p}": each for (b, p), each in texts.items()},
+    )
+    write_whole(path, content)
+
+
+def _summary_table(results: Sequence[BenchmarkResult]) -> str:
+    names, rows = summary_table([each.summary for each in results])
+    links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
+    links[len(results) :] = map(escape, names[len(results) + 1 :])  # the mean has no section
+    return html_table(links, ((name, texts) for name, *texts in rows))
+
+
+def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
+    lines = reading_notes([each.summary for each in results])
+    if any(each.summary.truncated > 0 for each in results):
+        lines.append(
+            "Below, each response has one verdict: one that was cut and is not right is truncated, "
+            "with an answer or without. The table counts every response that was cut, and every "
+            "one without an answer."
+        )
+    if kept < total:
+        lines.append(
+            f"The page holds the texts of {kept:,} of {total:,} responses, the first ones of each "
+            "problem, and all verdicts. The other texts are in samples.jsonl."
+        )
+    return lines
+
+
+def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
+    counts = Counter(
+        verdict(response, grade)
+        for each in results
+        for problem in each.graded.problems
+        for response, grade in zip(problem.responses, problem.grades, strict=True)
+    )
+    return "".join(
+        f"<label class=chip><input type=checkbox name=verdict value={letter} checked>"
+        f"<span class='cell {letter}' aria-hidden=true></span>{name} "
+        f"<small>{counts[letter]:,}</small></label>"
+        for letter, name in VERDICTS.items()
+        if counts[letter] or letter in ("tug" if counts["g"] else "rwtnu")
+    )
+
+
+def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> str:
+    name, own = escape(result.summary.benchmark), flat(result.settings, common)
+    return (
+        f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(own)}"
+        f"<div class=grid role=grid aria-label='{name}: problems and samples'></div></section>"
+    )
+
+
+def verdict(response: ResponseRecord, grade: Graded) -> str:
+    """The letter of a response; one that was cut and is not right is truncated."""
+    if grade.undecided:
+        return "u"
+    if grade.correct:
+        return "r"
+    if response.finish == "length":
+        return "t"
+    if grade.correct is None:
+        return "g"
+    return "n" if grade.no_answer else "w"
+
+
+def problem_data(each: GradedProblem, says_right: bool = True) -> Mapping[str, Any]:
+    """Everything about a problem but the texts of its responses."""
+    share = each.value(says_right)
+    return {
+        "id": each.problem.id,
+        "prompt": each.problem.prompt,
+        "gold": each.problem.answer,
+        "share": None if math.isnan(share) else share,
+        "rewards": [grade.reward if not grade.undecided else None for grade in each.grades],
+        "verdicts": "".join(map(verdict, each.responses, each.grades)),
+        "answers": [grade.answer for grade in each.grades],
+        "reasons": [grade.reason for grade in each.grades],
+        "samples": [response.sample for response in each.responses],
+        "seeds": [str(response.seed) for response in each.responses],  # too large for JavaScript
+        "tokens": [response.tokens for response in each.responses],
+        "finishes": [response.finish for response in each.responses],
+    }
+
+
+def said(response: ResponseRecord) -> Said:
+    """What a page shows of a response; control characters of the environment are symbols."""
+    return [
+        {
+            "text": str(turn["text"]),
+            "observation": "\n".join(map(visible, str(turn["observation"]).split("\n"))),
+            "note": _note(turn),
+        }
+        for turn in response.turns
+    ] or response.text
+
+
+def _note(turn: Mapping[str, Any]) -> str:
+    """The reward of a turn, its calls, and why the conversation ended."""
+    uses = [
+        visible(f"{use['name']}: {use['error']}" if use["error"] else str(use["name"]), 80)
+        for use in turn.get("uses", ())
+    ]
+    parts = [f"reward {turn['reward']:.3g}", f"calls {', '.join(uses)}" if uses else ""]
+    return "; ".join(filter(None, [*parts, ENDS.get(turn["end"], "")]))
+
+
+def kept_texts(
+    results: Sequence[BenchmarkResult], budget: int
+) -> tuple[dict[tuple[int, int], list[Said]], int, int]:
+    """The responses that fit: all first ones, then all second ones, and so on.
+
+    Args:
+        results: the benchmarks.
+        budget: bytes of JSON.
+
+    Returns:
+        (texts by index of benchmark and problem, number of texts, number of responses).
+    """
+    problems: dict[tuple[int, int], GradedProblem] = {}
+    for b, result in enumerate(results):
+        problems |= {(b, p): each for p, each in enumerate(result.graded.problems)}
+    first_ones_first = sorted(
+        (sample, index) for index, each in problems.items() for sample in range(len(each.responses))
+    )
+    kept: dict[tuple[int, int], list[Said]] = {index: [] for index in problems}
+    for sample, index in first_ones_first:
+        text = said(problems[index].responses[sample])
+        budget -= len(script_safe(text))
+        if budget < 0:
+            break
+        kept[index].append(text)
+    return kept, sum(map(len, kept.values())), len(first_ones_first)
