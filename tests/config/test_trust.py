@@ -102,3 +102,16 @@ def test_a_header_names_code_as_it_is_seen_from_here(
     with without_imports(["b:f"]):
         assert imports(code) == "imports b:f; does not import a.py:f"
     assert imports(settings_of(RunConfig())) == ""
+
+
+@pytest.mark.parametrize("true", [True, 1, "true", "yes"])
+def test_every_way_to_write_true_asks_for_trust_in_the_code_of_a_model(true: Any) -> None:
+    with pytest.raises(ConfigError, match=r"model\.trust_remote_code=true"):
+        require_trust("RUN", {"model": {"trust_remote_code": true}}, {})
+
+
+@pytest.mark.parametrize("form", [lambda reward: reward, lambda x: [x], lambda x: {"of": [x]}])
+def test_a_server_of_a_reward_asks_for_trust_in_every_form_of_the_setting(form: Any) -> None:
+    reward = {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:8765"}
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
+        require_trust("RUN", {"rewards": form(reward)}, {})

@@ -45,7 +45,7 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
     found, target = [], str(settings.get("target"))
     if settings.get("kind") == "custom" and not target.startswith(PYTHON_OBJECT):
         found.append(target)
-    if settings.get("trust_remote_code") is True:
+    if settings.get("trust_remote_code"):  # also 1 or "true", which pydantic takes for true
         found.append("model.trust_remote_code=true")
     for name, value in settings.items():
         for each in value if isinstance(value, list | tuple) else [value]:
@@ -111,8 +111,9 @@ def _other_machines(settings: Mapping[str, Any]) -> Iterator[tuple[str, list[str
         if isinstance(score, Mapping) and score.get("server"):
             servers[f"scores.{name}.server"] = [str(score["server"])]
     rewards = settings.get("rewards")
-    several = rewards.get("of") or [rewards] if isinstance(rewards, Mapping) else ()
-    servers["rewards.server"] = [str(each["server"]) for each in several if each.get("server")]
+    several = (rewards.get("of") or [rewards]) if isinstance(rewards, Mapping) else rewards
+    graders = [each for each in several or () if isinstance(each, Mapping)]
+    servers["rewards.server"] = [str(each["server"]) for each in graders if each.get("server")]
     for setting, urls in servers.items():
         if away := [url for url in urls if not is_local(urlsplit(url).hostname)]:
             yield setting, away
