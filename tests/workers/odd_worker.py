@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -88,6 +89,10 @@ class Odd:
         fork.terminate()
         fork.join()
         return [child.wait(), fork.exitcode]
+
+    def detach(self):
+        """Start a process in its own session, and return its id."""
+        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
 
     def leave(self, note):
         """Start a process in its own session, write a temporary file, and hang in C."""

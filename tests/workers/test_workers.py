@@ -117,6 +117,13 @@ def test_a_deadline_ends_all_that_a_question_started(odd, tmp_path):
     assert not Path(file).exists()
 
 
+def test_a_polite_end_ends_what_was_detached_too(odd):
+    detached = odd.ask("detach")
+    assert alive(detached)
+    odd.kill(patience=60)
+    wait_until(lambda: not alive(detached), 60)
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
