@@ -41,7 +41,7 @@ if __name__ == "__main__":
     del sys.path[0]
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.processes import adopt_orphans, descendants, end_with_parent, hidden
+from rlobj.base.processes import adopt_orphans, descendants, end_with_parent, hidden, kill_tree
 
 
 class _Talk:
@@ -107,8 +107,7 @@ def serve(talk: _Talk) -> None:
     if hasattr(served, "close"):
         served.close()
     for process in descendants(os.getpid()):  # also those that have left the group
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+        kill_tree(process)
 
 
 def _judged(served: Any, question: Any, seconds: float, talk: _Talk) -> tuple[str, Any]:
