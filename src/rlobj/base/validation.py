@@ -54,6 +54,14 @@ class Model(BaseModel):
             key: " ".join(field.description.split()) for key, field in fields if field.description
         }
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        described = handler(schema)
+        properties = handler.resolve_ref_schema(described).get("properties", {})
+        for key, text in cls.meanings().items():
+            properties[key]["description"] = text
+        return described
+
 
 def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """The texts in a value that cannot be written to a file: dotted name and what is wrong."""

@@ -521,7 +521,7 @@ def setting_meanings() -> dict[str, str]:
         for part in (node, *node.get("anyOf", ())):
             part = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
             for name, value in part.get("properties", {}).items():
-                yield prefix + name, " ".join(value.get("description", "").split())
+                yield prefix + name, value.get("description", "")
                 yield from walk(value, f"{prefix}{name}.")
             if part is not node:
                 yield from walk({"anyOf": part.get("anyOf", ())}, prefix)
