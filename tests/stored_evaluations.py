@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlobj.data import Problem
 from rlobj.evaluation import EvaluationResult, ResponseRecord, Samples, summarise_folder
@@ -13,7 +14,11 @@ from rlobj.rewards import Reward
 
 
 def stored(
-    folder: Path, rows: Mapping[str, Sequence[str]], reward: str = "exact", *, grade: bool = True
+    folder: Path,
+    rows: Mapping[str, Sequence[str]],
+    reward: str | Mapping[str, Any] = "exact",
+    *,
+    grade: bool = True,
 ) -> EvaluationResult | None:
     """Store the responses to problems `gold` -> responses, and grade them.
 

@@ -53,7 +53,9 @@ def regrade(
     reward: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND", help="Grader: math, math_verify or exact. Default: the same as before."
+            metavar="KIND",
+            help="Grader: math, math_verify, exact, another kind, or FILE.py:NAME. "
+            "Default: the same as before.",
         ),
     ] = None,
     deadline: Annotated[

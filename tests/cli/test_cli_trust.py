@@ -173,17 +173,21 @@ def test_code_of_the_training_is_not_asked_for_where_nothing_uses_it(run: str) -
     assert imported()
 
 
-@pytest.mark.parametrize("changed", ["rewards", "environment", "model"])
-def test_a_run_that_another_person_has_changed_imports_nothing(changed: str) -> None:
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("rewards", {"kind": "custom", "target": "code.py:score"}),
+        ("environment", {"target": "code.py:score"}),
+        ("model", {"trust_remote_code": "on"}),
+    ],
+)
+def test_a_run_that_another_person_has_changed_imports_nothing(
+    section: str, changes: dict[str, str]
+) -> None:
     printed(*TRAIN, "--preset", "grpo", "--out", "run")
     file = Path("run/config.resolved.yaml")
     settings = yaml.safe_load(file.read_text())
-    if changed == "rewards":
-        settings["rewards"] = {"kind": "custom", "target": "code.py:score"}
-    elif changed == "environment":
-        settings["environment"]["target"] = "code.py:score"
-    else:
-        settings["model"]["trust_remote_code"] = True
+    settings[section] = changes if section == "rewards" else settings[section] | changes
     file.write_text(yaml.safe_dump(settings))
     for words in (
         ["eval", "run", "-n", "1"],
@@ -191,8 +195,21 @@ def test_a_run_that_another_person_has_changed_imports_nothing(changed: str) -> 
         ["train", "--from", "run"],
     ):
         assert "add --trust" in printed(*words, code=2, columns=250)
+    assert "--trust" not in printed("train", "--from", "run", "--dry-run", columns=250)
     printed("diagnose", "run")
     assert not imported()
+
+
+def test_a_setting_of_the_wrong_type_in_a_run_folder_is_an_error_of_that_setting() -> None:
+    printed(*TRAIN, "--preset", "grpo", "--out", "run")
+    file = Path("run/config.resolved.yaml")
+    settings = yaml.safe_load(file.read_text())
+    settings["environment"]["tools"] = "python"
+    file.write_text(yaml.safe_dump(settings))
+    for words in (["train", "--resume", "run"], ["train", "--from", "run"]):
+        text = printed(*words, code=2, columns=250)
+        assert "environment.tools" in text
+        assert "name code" not in text
 
 
 @pytest.mark.slow

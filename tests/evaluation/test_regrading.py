@@ -10,7 +10,7 @@ import pytest
 from stored_evaluations import stored
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import DataError
+from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import EvaluationCallback, Samples, compare, regrade, summarise_folder
 
 ROWS = {
@@ -68,6 +68,25 @@ def test_another_reward_replaces_the_grades_and_is_compared_with_the_one_before(
     assert (out / "grades.jsonl").read_bytes() == grades
     assert len(back.regrading.changes) == 2
     assert regrade(out).regrading.changes == ()
+
+
+def test_going_back_to_a_reward_takes_the_settings_that_it_had(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, {"5": ["2+3=5#5"], "7": ["5#5"]}, {"kind": "exact", "after": "#"})
+    grades = (out / "grades.jsonl").read_bytes()
+    settings = json.loads((out / "settings.json").read_text())["benchmarks"]
+    assert regrade(out, reward="math_verify").settings["benchmarks"] != settings
+    regrade(out, reward="math", deadline=2.0)
+    assert regrade(out, reward="exact").accuracy == 0.5
+    assert (out / "grades.jsonl").read_bytes() == grades
+    assert json.loads((out / "settings.json").read_text())["benchmarks"] == settings
+    assert regrade(out, reward="math").settings["benchmarks"]["r"]["reward"]["deadline"] == 2.0
+
+
+def test_a_reward_of_another_type_is_refused(tmp_path: Path):
+    stored(tmp_path / "out", SUMS)
+    with pytest.raises(ConfigError, match=r"reward is {'kind': 'exact'}; expected a kind or"):
+        regrade(tmp_path / "out", reward={"kind": "exact"})  # pyright: ignore[reportArgumentType]
 
 
 def test_an_undecided_response_counts_as_wrong_and_has_a_count_of_its_own(tmp_path: Path):

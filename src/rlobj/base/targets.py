@@ -76,6 +76,11 @@ def without_imports(but: Collection[str] = ()) -> Iterator[None]:
         _STAND_INS.reset(token)
 
 
+def reads_only() -> bool:
+    """Whether settings are only read, as inside `without_imports`."""
+    return _STAND_INS.get()
+
+
 def importable(target: str) -> bool:
     """Whether a target may be imported."""
     trusted = _TRUSTED.get()
@@ -88,7 +93,7 @@ def has_stand_in(target: str | None) -> bool:
     Raises:
         ConfigError: as `split_target`.
     """
-    return _STAND_INS.get() and bool(split_target(target)) and not importable(str(target))
+    return reads_only() and bool(split_target(target)) and not importable(str(target))
 
 
 def trusted_target(target: str | None) -> tuple[str, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import shown
 from rlobj.config.layers import reward_settings
 from rlobj.config.trust import require_trust
 from rlobj.data import Problem
@@ -39,16 +41,18 @@ def regrade(
     Args:
         path: folder of the evaluation.
         reward: a kind, such as "math", "math_verify" or "exact", or "file.py:function"; None = as
-            before.
+            before. Going back to an earlier reward takes the settings that it had.
         deadline: seconds of processor time for one answer (math, math_verify); None = as before.
         trust: import the code that the reward of the folder is.
         callback: receives the events.
 
     Raises:
-        ConfigError: no evaluation there, no responses, settings that the reward does not have, or
-            code without `trust`.
+        ConfigError: no evaluation there, no responses, another type of reward, settings that the
+            reward does not have, or code without `trust`.
         DataError: a gold answer that math-verify cannot read.
     """
+    if not isinstance(reward, str | None):
+        raise ConfigError(f"reward is {shown(reward)}; expected a kind or 'file.py:function'")
     Samples.open(path)  # an error, before the folder is locked
     callback, samples = callback or EvaluationCallback(), Samples(path)
     with samples.locked():
@@ -57,7 +61,8 @@ def regrade(
         again, rewards, home = Samples(), dict[str, Any](), Path.cwd()
         again.responses = samples.responses
         for name, own in settings["benchmarks"].items():
-            changed = _changed(own["reward"], reward, deadline)
+            earlier = [own["reward"], *_rewards_before(settings, name)]
+            changed = _changed(earlier, reward, deadline)
             if not trust:
                 named = {} if reward is None else {"rewards": reward_settings(reward)}
                 require_trust(path, {"rewards": changed.recorded()}, named)
@@ -68,18 +73,36 @@ def regrade(
         text = json.dumps({**session("regraded"), **regrading.to_dict()}, indent=1) + "\n"
         samples.write(f"regraded/{regrading.path.name}", text)
         samples.rewrite_grades(again.grades)
-        for name, own in settings["benchmarks"].items():
+        benchmarks = settings["benchmarks"]
+        before = {name: own["reward"] for name, own in benchmarks.items()}
+        regraded = {**session("regraded"), "rewards_before": before}
+        settings.setdefault("sessions", []).append(regraded)
+        for name, own in benchmarks.items():
             own["reward"] = rewards[name]
-        settings.setdefault("sessions", []).append(session("regraded"))
         samples.write_settings(settings)
     return publish(samples, callback, regrading)
 
 
-def _changed(reward: Mapping[str, Any], kind: str | None, deadline: float | None) -> Reward:
-    """The reward of that kind, which keeps its other settings; with the deadline, if it has one."""
-    settings: dict[str, Any] = dict(reward)
-    if kind not in (None, reward["kind"]):
-        settings = reward_settings(kind)
+def _rewards_before(settings: Mapping[str, Any], benchmark: str) -> Iterator[Mapping[str, Any]]:
+    """The rewards that graded a benchmark before it was graded again, the newest first."""
+    for recorded in reversed(settings.get("sessions", [])):
+        if (reward := recorded.get("rewards_before", {}).get(benchmark)) is not None:
+            yield reward
+
+
+def _changed(
+    earlier: Sequence[Mapping[str, Any]], reward: str | None, deadline: float | None
+) -> Reward:
+    """The reward that grades now.
+
+    Args:
+        earlier: settings of the rewards that graded before, the newest first. The newest one of
+            the same kind keeps its other settings, so that going back gives the grades before.
+        reward: a kind or the path of a function; None = the newest.
+        deadline: in seconds, for a reward that has one; None = its own.
+    """
+    asked = dict(earlier[0] if reward is None else reward_settings(reward))
+    settings = next((dict(same) for same in earlier if {**same, **asked} == dict(same)), asked)
     known = Reward.registry.get(settings["kind"])
     if deadline is not None and (known is None or "deadline" in known.model_fields):
         settings["deadline"] = deadline

@@ -119,7 +119,9 @@ class EvaluationResult:
             if "started" in session:
                 about |= {**session, "started": about.get("started", session["started"])}
             else:
-                about["graded again"] = session
+                about["graded again"] = {
+                    name: fact for name, fact in session.items() if name != "rewards_before"
+                }
         return about | ({"unfinished": self.unfinished} if self.unfinished else {})
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import Argument, ConfigError, RunError, Setting
 from rlobj.base.paths import located, located_target, path_of, step_of
-from rlobj.base.targets import PYTHON_OBJECT, importable
+from rlobj.base.targets import PYTHON_OBJECT, importable, without_imports
 from rlobj.config import run_folder
 from rlobj.config.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
-from rlobj.config.presets import difference, load_preset, merge, read_yaml
+from rlobj.config.presets import difference, load_preset, read_yaml
 from rlobj.config.resuming import changed, refuse_changes
 from rlobj.config.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of
 from rlobj.config.run_folder import RunFolder, dump_config
@@ -268,7 +268,7 @@ def open_resumed(
     own = run_folder.read_settings(path)
     _refuse_auto(run, flattened(own), flat)
     given = merged([*again, *changes])
-    with trusted(run, merge(own, given), given, trust):
+    with trusted(run, _as_read([("run", own), *again, *changes]), given, trust):
         stored = settings_of(RunConfig(**own))
         config = build_config([("run", stored), *changes])
     if several:  # of which each may have a change
@@ -359,8 +359,14 @@ def start_from(
         layer = f"{layer}@{step_of(checkpoint)}"
     _prepare_scores(path, settings, merged(given))
     layers = [(layer, settings), *given]
-    with trusted(path, merged(layers), merged(given), trust):
+    with trusted(path, _as_read(layers), merged(given), trust):
         return layers, build_config(layers)
+
+
+def _as_read(layers: Sequence[Layer]) -> dict[str, Any]:
+    """The settings of layers as the run would have them, without importing what they name."""
+    with without_imports():
+        return settings_of(build_config(layers))
 
 
 def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any]) -> None:
