@@ -101,8 +101,9 @@ function showCount() {
   } else if (chosen.narrowed) {
     const sure = certain() && !variance[1];
     const error = Math.round(Math.sqrt(variance[1]));
-    const count = `${mark(variance[1]).replace("≥", "at least")}${number(Math.round(tokens[1]))}`;
-    const share = percent(tokens[1] / all);
+    const matches = Math.min(tokens[1], all); // an estimate from a sample may be larger
+    const count = `${mark(variance[1]).replace("≥", "at least")}${number(Math.round(matches))}`;
+    const share = percent(matches / all);
     const where = some ? ` of ${saidOf(used, asked)}` : "";
     lines[0] = `${count}${error ? ` ± ${number(error)}` : ""} of ${lines[0]}${where} (${share})`;
     const responses = store.responses.filter(({ start, end }) => chosen.mask.subarray(start, end).includes(1));
