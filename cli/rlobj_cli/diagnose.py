@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from rlobj_cli.screen.console import Screen, reading, say, working
+from rlobj.reporting.terminal import Screen, reading, say, working
 from rlobj_cli.screen.errors import FAILED, typed
 from rlobj_cli.screen.options import Json, Runs
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.installation import Engine, Installation, engines, fits, read_installation
-from rlobj_cli.screen.console import Screen, facts_grid, table, working
+from rlobj.reporting.terminal import Screen, facts_grid, table, working
 from rlobj_cli.screen.options import Json
 
 

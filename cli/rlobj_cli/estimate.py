@@ -8,7 +8,7 @@ import typer
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
-from rlobj_cli.screen.console import Screen, working
+from rlobj.reporting.terminal import Screen, working
 from rlobj_cli.screen.options import Config, Json, Preset, Settings
 
 

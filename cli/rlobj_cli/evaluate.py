@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rlobj.reporting.terminal import Screen, show_markdown, working
 from rlobj_cli.screen import options
-from rlobj_cli.screen.console import Screen, calm_libraries, show_markdown, working
+from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.groups import DefaultGroup, NamelessCommand
 from rlobj_cli.screen.options import setting_layers
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import Screen, number, plain_value, reading, show_page, table, working
+from rlobj.reporting.terminal import Screen, number, reading, table, working
+from rlobj_cli.screen.console import plain_value, show_page
 from rlobj_cli.screen.context import beginning, in_context, style_of
 from rlobj_cli.screen.options import Json, Step
 

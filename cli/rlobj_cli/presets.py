@@ -12,7 +12,8 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import Screen, plain_value, say, show_explanation, show_yaml, table
+from rlobj.reporting.terminal import Screen, say, table
+from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.options import PresetOrFile
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj_cli.screen.console import Screen, number, reading, say, table, working
+from rlobj.reporting.terminal import Screen, number, reading, say, table, working
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.options import Json, Step, Trust
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rlobj_cli.screen.console import Screen, say, show_page, table, working
+from rlobj.reporting.terminal import Screen, say, table, working
+from rlobj_cli.screen.console import show_page
 from rlobj_cli.screen.options import Runs
 
 PHASES = 4

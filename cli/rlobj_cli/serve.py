@@ -16,7 +16,8 @@ from rich.text import Text
 
 from rlobj.base.errors import RunError
 from rlobj.base.files import last_lines
-from rlobj_cli.screen.console import Screen, calm_libraries, preparing_policy, working
+from rlobj.reporting.terminal import Screen, preparing_policy, working
+from rlobj_cli.screen.console import calm_libraries
 
 if TYPE_CHECKING:
     from rlobj.samplers.vllm import Server

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.reporting.terminal import Screen, working
 from rlobj_cli.screen import options
-from rlobj_cli.screen.console import Screen, working
 from rlobj_cli.screen.options import setting_layers
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rlobj.evaluation import (
     summarise,
 )
 from rlobj.rewards import Graded
-from rlobj_cli.screen.progress import LiveScreen, PlainScreen, screen_of
+from rlobj.training.progress import LiveScreen, PlainScreen, screen_of
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from screens import printed, shows
 from tiny import tiny_config
 
+from rlobj.reporting.terminal import Screen
 from rlobj.training import run_training
-from rlobj_cli.screen.console import Screen
 
 EVIL = "\x1b[31mred\x1b]0;title\x07 \u202e end"
 SHOWN = "␛[31mred␛]0;title␇ ‹202e› end"

@@ -6,7 +6,7 @@ import time
 
 from screens import console, text_of
 
-from rlobj_cli.screen.console import preparing_policy, working
+from rlobj.reporting.terminal import preparing_policy, working
 
 
 def test_working_shows_the_time_and_the_newest_line() -> None:

@@ -13,7 +13,7 @@ import rlobj
 from rlobj.config.run_folder import RunFolder, held_out, measure_of
 from rlobj.insight import Outcome
 from rlobj.training import TrainingResult
-from rlobj_cli.screen.progress import LiveScreen, PlainScreen
+from rlobj.training.progress import LiveScreen, PlainScreen
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
 SETTINGS = {

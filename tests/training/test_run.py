@@ -52,6 +52,27 @@ def first_digit(response: str, answer: str, **columns: Any) -> float:
     return float(response[:1] == answer)
 
 
+def test_progress_is_shown_on_stderr_and_can_be_turned_off(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    settings = {**QUICK, "training.steps": 2}
+    run = rlobj.train("grpo", data="max-digits", settings=settings).path
+    shown = capfd.readouterr()
+    assert "policy    embedded" in shown.err
+    assert shown.err.count("step 1/2  reward ") == shown.err.count("step 2/2  reward ") == 1
+    rlobj.resume(run, settings={"training.steps": 3})
+    resumed = capfd.readouterr()
+    assert "step 3/3  reward " in resumed.err
+    assert "step 2/3" not in resumed.err
+    rlobj.evaluate("embedded", on="max-digits", n=1, limit=2)
+    assert "policy    " in capfd.readouterr().err
+    rlobj.train("grpo", data="max-digits", settings=settings, progress=False)
+    rlobj.resume(run, settings={"training.steps": 4}, progress=False)
+    rlobj.evaluate("embedded", on="max-digits", n=1, limit=2, progress=False)
+    quiet = capfd.readouterr()
+    assert quiet.err == shown.out == resumed.out == quiet.out == ""
+
+
 class Mute:
     """Has one of a sampler's methods."""
 

@@ -15,13 +15,14 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError, Message
 from rlobj.config.run_config import RunConfig
+from rlobj.reporting.terminal import facts_grid, say, table
 from rlobj.training.choosing import choose_settings, settled
 from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways
 from rlobj.training.memory import estimate as estimate_memory
 from rlobj.training.parallel.environment import resolve_strategy
 from rlobj.training.sizes import GIB, Cards, Size, card_bytes
 from rlobj.training.workload import DECODING, USED, Work, work
-from rlobj_cli.screen.console import facts_grid, plain_value, say, table
+from rlobj_cli.screen.console import plain_value
 from rlobj_cli.screen.errors import typed
 
 

@@ -17,10 +17,11 @@ from rlobj.config.run_folder import dump_config
 from rlobj.config.starting import doubts
 from rlobj.config.trust import imports
 from rlobj.data.sources import source_names
+from rlobj.reporting.terminal import facts_grid, say
 from rlobj.training.choosing import choose_settings, held_out_share, settled
 from rlobj.training.memory import require_memory
 from rlobj.training.sizes import Cards, Size, card_bytes
-from rlobj_cli.screen.console import facts_grid, plain_value, say, show_explanation, show_yaml
+from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.estimating import estimated, show_choices, show_tables
 

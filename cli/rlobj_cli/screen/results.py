@@ -22,10 +22,10 @@ from rlobj.evaluation.engines import evaluated_settings
 from rlobj.insight import diagnose
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
+from rlobj.reporting.terminal import facts_grid, number, say
 from rlobj.training import TrainingResult
-from rlobj_cli.screen.console import facts_grid, number, say
+from rlobj.training.progress import clock
 from rlobj_cli.screen.context import beginning
-from rlobj_cli.screen.progress import clock
 from rlobj_cli.screen.touched import show_touched
 
 

@@ -18,7 +18,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.nodes import Logic
-from rlobj_cli.screen.console import number, table, working
+from rlobj.reporting.terminal import number, table, working
 from rlobj_cli.screen.context import beginning, in_context
 
 SHOWN = 6

@@ -20,14 +20,15 @@ from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.config.run_folder import RunFolder, read_settings
 from rlobj.config.trust import imports, trust_option
 from rlobj.conversations.environment import NoRoom
+from rlobj.reporting.terminal import facts_grid
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
 from rlobj.training.parallel.launcher import launch, without
+from rlobj.training.progress import screen_of
 from rlobj.training.run import Resumed, check_functions, go_on
-from rlobj_cli.screen.console import calm_libraries, facts_grid
+from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import exit_code, report, typed
 from rlobj_cli.screen.estimating import short
 from rlobj_cli.screen.header import show_dry_run, show_header, yours
-from rlobj_cli.screen.progress import screen_of
 from rlobj_cli.screen.results import show_history, show_results, train_on
 
 

@@ -34,6 +34,7 @@ from rlobj.evaluation.problem_sets import (
     named_problems,
     problem_sets,
 )
+from rlobj.evaluation.progress import followed
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
@@ -73,6 +74,7 @@ def evaluate(
     out: Path | str | None = None,
     trust: bool = False,
     processes: int | None = None,
+    progress: bool = True,
     callback: EvaluationCallback | None = None,
 ) -> EvaluationResult:
     """Sample responses to problems, grade them, and estimate how often the model is right.
@@ -120,7 +122,9 @@ def evaluate(
             environment and tools, and its model's.
         processes: None = with `out`, all processes that torchrun or accelerate launch has started
             call this and share the work, and each returns the result; 1 = this process alone.
-        callback: receives progress, in the first process; see `EvaluationCallback`.
+        progress: show the progress on stderr, in the first process: a bar, or on no terminal a line
+            now and then. Without effect beside a callback.
+        callback: receives the progress instead, in the first process; see `EvaluationCallback`.
 
     Returns:
         Accuracies, intervals, a row for each problem, and every response.
@@ -178,9 +182,10 @@ def evaluate(
         require_trust(source.name, settings_of(each.config), merged(overrides.layers))
     sets = [dataclasses.replace(each, **objects) for each in sets]
     team = Team(alone=processes == 1 or out is None)
-    if callback is None or team.rank:
-        callback = EvaluationCallback()
-    return _run(source, sets, overrides, out, team, callback)
+    if team.rank:
+        callback, progress = None, False
+    with followed(callback, progress) as callback:
+        return _run(source, sets, overrides, out, team, callback)
 
 
 def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rlobj.config.trust import require_trust
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import GradeChange, RegradedBenchmark, Regrading
+from rlobj.evaluation.progress import followed
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, grade_stored, open_keys
 from rlobj.evaluation.result import EvaluationResult
@@ -31,6 +32,7 @@ def regrade(
     reward: str | None = None,
     deadline: float | None = None,
     trust: bool = False,
+    progress: bool = True,
     callback: EvaluationCallback | None = None,
 ) -> EvaluationResult:
     """Grade the stored responses of an evaluation again; its grades and results are replaced.
@@ -44,6 +46,7 @@ def regrade(
             before. Going back to an earlier reward takes the settings that it had.
         deadline: seconds of processor time for one answer (math, math_verify); None = as before.
         trust: import the code that the reward of the folder is.
+        progress: show the progress on stderr. Without effect beside a callback.
         callback: receives the events.
 
     Raises:
@@ -54,8 +57,8 @@ def regrade(
     if not isinstance(reward, str | None):
         raise ConfigError(f"reward is {shown(reward)}; expected a kind or 'file.py:function'")
     Samples.open(path)  # an error, before the folder is locked
-    callback, samples = callback or EvaluationCallback(), Samples(path)
-    with samples.locked():
+    samples = Samples(path)
+    with followed(callback, progress, "grading ") as callback, samples.locked():
         samples.read(repair=True)  # files of killed processes would bring old grades back
         settings, problems = samples.settings(), samples.problems()
         again, rewards, home = Samples(), dict[str, Any](), Path.cwd()
@@ -80,7 +83,7 @@ def regrade(
         for name, own in benchmarks.items():
             own["reward"] = rewards[name]
         samples.write_settings(settings)
-    return publish(samples, callback, regrading)
+        return publish(samples, callback, regrading)
 
 
 def _rewards_before(settings: Mapping[str, Any], benchmark: str) -> Iterator[Mapping[str, Any]]:

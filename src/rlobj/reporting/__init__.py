@@ -3,6 +3,7 @@
 figures   curves as SVG or PNG, and the same for a page
 pages     HTML files that need no network
 markdown  tables of Markdown
+terminal  waiting, progress, facts and tables on a terminal, and as lines of a log
 """
 
 from rlobj.base.text import visible

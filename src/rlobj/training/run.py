@@ -70,6 +70,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     processes: int | None = None,
     trust: bool = False,
+    progress: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Train a policy with a published objective, or one of yours.
@@ -108,6 +109,8 @@ def train(
         processes: train in this many processes on this machine. Python objects stay in this
             process, so they need a program started by torchrun instead.
         trust: import the code that the settings of `from_run` name.
+        progress: show the progress on stderr, in the first process: a bar with the newest metrics,
+            or on no terminal a line now and then.
         callbacks: receive the events of the run.
 
     Returns:
@@ -132,6 +135,7 @@ def train(
     """
     from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.running import run_training
+    from rlobj.training.progress import followed
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
     objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
@@ -145,7 +149,8 @@ def train(
     config = prepared(config)
     out = new_folder(config, out)
     if not _launches(processes, inputs):
-        return run_training(config, out, inputs)
+        with followed(inputs, progress, config.training.steps) as inputs:
+            return run_training(config, out, inputs)
 
     with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
         file = Path(folder) / "config.yaml"
@@ -167,6 +172,7 @@ def resume(
     tools: str | Sequence[str | Callable[..., Any]] | None = None,
     processes: int | None = None,
     trust: bool = False,
+    progress: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Continue a run from its newest checkpoint, under its own configuration.
@@ -190,6 +196,7 @@ def resume(
         processes: continue in this many processes on this machine.
         trust: import the code that the run's settings name. Without it, only a reward that is
             passed again is imported.
+        progress: as in `train`.
         callbacks: receive the events of the run.
 
     Raises:
@@ -205,6 +212,7 @@ def resume(
         [1, 2]
     """
     from rlobj.training.loop.inputs import CallerInputs
+    from rlobj.training.progress import followed
 
     if run is None:
         raise ConfigError("run is None; expected the path of a run")
@@ -219,7 +227,9 @@ def resume(
         for path, value in (settings or {}).items():
             words += ["--set", f"{path}={json.dumps(value)}"]
         return _launched(words, processes, found.run.path)
-    return go_on(found, inputs)
+    steps, history = found.config.training.steps, found.run.lines()
+    with followed(inputs, progress, steps, found.done, history) as inputs:
+        return go_on(found, inputs)
 
 
 class Resumed(NamedTuple):

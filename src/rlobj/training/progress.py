@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,15 +20,16 @@ from rich.text import Text
 
 from rlobj.config.run_folder import measure_of
 from rlobj.reporting import visible
-from rlobj.training import Callback
-from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
+from rlobj.reporting.terminal import Screen, Stages, facts_grid, number, say, working
+from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
     from rlobj.insight import Finding
+    from rlobj.training.loop.inputs import CallerInputs
 
 
-ONE_THREAD = "; small policies are fastest on one (change with --set training.threads=N)"
+ONE_THREAD = "; small policies are fastest on one (training.threads)"
 
 MEASURES = [
     ("reward", "reward {}", "reward/mean", 3),
@@ -247,6 +251,32 @@ class LiveScreen(RunScreen):
             first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
             table.add_row(Text(name), first, now, sparkline(self.course(key), room))
         return table
+
+
+@contextlib.contextmanager
+def followed(
+    inputs: CallerInputs,
+    progress: bool,
+    steps: int,
+    done: int = 0,
+    history: Sequence[Mapping[str, Any]] = (),
+) -> Iterator[CallerInputs]:
+    """The inputs of a run, with a callback that shows its progress on stderr, if asked for.
+
+    Args:
+        inputs: of the run.
+        progress: whether it is asked for; only the first of several processes shows it.
+        steps: steps of the whole run.
+        done: steps before this session.
+        history: lines of metrics.jsonl so far.
+    """
+    if not progress or os.environ.get("RANK", "0") != "0" or done == steps:
+        yield inputs
+        return
+    console = Screen(stderr=True)
+    earlier = [line for line in history if line["step"] <= done]
+    with screen_of(console)(console, steps, done, earlier) as screen:
+        yield dataclasses.replace(inputs, callbacks=[*inputs.callbacks, screen])
 
 
 def screen_of(console: Console) -> type[RunScreen]:

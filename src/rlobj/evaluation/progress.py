@@ -1,0 +1,88 @@
+"""The progress of an evaluation on screen."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.reporting.terminal import Screen, Stages, facts_grid, reading, working
+
+EVERY = 30.0
+"""Seconds between two lines without a terminal."""
+
+
+class EvaluationProgress(Stages, EvaluationCallback):
+    """Shows the events of an evaluation. A callback and a context manager.
+
+    Args:
+        console: the screen.
+        doing: text in front of a benchmark's name while it is graded.
+    """
+
+    def __init__(self, console: Console, doing: str = "") -> None:
+        super().__init__(console)
+        self._doing = doing
+        self._benchmark, self._drawn = "", 0
+        self._printed = time.monotonic()
+
+    def _follow(self, benchmark: str) -> None:
+        """Show a bar for a benchmark; it appears with its first update."""
+        if self._benchmark != benchmark:
+            self._benchmark, self._drawn = benchmark, 0
+            self._move = self.stage(reading(self._doing + benchmark, self.console))
+
+    def _line(self, text: str) -> None:
+        """Without a terminal, print a line now and then."""
+        if not self.console.is_interactive and time.monotonic() - self._printed > EVERY:
+            self._printed = time.monotonic()
+            self.console.print(Text(f"  {self._doing}{self._benchmark}: {text}"))
+
+    def started(self, name: str) -> None:
+        """Show a spinner."""
+        self.stage(working(self.console, f"loading {name}"))
+
+    def ready(self, facts: Mapping[str, str]) -> None:
+        """Print the facts."""
+        self._shown.close()
+        self.console.print(facts_grid(facts))
+
+    def noted(self, text: str, *, warning: bool = False) -> None:
+        """Print the text."""
+        self.console.print(Text(f"  {text}", style="yellow" if warning else "dim"))
+
+    def sampled(self, benchmark: str, responses: int) -> None:
+        """Count the responses; they count as done when they are graded."""
+        self._follow(benchmark)
+        self._drawn += responses
+        self._line(f"{self._drawn:,} responses sampled")
+
+    def graded(self, benchmark: str, done: int, total: int, accuracy: float) -> None:
+        """Move the bar."""
+        note = "" if math.isnan(accuracy) or self._doing else f"{accuracy:.1%} right"
+        self._follow(benchmark)
+        self._move(done, total, note)
+        self._line(f"{done:,}/{total:,}  {note}")
+
+    def interrupted(self, stored: int, total: int) -> None:
+        """Print how much is stored."""
+        self._shown.close()
+        kept = f"{stored:,} of {total:,} responses are stored"
+        self.console.print(Text(f"\n{kept}; the same command continues from there"))
+
+
+@contextlib.contextmanager
+def followed(
+    callback: EvaluationCallback | None, progress: bool, doing: str = ""
+) -> Iterator[EvaluationCallback]:
+    """The callback; without one, if `progress` is asked for, the progress on stderr."""
+    if callback is None and progress:
+        with EvaluationProgress(Screen(stderr=True), doing) as shown:
+            yield shown
+    else:
+        yield callback or EvaluationCallback()
