@@ -11,7 +11,7 @@ import pkgutil
 import re
 import shlex
 import sys
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from documents import BLOCK, PAGES, README, ROOT, blocks, commands
 from typer.testing import CliRunner
 
 import rlobj
+import rlobj_cli
 from rlobj.config.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_setting
 from rlobj.config.presets import load_preset, preset_names, read_yaml
 from rlobj.config.run_config import build_config
@@ -103,8 +104,12 @@ def test_the_program_of_the_verifier_page_grades_a_file_of_responses(written, ca
 
 
 def modules() -> list[str]:
-    """List all modules of the library."""
-    return ["rlobj", *(info.name for info in pkgutil.walk_packages(rlobj.__path__, "rlobj."))]
+    """All modules of the library and of the program."""
+    below = chain.from_iterable(
+        pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        for package in (rlobj, rlobj_cli)
+    )
+    return ["rlobj", *(info.name for info in below if not info.name.endswith("__main__"))]
 
 
 def test_examples_in_docstrings_are_correct():

@@ -314,7 +314,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
     Example:
         >>> sparkline([0, 1, 2, 3], 8)
-        '▁▃▅█'
+        '▁▃▆█'
     """
     values = resample(values, width)
     if not values:
