@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rlobj.config.layers import layers_of, nested
-from rlobj.config.run_config import RunConfig, build_config
+from rlobj.settings.layers import layers_of, nested
+from rlobj.settings.run_config import RunConfig, build_config
 from rlobj.training.sizes import GIB
 from rlobj.training.workload import USED
 from rlobj_cli.screen.estimating import chosen

@@ -16,13 +16,13 @@ from strategies import awkward_batch, fitting
 from tiny import eight_steps
 
 from rlobj import load_preset
-from rlobj.config.run_config import RunConfig
 from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.records import read_records
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.reading import COLUMNS, Record
 from rlobj.records.recorder import FLOOR, ROW_BYTES, Recorder
+from rlobj.settings.run_config import RunConfig
 from rlobj.training import Callback, CallerInputs, run_training
 
 KEYS = ("step", "update", "response", "position")

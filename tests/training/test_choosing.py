@@ -13,12 +13,12 @@ from tiny import EIGHT, tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError, MissingExtra
-from rlobj.config.layers import flattened
-from rlobj.config.run_config import RunConfig, compose
-from rlobj.config.run_folder import read_settings
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import known_problems
 from rlobj.ranks import ProcessGroup
+from rlobj.runs.run_folder import read_settings
+from rlobj.settings.layers import flattened
+from rlobj.settings.run_config import RunConfig, compose
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.choosing import (
     choose_settings,

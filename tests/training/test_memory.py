@@ -12,9 +12,9 @@ from transformers import Qwen3Config
 
 import rlobj
 from rlobj.base.errors import ConfigError, Setting
-from rlobj.config.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
 from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import build_policy
+from rlobj.settings.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
 from rlobj.training.memory import (
     MicroBatch,
     choose,

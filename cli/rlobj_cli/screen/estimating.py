@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, Message
-from rlobj.config.run_config import RunConfig
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.choosing import choose_settings, settled
 from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways
 from rlobj.training.memory import estimate as estimate_memory

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.config.run_folder import measure_of
 from rlobj.reporting import visible
+from rlobj.runs.run_folder import measure_of
 from rlobj.training import Callback
 from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
 

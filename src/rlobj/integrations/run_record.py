@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import RunFolder, is_run
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
@@ -29,6 +27,8 @@ from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.recorder import Recorder
 from rlobj.records.sampler_metrics import sampler_gap
 from rlobj.records.token_metrics import token_metrics
+from rlobj.runs.run_folder import RunFolder, is_run
+from rlobj.settings.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from rlobj.base.arrow import write_parquet
 from rlobj.base.errors import RunError
-from rlobj.config.run_config import RunConfig
 from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
 from rlobj.records.observed import ObservedUpdate
@@ -33,6 +32,7 @@ from rlobj.records.reading import DESIGN_KEY, SCHEMA, Design
 from rlobj.records.rows import rows_of
 from rlobj.records.tables import write_tables
 from rlobj.records.texts import TokenTexts
+from rlobj.settings.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 

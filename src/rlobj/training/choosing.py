@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting, reported
-from rlobj.config.layers import flattened
-from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.data import load_problems
 from rlobj.data.sources import place_of
 from rlobj.models.loading import arithmetic
 from rlobj.models.location import require_weights
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.installed import check_vllm
+from rlobj.settings.layers import flattened
+from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
 from rlobj.training.parallel.accelerate_launch import read_launch

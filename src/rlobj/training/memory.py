@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rlobj.base.errors import Argument, ConfigError, Message, Setting, Typed, reported
-from rlobj.config.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
-from rlobj.config.scores import ScoreConfig
 from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
 from rlobj.scoring.tiles import tile_columns
 from rlobj.scoring.token_scores import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
+from rlobj.settings.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
+from rlobj.settings.scores import ScoreConfig
 from rlobj.training.sizes import GIB, Cards, Size, classifier_parameters
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from torch import nn
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import importable, shown
-from rlobj.config.run_config import LoraConfig, ModelConfig
 from rlobj.models.embedded import build_policy
+from rlobj.settings.run_config import LoraConfig, ModelConfig
 
 GIB = 1 << 30
 

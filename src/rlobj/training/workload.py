@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlobj.config.run_config import RunConfig
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.memory import Memory, heard, longest
 from rlobj.training.sizes import Cards, Size
 

@@ -11,8 +11,6 @@ import pyarrow
 import torch
 
 from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting
-from rlobj.config.presets import Preset, read_yaml
-from rlobj.config.run_folder import CONFIG_FILE, Progress, is_run
 from rlobj.insight.numbers import without_nan
 from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
@@ -28,6 +26,8 @@ from rlobj.objectives.statistics import SingleProcess
 from rlobj.records.reading import checked_files, sound
 from rlobj.records.rows import numpy
 from rlobj.records.tables import UpdateTable, read_tables
+from rlobj.runs.run_folder import CONFIG_FILE, Progress, is_run
+from rlobj.settings.presets import Preset, read_yaml
 
 
 def replay(

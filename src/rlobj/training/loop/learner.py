@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.config.run_config import RunConfig, learning_rate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
@@ -29,6 +28,7 @@ from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.token_metrics import token_metrics
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
+from rlobj.settings.run_config import RunConfig, learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length

@@ -22,10 +22,6 @@ import torch
 from rlobj.base.errors import Argument, ConfigError, DataError, Setting, counted
 from rlobj.base.folders import refuse_links
 from rlobj.base.paths import nearby
-from rlobj.config.resuming import changed, refuse_changes
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import RunFolder, is_run, read_settings
-from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import check_named, open_conversations
 from rlobj.data import Problem, format_prompt, load_problems
@@ -41,8 +37,12 @@ from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
 from rlobj.records.texts import TokenTexts
+from rlobj.runs.run_folder import RunFolder, is_run, read_settings
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
+from rlobj.settings.resuming import changed, refuse_changes
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.starting import refuse_unknown_accuracy
 from rlobj.training import checkpoint
 from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
 from rlobj.training.loop.clock import Clock

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, Setting, reported
 from rlobj.base.files import parse_json, read_whole
-from rlobj.config.layers import flattened
+from rlobj.settings.layers import flattened
 
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"

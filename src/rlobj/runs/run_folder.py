@@ -32,9 +32,9 @@ from rlobj.base.errors import Argument, ConfigError, Message, RunError, nearest,
 from rlobj.base.files import a_file, link, parse_json, read_whole, remove, write_whole
 from rlobj.base.folders import is_locked, lock_folder
 from rlobj.base.paths import nearby, path_of, step_of, there
-from rlobj.config.presets import read_yaml
-from rlobj.config.run_config import RunConfig, given_settings, settings_of
 from rlobj.installation import require_format, session
+from rlobj.settings.presets import read_yaml
+from rlobj.settings.run_config import RunConfig, given_settings, settings_of
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rlobj.base.errors import ConfigError, Message, Setting
-from rlobj.config.run_config import RunConfig
-from rlobj.config.scores import require_scores
 from rlobj.rewards.functions import MAPPING
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import require_scores
 
 HIGHEST_LEARNING_RATE = 0.01
 """AdamW moves each weight by about the learning rate in an update, and the weights of language

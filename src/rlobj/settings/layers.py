@@ -22,10 +22,10 @@ from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.paths import path_of
 from rlobj.base.targets import PYTHON_OBJECT
 from rlobj.base.yaml import packaged_table
-from rlobj.config.presets import flattened, load_preset, merge
 from rlobj.data.gym import REWARD, is_gym, refuse_missing
 from rlobj.data.sources import require_source, source_names
 from rlobj.data.tasks import TASKS
+from rlobj.settings.presets import flattened, load_preset, merge
 
 DEFAULT_TASK = "scratchpad"
 """The task of a run without a model: from the prepared policy, about a minute on a CPU."""
@@ -37,7 +37,7 @@ MOST_UPDATES = 2
 """Largest number of updates per rollout: two are enough for ratios other than 1, and a rollout of
 the embedded policy has too little data for more. An on-policy preset stays on-policy."""
 
-_PROFILES = packaged_table("rlobj.config", "profiles.yaml")
+_PROFILES = packaged_table("rlobj.settings", "profiles.yaml")
 PROFILES: dict[str, dict[str, Any]] = _PROFILES["tasks"]
 """The profile of each task that has an embedded policy."""
 OWN_PROBLEMS_PROFILE: dict[str, Any] = _PROFILES["own_problems"]

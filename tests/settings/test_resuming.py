@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.layers import nested
-from rlobj.config.presets import merge
-from rlobj.config.resuming import (
+from rlobj.settings.layers import nested
+from rlobj.settings.presets import merge
+from rlobj.settings.resuming import (
     RECORDED_SETTINGS,
     RESUMABLE_SETTINGS,
     changed,
     code_digest,
     refuse_changes,
 )
-from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.settings.run_config import RunConfig, settings_of
 
 
 def test_every_resumable_setting_exists() -> None:

@@ -21,15 +21,15 @@ from pydantic import Field, field_validator, model_validator
 from rlobj.base.errors import Argument, ConfigError, Message, nearest
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import InvalidFields, Model, half_surrogates
-from rlobj.config.layers import Layer, layers_of, merged, reward_of_environment
-from rlobj.config.presets import flattened
-from rlobj.config.scores import ScoreField, with_names
 from rlobj.conversations import EnvironmentSettings
 from rlobj.data import DataConfig
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import UNFITTED, ServerSettings, VllmSettings
+from rlobj.settings.layers import Layer, layers_of, merged, reward_of_environment
+from rlobj.settings.presets import flattened
+from rlobj.settings.scores import ScoreField, with_names
 
 
 class DynamicSampling(Model):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rlobj.base.primitives import Primitive
-from rlobj.config.presets import flattened, preset_folder, read_yaml
-from rlobj.config.run_config import RunConfig, preset_schema, setting_meanings, settings_of
+from rlobj.settings.presets import flattened, preset_folder, read_yaml
+from rlobj.settings.run_config import RunConfig, preset_schema, setting_meanings, settings_of
 
 PRESETS = sorted(preset_folder().glob("*.yaml"))
 

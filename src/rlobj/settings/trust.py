@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 from rlobj.base.errors import Argument, ConfigError, Message, Setting
 from rlobj.base.paths import nearby
 from rlobj.base.targets import PYTHON_OBJECT, importable, importing
-from rlobj.config.presets import flattened
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
+from rlobj.settings.presets import flattened
 
 
 def named_code(settings: Mapping[str, Any]) -> list[str]:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.layers import (
+from rlobj.rewards.kinds import Exact
+from rlobj.settings.layers import (
     DEFAULT_TASK,
     EMBEDDED_LAYER,
     PROFILES,
     Layer,
     layers_of,
 )
-from rlobj.config.presets import load_preset
-from rlobj.config.run_config import DynamicSampling, compose
-from rlobj.rewards.kinds import Exact
+from rlobj.settings.presets import load_preset
+from rlobj.settings.run_config import DynamicSampling, compose
 
 CALCULATOR = {"data": {"source": "calculator"}}
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}

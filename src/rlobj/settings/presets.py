@@ -67,8 +67,8 @@ class Preset:
     def resolved(self, max_tokens: int | None = None) -> Objective:
         """The objective, with lengths resolved at so many tokens; None = the preset's own."""
         from rlobj.base.validation import InvalidFields
-        from rlobj.config.scores import with_names
         from rlobj.objectives.objective import Objective  # torch: only when it is asked for
+        from rlobj.settings.scores import with_names
 
         try:
             objective = Objective(**with_names(self.config).get("objective", {}))

@@ -30,8 +30,6 @@ from rlobj import (
     surprisal,
     when,
 )
-from rlobj.config.presets import difference, merge, preset_names
-from rlobj.config.run_config import compose
 from rlobj.objectives.advantages import (
     BatchWhitened,
     Decoupled,
@@ -58,6 +56,8 @@ from rlobj.objectives.surrogates import (
     Vespo,
 )
 from rlobj.rewards import Overlong
+from rlobj.settings.presets import difference, merge, preset_names
+from rlobj.settings.run_config import compose
 
 ALL = TokenMean(over="all")
 DAPO = Objective(surrogate=Clip(low=0.2, high=0.28))

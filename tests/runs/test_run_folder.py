@@ -11,7 +11,7 @@ import pytest
 from limits import replaced, within
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import (
+from rlobj.runs.run_folder import (
     RunFolder,
     read_changes,
     read_lines,

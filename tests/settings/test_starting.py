@@ -6,9 +6,9 @@ import pytest
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.config.presets import preset_names
-from rlobj.config.run_config import RunConfig, compose
-from rlobj.config.starting import doubts, refuse_senseless
+from rlobj.settings.presets import preset_names
+from rlobj.settings.run_config import RunConfig, compose
+from rlobj.settings.starting import doubts, refuse_senseless
 
 
 def grpo(**sections: dict[str, object]) -> RunConfig:

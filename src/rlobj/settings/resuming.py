@@ -11,8 +11,8 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.paths import path_of
-from rlobj.config.presets import difference
-from rlobj.config.trust import named_code
+from rlobj.settings.presets import difference
+from rlobj.settings.trust import named_code
 
 RESUMABLE_SETTINGS = (
     "training.steps",

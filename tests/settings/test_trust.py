@@ -9,10 +9,10 @@ import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import importable, importing, without_imports
-from rlobj.config.layers import nested
-from rlobj.config.presets import merge
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.trust import imports, named_code, require_trust, trust_option, trusted
+from rlobj.settings.layers import nested
+from rlobj.settings.presets import merge
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.trust import imports, named_code, require_trust, trust_option, trusted
 
 
 def test_all_code_that_settings_name_is_listed() -> None:
