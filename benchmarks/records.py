@@ -81,7 +81,7 @@ def unobserved() -> Iterator[None]:
     with (
         mock.patch(f"{loop}.learner._ALL", {"entropy": True}),
         mock.patch(f"{loop}.learner._CURRENT", ("logprobs", "entropy")),
-        mock.patch("rlobj.records.metrics.POLICY", ("logprobs",)),
+        mock.patch("rlobj.runs.loss_metrics.POLICY", ("logprobs",)),
         mock.patch(f"{loop}.learner._observed", return_value=None),
         mock.patch(f"{loop}.learner.token_metrics", return_value={}),
         mock.patch(f"{loop}.learner.Learner.entropy_change", return_value={}),

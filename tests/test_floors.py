@@ -27,7 +27,7 @@ FLOORS = (
     {"conversations"},
     {"ranks", "settings"},
     {"runs"},
-    {"models", "records"},
+    {"models"},
     {"insight"},
     {"evaluation"},
     {"integrations", "training"},

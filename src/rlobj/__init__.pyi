@@ -102,9 +102,9 @@ from .objectives.surrogates import Unclipped as Unclipped
 from .objectives.surrogates import Vespo as Vespo
 from .objectives.tokens import TokenBatch as TokenBatch
 from .ranks import ProcessGroup as ProcessGroup
-from .records.reading import read_records as read_records
-from .records.tables import UpdateTable as UpdateTable
-from .records.tables import read_tables as read_tables
+from .runs.reading import read_records as read_records
+from .runs.tables import UpdateTable as UpdateTable
+from .runs.tables import read_tables as read_tables
 from .samplers import Sampler as Sampler
 from .scoring import score_tokens as score_tokens
 from .settings.presets import Preset as Preset

@@ -23,8 +23,8 @@ from rlobj.evaluation.problem_sets import (
     problem_sets,
 )
 from rlobj.evaluation.protocols import Protocol, find_protocol
-from rlobj.models.manifest import write_manifest
 from rlobj.rewards.kinds import Exact
+from rlobj.runs.manifest import write_manifest
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.layers import PROFILES, Layer, nested
 from rlobj.settings.run_config import compose

@@ -19,7 +19,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
-from rlobj.records.reading import Record
+from rlobj.runs.reading import Record
 from rlobj.runs.run_folder import STOP_FILE, dump_config
 from rlobj.settings.run_config import FindingName, compose
 

@@ -14,7 +14,7 @@ from tiny import tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.records import read_tables
+from rlobj.runs.tables import read_tables
 from rlobj.scoring import score_samples
 from rlobj.settings.run_config import RunConfig, compose
 from rlobj.training import run_training

@@ -22,8 +22,8 @@ from rlobj.insight.contexts import in_responses
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import COLUMNS, Record, why_no_rows
 from rlobj.reporting import visible
+from rlobj.runs.reading import COLUMNS, Record, why_no_rows
 from rlobj.runs.run_folder import read_metrics, read_settings
 
 KEYS = ("text", "effect", "clause")

@@ -22,12 +22,12 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
-from rlobj.records.metrics import average
-from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.recorder import Recorder
-from rlobj.records.sampler_metrics import sampler_gap
-from rlobj.records.token_metrics import token_metrics
+from rlobj.runs.loss_metrics import average
+from rlobj.runs.observed import POLICY, ObservedUpdate
+from rlobj.runs.recorder import Recorder
 from rlobj.runs.run_folder import RunFolder, is_run
+from rlobj.runs.sampler_metrics import sampler_gap
+from rlobj.runs.token_metrics import token_metrics
 from rlobj.settings.run_config import RunConfig
 
 logger = logging.getLogger(__name__)

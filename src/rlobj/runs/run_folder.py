@@ -4,7 +4,7 @@
     RUN/metrics.jsonl            one JSON object per step
     RUN/sessions.jsonl           one JSON object per start: time, step, versions
     RUN/samples/step-000010.parquet
-    RUN/records/                 see `records.recorder`
+    RUN/records/                 see `runs.recorder`
     RUN/tables/step-000010-rank-0.parquet
     RUN/initial/                 the policy that came from another run
     RUN/checkpoints/step-000010/ see `training.checkpoint`

@@ -395,7 +395,7 @@ def prepared(config: RunConfig) -> RunConfig:
             ", reward, or FILE.py:FUNCTION",
         )
     if config.columns:
-        from rlobj.records.reading import refuse_recorded  # which imports pyarrow
+        from rlobj.runs.reading import refuse_recorded  # which imports pyarrow
 
         refuse_recorded(config.columns)
     require_inputs(config)

@@ -28,10 +28,10 @@ from rlobj.insight.page.rules import objective_of, part_column, parts_of, rules_
 from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
-from rlobj.records.reading import COLUMNS, Record, read_records, sound, why_no_rows
-from rlobj.records.tables import read_tables
-from rlobj.records.texts import TokenTexts
 from rlobj.runs import run_folder
+from rlobj.runs.reading import COLUMNS, Record, read_records, sound, why_no_rows
+from rlobj.runs.tables import read_tables
+from rlobj.runs.texts import TokenTexts
 
 BUDGET = 1_000_000
 """Rows of a page."""

@@ -15,7 +15,7 @@ from rlobj.base.files import write_whole
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.metrics import MicroBatchResult
+from rlobj.runs.loss_metrics import MicroBatchResult
 from rlobj.settings.presets import difference
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from rlobj.objectives.joining import total_reward
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
-from rlobj.records.metrics import MicroBatchResult, combine
+from rlobj.runs.loss_metrics import MicroBatchResult, combine
 from rlobj.settings.presets import Preset
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}

@@ -23,9 +23,9 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
-from rlobj.records.metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
-from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.token_metrics import token_metrics
+from rlobj.runs.loss_metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
+from rlobj.runs.observed import POLICY, ObservedUpdate
+from rlobj.runs.token_metrics import token_metrics
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
 from rlobj.settings.run_config import RunConfig, learning_rate

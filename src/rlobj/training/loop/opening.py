@@ -36,8 +36,8 @@ from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
-from rlobj.records.texts import TokenTexts
 from rlobj.runs.run_folder import RunFolder, is_run, read_settings
+from rlobj.runs.texts import TokenTexts
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.settings.resuming import changed, refuse_changes

@@ -28,10 +28,10 @@ from rlobj.evaluation.summary import ProblemCounts, summarise_counts
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
 from rlobj.runs import run_folder
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.recorder import Recorder
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
 from rlobj.settings.resuming import changed, code_digest, recorded

@@ -18,8 +18,8 @@ from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
-from rlobj.records.rows import TokenTexts
 from rlobj.rewards import Graded, Grader, Reward, Several
+from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Sample, Sampler, derive_seed
 from rlobj.settings.run_config import DynamicSampling, RunConfig
 from rlobj.training.rollouts.grading import Grading

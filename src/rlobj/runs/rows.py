@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from rlobj.objectives import functional
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.reading import CONTEXT, SCHEMA, SCHEMA_VERSION
-from rlobj.records.texts import TokenTexts
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.reading import CONTEXT, SCHEMA, SCHEMA_VERSION
+from rlobj.runs.texts import TokenTexts
 
 
 def rows_of(

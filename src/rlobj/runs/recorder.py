@@ -27,11 +27,11 @@ from rlobj.base.arrow import write_parquet
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.reading import DESIGN_KEY, SCHEMA, Design
-from rlobj.records.rows import rows_of
-from rlobj.records.tables import write_tables
-from rlobj.records.texts import TokenTexts
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.reading import DESIGN_KEY, SCHEMA, Design
+from rlobj.runs.rows import rows_of
+from rlobj.runs.tables import write_tables
+from rlobj.runs.texts import TokenTexts
 from rlobj.settings.run_config import RunConfig
 
 logger = logging.getLogger(__name__)

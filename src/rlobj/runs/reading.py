@@ -49,7 +49,7 @@ class RecordColumn(NamedTuple):
     unit: str = ""
 
 
-_TABLE = packaged_table("rlobj.records", "schema.yaml")
+_TABLE = packaged_table("rlobj.runs", "schema.yaml")
 COLUMNS = {name: RecordColumn(**column) for name, column in _TABLE.items()}
 """Name -> column, in the order of the files."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.statistics import Comm
-from rlobj.records.observed import POLICY, ObservedUpdate
+from rlobj.runs.observed import POLICY, ObservedUpdate
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TOPS = (0.0001, 0.001, 0.01)

@@ -13,8 +13,8 @@ from torch import Tensor
 from rlobj import Clip, Objective, TokenBatch, load_preset
 from rlobj.objectives.divisors import SequenceMean
 from rlobj.objectives.statistics import Comm, SingleProcess
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.token_metrics import token_metrics
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.token_metrics import token_metrics
 
 STAPO = load_preset("stapo").objective
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from rlobj.models.embedded import build_tokenizer
-from rlobj.records.texts import TokenTexts
+from rlobj.runs.texts import TokenTexts
 
 TEXT = "The café costs 12 €; 日本語 and 🙂 too.\n\tA second line, " * 3
 

@@ -14,7 +14,7 @@ from rlobj.objectives.plan import LossOutput, Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import largest
-from rlobj.records.observed import POLICY
+from rlobj.runs.observed import POLICY
 
 PREDICTED, MEASURED = "entropy/predicted_change", "entropy/measured_change"
 _CLIPPED = ("objective/clip_fraction", "clip/high_fraction", "clip/low_fraction")

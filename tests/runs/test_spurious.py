@@ -12,8 +12,8 @@ from tiny import tiny_config
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import build_tokenizer
 from rlobj.ranks import ProcessGroup
-from rlobj.records import read_records
 from rlobj.rewards import Graded
+from rlobj.runs.reading import read_records
 from rlobj.samplers import Sample
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import judge

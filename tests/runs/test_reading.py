@@ -11,7 +11,8 @@ import pytest
 from test_recorder import observed_of, record
 
 from rlobj import ConfigError
-from rlobj.records import open_records, read_records, read_tables
+from rlobj.runs.reading import open_records, read_records
+from rlobj.runs.tables import read_tables
 
 
 @pytest.fixture

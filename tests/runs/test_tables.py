@@ -13,9 +13,8 @@ from tiny import tiny_config
 
 from rlobj import ConfigError
 from rlobj.objectives.tokens import PER_TOKEN
-from rlobj.records import read_tables
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.tables import write_tables
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.tables import read_tables, write_tables
 from rlobj.training import run_training
 from rlobj.training.loop.trainer import Trainer
 
