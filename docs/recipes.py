@@ -13,8 +13,8 @@ from typing import Any
 
 from rlobj.settings.layers import layers_of, nested
 from rlobj.settings.run_config import RunConfig, build_config
-from rlobj.training.sizes import GIB
-from rlobj.training.workload import USED
+from rlobj.sizing.sizes import GIB
+from rlobj.sizing.workload import USED
 from rlobj_cli.screen.estimating import chosen
 
 PAGE = Path(__file__).with_name("recipes.md")

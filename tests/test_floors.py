@@ -28,7 +28,7 @@ FLOORS = (
     {"ranks", "settings"},
     {"runs"},
     {"models"},
-    {"insight"},
+    {"insight", "sizing"},
     {"evaluation"},
     {"integrations", "training"},
     {"rlobj_cli"},

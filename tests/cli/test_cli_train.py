@@ -18,7 +18,7 @@ from tiny import save_tiny_policy
 
 from rlobj.runs.run_folder import RunFolder, read_run_config
 from rlobj.settings.run_config import RunConfig, compose
-from rlobj.training.choosing import choose_settings, settled
+from rlobj.sizing.choosing import choose_settings, settled
 
 output = functools.partial(printed, "train")
 

@@ -43,16 +43,17 @@ from rlobj.scoring import PolicyScorer
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
+from rlobj.sizing.choosing import explained, held_out_share, settled
+from rlobj.sizing.memory import Choice
 from rlobj.training import checkpoint
-from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.memory import Choice
 from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.hardware import open_hardware
 from rlobj.training.rollouts.own_columns import OwnColumns
 from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Judge

@@ -7,28 +7,21 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
-
-import torch
 
 from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting, reported
 from rlobj.data import load_problems
 from rlobj.data.sources import place_of
-from rlobj.models.loading import arithmetic
 from rlobj.models.location import require_weights
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import PLAIN, RunConfig
-from rlobj.training.memory import Choice, choose, is_open, require_memory, with_settings
-from rlobj.training.parallel import Parallel, open_parallel, open_processes
-from rlobj.training.parallel.accelerate_launch import read_launch
-from rlobj.training.parallel.environment import launched
-from rlobj.training.sizes import GIB, Cards, Size, own_card
-from rlobj.training.workload import STEP, decode_steps
+from rlobj.sizing.accelerate_launch import read_launch
+from rlobj.sizing.memory import Choice, choose, is_open, require_memory, with_settings
+from rlobj.sizing.sizes import GIB, Cards, Size, own_card
+from rlobj.sizing.workload import STEP, decode_steps
 
 logger = logging.getLogger(__name__)
 
@@ -38,42 +31,6 @@ _SHARE, _HELD_OUT = 0.05, 256
 """Share of the problems that is held out by default, and the largest number of them."""
 _ALIKE = 0.95
 """Cards with at least this share of the largest one's memory are equal."""
-
-
-def open_hardware(
-    config: RunConfig, model: Any, stored: Mapping[str, Any] | None, stack: ExitStack
-) -> tuple[RunConfig, list[Choice], Parallel]:
-    """Open the processes of a run, with its settings.
-
-    Sets the number of torch's threads; on a CPU the default is one, which is the fastest.
-
-    Args:
-        config: the run.
-        model: the model, if it is in memory already.
-        stored: as in `choose_settings`.
-        stack: closes the processes.
-
-    Returns:
-        The configuration without `auto`, what was chosen for it, and the processes.
-    """
-    usual = torch.get_num_threads() if torch.cuda.is_available() else 1
-    threads = config.training.threads
-    torch.set_num_threads(usual if threads == "auto" else threads)
-    environment = dict(os.environ)  # open processes have other variables
-    accelerator = open_processes(stack, grouped=True) if launched(environment) else None
-    comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
-    choices = choose_together(config, comm, environment, model, stored)
-    config = settled(config, choices)
-    parallel = open_parallel(
-        config.training.strategy,
-        max_grad_norm=config.training.max_grad_norm,
-        autocast=arithmetic(config.model),
-        seed=config.seed,
-        offload=config.training.offload == "cpu",
-        accelerator=accelerator,
-    )
-    stack.callback(parallel.close)
-    return config, choices, parallel
 
 
 def choose_together(

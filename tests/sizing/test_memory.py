@@ -15,7 +15,7 @@ from rlobj.base.errors import ConfigError, Setting
 from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import build_policy
 from rlobj.settings.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
-from rlobj.training.memory import (
+from rlobj.sizing.memory import (
     MicroBatch,
     choose,
     estimate,
@@ -23,8 +23,8 @@ from rlobj.training.memory import (
     ways,
     with_settings,
 )
-from rlobj.training.sizes import GIB, Cards, Size
-from rlobj.training.workload import work
+from rlobj.sizing.sizes import GIB, Cards, Size
+from rlobj.sizing.workload import work
 
 
 def run(**sections: Any) -> RunConfig:
@@ -223,7 +223,7 @@ def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
 
 
 def test_training_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlobj.training.choosing.own_card", lambda: ("a GPU", 1_000_000))
+    monkeypatch.setattr("rlobj.sizing.choosing.own_card", lambda: ("a GPU", 1_000_000))
     with pytest.raises(ConfigError, match="the run cannot fit the GPU: a process needs"):
         rlobj.train("grpo", data="max-digits", out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

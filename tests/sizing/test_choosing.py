@@ -19,17 +19,17 @@ from rlobj.ranks import ProcessGroup
 from rlobj.runs.run_folder import read_settings
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import RunConfig, compose
-from rlobj.training import Callback, CallerInputs, run_training
-from rlobj.training.choosing import (
+from rlobj.sizing.choosing import (
     choose_settings,
     choose_together,
     explained,
     held_out_share,
     settled,
 )
-from rlobj.training.memory import estimate
+from rlobj.sizing.memory import estimate
+from rlobj.sizing.sizes import Cards
+from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.parallel import open_parallel
-from rlobj.training.sizes import Cards
 
 GIB = 1 << 30
 SETTINGS = ("sampling.engine", "training.strategy", "training.gradient_checkpointing",
@@ -49,7 +49,7 @@ def chosen(config: RunConfig, cards: Cards | None = None, **more: Any) -> dict[s
 
 @pytest.fixture
 def vllm(monkeypatch):
-    monkeypatch.setattr("rlobj.training.choosing.check_vllm", lambda: ("vllm", "0.30.0"))
+    monkeypatch.setattr("rlobj.sizing.choosing.check_vllm", lambda: ("vllm", "0.30.0"))
 
 
 def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
@@ -83,7 +83,7 @@ def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
         raise MissingExtra("vllm", "vllm", "sampling with vLLM")
 
     cards = Cards(8, 80 * GIB)
-    monkeypatch.setattr("rlobj.training.choosing.check_vllm", missing)
+    monkeypatch.setattr("rlobj.sizing.choosing.check_vllm", missing)
     text = explained(choose_settings(named(), EIGHT, cards, {}))
     assert "sampling.engine=transformers: sampling with vLLM needs" in text
     assert "pip install 'rlobj[vllm]'" in text

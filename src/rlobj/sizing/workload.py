@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.memory import Memory, heard, longest
-from rlobj.training.sizes import Cards, Size
+from rlobj.sizing.memory import Memory, heard, longest
+from rlobj.sizing.sizes import Cards, Size
 
 USED = 0.3
 """Share of a GPU's peak that training reaches: 0.27 to 0.34 with a 1.7B model on an H200."""

@@ -15,7 +15,7 @@ from rlobj.scoring.tiles import tile_columns
 from rlobj.scoring.token_scores import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
 from rlobj.settings.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
 from rlobj.settings.scores import ScoreConfig
-from rlobj.training.sizes import GIB, Cards, Size, classifier_parameters
+from rlobj.sizing.sizes import GIB, Cards, Size, classifier_parameters
 
 logger = logging.getLogger(__name__)
 
