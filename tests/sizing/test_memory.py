@@ -15,14 +15,9 @@ from rlobj.base.errors import ConfigError, Setting
 from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import build_policy
 from rlobj.settings.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
-from rlobj.sizing.memory import (
-    MicroBatch,
-    choose,
-    estimate,
-    require_memory,
-    ways,
-    with_settings,
-)
+from rlobj.sizing.activations import MicroBatch
+from rlobj.sizing.fitting import choose, require_memory, ways, with_settings
+from rlobj.sizing.memory import estimate
 from rlobj.sizing.sizes import GIB, Cards, Size
 from rlobj.sizing.workload import work
 

@@ -16,7 +16,8 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, Message
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
-from rlobj.sizing.memory import MARGIN, PHASES, Choice, Memory, choose, ways
+from rlobj.sizing.fitting import Choice, choose, ways
+from rlobj.sizing.memory import MARGIN, PHASES, Memory
 from rlobj.sizing.memory import estimate as estimate_memory
 from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
 from rlobj.sizing.workload import DECODING, USED, Work, work

@@ -18,7 +18,7 @@ from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import doubts
 from rlobj.settings.trust import imports
 from rlobj.sizing.choosing import choose_settings, held_out_share, settled
-from rlobj.sizing.memory import require_memory
+from rlobj.sizing.fitting import require_memory
 from rlobj.sizing.sizes import Cards, Size, card_bytes
 from rlobj_cli.screen.console import facts_grid, plain_value, say, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed

@@ -19,7 +19,7 @@ from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.sizing.accelerate_launch import read_launch
-from rlobj.sizing.memory import Choice, choose, is_open, require_memory, with_settings
+from rlobj.sizing.fitting import Choice, choose, is_open, require_memory, with_settings
 from rlobj.sizing.sizes import GIB, Cards, Size, own_card
 from rlobj.sizing.workload import STEP, decode_steps
 

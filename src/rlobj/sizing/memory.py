@@ -1,143 +1,40 @@
-"""The memory that a run needs on each GPU, by phase and part, and settings with which it fits."""
+"""The memory that a run needs on each GPU, by phase and part."""
 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import Argument, ConfigError, Message, Setting, Typed, reported
+from rlobj.base.errors import ConfigError, reported
 from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
-from rlobj.scoring.tiles import tile_columns
-from rlobj.scoring.token_scores import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
-from rlobj.settings.run_config import PLAIN, LoraConfig, ModelConfig, RunConfig
+from rlobj.settings.run_config import PLAIN, ModelConfig, RunConfig
 from rlobj.settings.scores import ScoreConfig
-from rlobj.sizing.sizes import GIB, Cards, Size, classifier_parameters
-
-logger = logging.getLogger(__name__)
-
-WORD = 4
-"""Bytes of a number of the weights, the residual stream and the norms: float32."""
+from rlobj.sizing.activations import WORD, MicroBatch
+from rlobj.sizing.sizes import GIB, Size, classifier_parameters
 
 MARGIN = 0.08
 """Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
-
 PROMPT = 1024
 """Tokens of the longest prompt, if `data.max_prompt_tokens` does not say."""
-
 CHARACTERS = 4
 """Characters of a token of what tools say."""
-
 ZERO_LIVE = 1_000_000_000
 """Parameters that ZeRO 3 keeps gathered (`stage3_max_live_parameters`)."""
-
 ZERO_BUCKET = 50_000_000
 """Elements in a bucket of gradients of ZeRO."""
-
 VLLM_WORK = 2 * GIB
 """What vLLM needs beside weights and cache: activations and captured graphs."""
-
-USEFUL = 5
-"""The micro-batches that `choose` tries without recomputation: from 65536 to 4096 tokens. Smaller
-ones leave a GPU idle."""
-
-STRATEGY, RECOMPUTE = "training.strategy", "training.gradient_checkpointing"
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
-
 OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
 """What `training.offload` moves to the host."""
-
 BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values")
 """The parts that depend on how long responses are, here the longest."""
-
 PROCESS = 3 * GIB
 """Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
-
 PHASES = ("sampling", "scoring", "backward", "optimizer")
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """A micro-batch of a model: what autograd keeps, and the largest tensors of the passes.
-
-    The formulas count the tensors that the backward pass of a decoder layer reads: an RMS norm,
-    grouped attention through `scaled_dot_product_attention`, and a gated MLP. They were compared
-    with measured peaks in benchmarks/results/estimate.md.
-
-    Attributes:
-        size: of the model.
-        tokens: with padding.
-        half: linear layers compute in bfloat16, under autocast, on a GPU.
-        lora: only adapters are trained.
-        recompute: layers keep only their input.
-    """
-
-    size: Size
-    tokens: int
-    half: bool = False
-    lora: bool = False
-    recompute: bool = False
-
-    @property
-    def word(self) -> int:
-        """Bytes of a number that a linear layer returns."""
-        return 2 if self.half else WORD
-
-    def layer(self) -> float:
-        """Bytes that autograd keeps of a layer, its input too.
-
-        For each token, with width H, queries Q, keys K, inner width I, and b bytes a number:
-
-            norms       input, and normalised if their weights are trained: 4H each
-                        what linear layers read: 4H each; in bfloat16 5 copies, 2H each
-            queries     with a norm: its input 4Q, and normalised bQ; rotated bQ
-            keys        as queries, with K; values bK
-            attention   its output bQ, and a number a head
-            MLP         gate, its activation, up, and their product: 4·bI
-        """
-        size, b, wide = self.size, self.word, WORD * self.size.hidden
-        norms = 2 * wide * (1 if self.lora else 2)
-        norms += 5 * b * size.hidden if self.half else 2 * wide
-        by_norm = size.normed * (WORD + b * (not self.lora))
-        keys = (by_norm + 2 * b) * size.keys
-        queries = (by_norm + b) * size.queries
-        output = b * size.queries * (2 if self.half and self.lora else 1) + 4 * size.heads
-        return self.tokens * (norms + queries + keys + output + 4 * b * size.inner)
-
-    def kept(self) -> float:
-        """Bytes that autograd keeps of all layers, the last norm and the scorer's input."""
-        size = self.size
-        wide = self.tokens * WORD * size.hidden
-        layers = size.layers * (wide if self.recompute else self.layer())
-        return layers + wide * (2 if self.lora else 3)
-
-    def tile(self) -> float:
-        """Bytes of a tile of logits, with its gradient in half precision."""
-        chunk = DEVICE_CHUNK_BYTES if self.half else CPU_CHUNK_BYTES
-        columns = min(tile_columns(self.tokens, chunk), self.size.vocab)
-        return self.tokens * columns * WORD * (1.5 if self.half else 1)
-
-    def backward(self) -> float:
-        """Bytes of the largest tensors of the backward pass, beside what is kept.
-
-        In the scorer: a tile, the gradient of the head's matrix and that of the hidden states. In
-        a layer: gradients inside its MLP, and with recomputation what it keeps. At the embedding:
-        its gradient, when nothing is kept any more. A tied matrix waits for that of the embedding.
-        """
-        size, wide = self.size, self.tokens * WORD * self.size.hidden
-        head = 0 if self.lora else WORD * size.matrix
-        waiting = head * size.tied
-        inside = self.tokens * 2 * self.word * size.inner + 2 * wide
-        layer = inside + (self.layer() if self.recompute else 0)
-        return max(head + self.tile() + 2 * wide, waiting + layer, waiting + head - self.kept())
-
-    def forward(self) -> float:
-        """Bytes of the largest tensors of a forward pass without gradient."""
-        size, wide = self.size, self.tokens * WORD * self.size.hidden
-        return max(3 * wide + 3 * self.word * self.tokens * size.inner, 2 * wide + self.tile())
 
 
 class Use(NamedTuple):
@@ -392,185 +289,3 @@ def _with_sampler(
     parts["vLLM"] = Use.always(taken) if settings.sleep_level == 0 else Use(taken)
     host += weights if settings.sleep_level == 1 else 0.0
     return Memory(parts, card, int(room / max(sequence, 1)), host)
-
-
-class Choice(NamedTuple):
-    """A value that fits, for a setting that nothing else has set."""
-
-    setting: str
-    value: Any
-    reason: str
-
-
-def read_setting(config: RunConfig, setting: str) -> Any:
-    """The value of a setting, such as training.strategy."""
-    return functools.reduce(getattr, setting.split("."), config)
-
-
-def is_open(config: RunConfig, setting: str) -> bool:
-    """Whether a setting is left to `choose`."""
-    return bool(read_setting(config, setting) == "auto")
-
-
-def with_settings(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """The configuration with other values of some settings, which are not checked."""
-
-    def changed(section: Any, path: Sequence[str], value: Any) -> Any:
-        name, *rest = path
-        inner = changed(getattr(section, name), rest, value) if rest else value
-        return section.model_copy(update={name: inner})
-
-    for setting, value in values.items():
-        config = changed(config, setting.split("."), value)
-    return config
-
-
-def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
-    """Choose the settings that decide whether a run fits, if they are open.
-
-    The strategy is the first of ddp and fsdp2 that fits, without recomputation if possible. The
-    micro-batch is the largest power of two that fits. vLLM gets what training leaves.
-
-    Args:
-        config: the run. A setting is open if it is "auto".
-        size: of its model.
-        cards: the GPUs.
-
-    Returns:
-        The choices, each with its reason. If nothing fits, those that need least.
-    """
-    choices: list[Choice] = []
-
-    def take(setting: str, value: Any, reason: str) -> None:
-        nonlocal config
-        if is_open(config, setting):
-            choices.append(Choice(setting, value, reason))
-            config = with_settings(config, {setting: value})
-
-    take("sampling.engine", "vllm", "the fastest sampler on a GPU")
-    if config.sampling.engine == "vllm":
-        take("sampling.vllm.sleep_level", 2, "every update sends vLLM new weights")
-    values, memory = _fitting(config, size, cards, _strategies(config, cards.count))
-    needed = f"{memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
-    size_of_batch = "the largest that fits:" if memory.fits else "the smallest, and"
-    simplest = "it is the simplest" if values[STRATEGY] == "ddp" else "ddp does not fit"
-    offloads = config.training.offload == "cpu"
-    reasons = {
-        STRATEGY: "it has training.offload=cpu" if offloads else simplest,
-        RECOMPUTE: f"without it, activations {'do not fit' if values[RECOMPUTE] else 'fit'}",
-        TOKENS: f"{size_of_batch} a backward pass needs {needed}",
-        SHARE: "what training leaves",
-    }
-    for setting, value in values.items():
-        take(setting, value, reasons[setting])
-    return choices
-
-
-def _strategies(config: RunConfig, count: int) -> list[str]:
-    """The strategies that a run may have, the simplest first."""
-    if config.training.offload == "cpu":
-        return ["zero2", "zero3"]
-    return ["ddp", "fsdp2"] if count > 1 else ["ddp"]
-
-
-def _fitting(
-    config: RunConfig, size: Size, cards: Cards, strategies: Sequence[str]
-) -> tuple[dict[str, Any], Memory]:
-    """The first values of the open settings that fit, with the memory that they need; if none does,
-    the last that were tried."""
-
-    def tried(setting: str, values: Sequence[Any]) -> Sequence[Any]:
-        return values if is_open(config, setting) else [read_setting(config, setting)]
-
-    powers = [1 << power for power in range(16, 9, -1)]
-    tries = [
-        {STRATEGY: strategy, RECOMPUTE: again, TOKENS: tokens}
-        for strategy in tried(STRATEGY, strategies)
-        for again in tried(RECOMPUTE, [False, True])
-        for tokens in tried(TOKENS, powers if again else powers[:USEFUL])
-    ]
-    for values in tries:
-        changed, strategy = with_settings(config, values), values[STRATEGY]
-        if config.sampling.engine == "vllm":
-            [values[SHARE]] = tried(SHARE, [_share(changed, size, strategy, cards)])
-            changed = with_settings(changed, values)
-        memory = estimate(changed, size, strategy, cards.count, cards.bytes)
-        if memory.fits:
-            break
-    return values, memory
-
-
-def _share(config: RunConfig, size: Size, strategy: str, cards: Cards) -> float:
-    """vLLM's share of a GPU in steps of 0.05: what training leaves, at most 0.85."""
-    nothing = with_settings(config, {"sampling.engine": "vllm-server"})
-    taken = estimate(nothing, size, strategy, cards.count, cards.bytes).needed
-    awake = max(taken) if config.sampling.vllm.sleep_level == 0 else taken.sampling
-    return max(0.05, min(0.85, int((1 - MARGIN - awake / cards.bytes) * 20) / 20))
-
-
-def ways(
-    config: RunConfig, size: Size, strategy: str, cards: Cards
-) -> list[tuple[Message, Memory]]:
-    """Changes with which a run fits its GPUs, the smallest first.
-
-    Args:
-        config: the run.
-        size: of its model.
-        strategy: a strategy other than "auto".
-        cards: the GPUs.
-    """
-    again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
-    widest = _strategies(config, 2)[-1]
-    strategies = [*dict.fromkeys((strategy, widest))]
-    tries = [([], again, each, cards.count) for each in strategies]
-    if config.model.lora is None:
-        lora = {**again, "model.lora": LoraConfig()}
-        rank = [Setting("model.lora.rank", 16)]
-        tries += [(rank, lora, each, cards.count) for each in strategies]
-    tries += [([], again, widest, cards.count * 2**power) for power in range(1, 7)]
-    fitting: list[tuple[Message, Memory]] = []
-    for first, changes, chosen, count in tries:
-        more = Cards(count, cards.bytes)
-        values, memory = _fitting(with_settings(config, changes), size, more, [chosen])
-        old = {STRATEGY: strategy}
-        typed: list[Typed] = [
-            Setting(name, value)
-            for name, value in values.items()
-            if value != old.get(name, read_setting(config, name))
-        ]
-        if memory.fits and (count > 1 or chosen == strategy):
-            if count > cards.count:
-                typed.append(Argument("processes", count))
-            fitting.append((Message.joined(" ", [*first, *typed]), memory))
-            if count > cards.count:
-                break
-    return fitting
-
-
-def require_memory(
-    config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None
-) -> None:
-    """Check that a run can fit the GPU. If only long responses do not fit, this is a warning.
-
-    Raises:
-        ConfigError: it cannot; the message has changes with which it can.
-    """
-    memory = estimate(config, size, strategy, ranks, card)
-    if card is None or memory.fits:
-        return
-    others = ways(config, size, strategy, Cards(ranks, card))
-    fitting = [Message(way, f": {_gib(each)}") for way, each in others[:3]]
-    room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
-    text = Message(
-        f"{room}a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
-        f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
-        "these:\n  ",
-        Message.joined("\n  ", fitting or ["a smaller model, or LoRA and fsdp2 over more GPUs"]),
-    )
-    if memory.hopeless:
-        raise ConfigError("the run cannot fit the GPU: ", text)
-    logger.warning(Message("the run may need more memory than the GPU has: ", text))
-
-
-def _gib(memory: Memory) -> str:
-    return f"{max(memory.needed) / GIB:.1f} GiB"

@@ -44,7 +44,7 @@ from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
 from rlobj.sizing.choosing import explained, held_out_share, settled
-from rlobj.sizing.memory import Choice
+from rlobj.sizing.fitting import Choice
 from rlobj.training import checkpoint
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task

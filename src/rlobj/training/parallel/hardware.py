@@ -13,7 +13,7 @@ from rlobj.models.loading import arithmetic
 from rlobj.ranks import ProcessGroup
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_together, settled
-from rlobj.sizing.memory import Choice
+from rlobj.sizing.fitting import Choice
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
 from rlobj.training.parallel.environment import launched
 
