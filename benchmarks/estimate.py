@@ -69,11 +69,11 @@ def answer(
     """Bytes at the peak of an update, measured; on the first rank also predicted."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from rlobj.config.run_config import RunConfig
-    from rlobj.config.run_folder import read_settings
+    from rlobj.runs.run_folder import read_settings
+    from rlobj.settings.run_config import RunConfig
+    from rlobj.sizing.memory import estimate
+    from rlobj.sizing.sizes import Size, card_bytes
     from rlobj.training import Callback
-    from rlobj.training.memory import estimate
-    from rlobj.training.sizes import Size, card_bytes
 
     gpu, ranks = torch.cuda.is_available(), int(os.environ.get("WORLD_SIZE", "1"))
     if strategy.startswith("zero"):

@@ -57,10 +57,10 @@ def answer(folder: str, strategy: str, parts: bool) -> dict[str, float]:
     """The peak of this rank while it loads and prepares the model, and what it has then."""
     import torch
 
-    from rlobj.config.run_config import ModelConfig
     from rlobj.models.hollow import reading
     from rlobj.models.loading import load_model
     from rlobj.scoring import PolicyScorer
+    from rlobj.settings.run_config import ModelConfig
     from rlobj.training.parallel import open_parallel
 
     return_freed_memory()

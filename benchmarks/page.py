@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.harness import Table, main, note, of_tests, peak_mib
 from benchmarks.rollouts import lognormal_lengths, made_up_update
-from rlobj.config.run_config import compose
-from rlobj.config.run_folder import RunFolder
 from rlobj.insight.page.writing import write_inspection_page
-from rlobj.records.tables import write_tables
+from rlobj.runs.run_folder import RunFolder
+from rlobj.runs.tables import write_tables
+from rlobj.settings.run_config import compose
 
 VOCABULARY, GROUP, LENGTH, UPDATES = 16384, 8, 250, 2
 FILTERS = {

@@ -23,7 +23,7 @@ from unittest import mock
 
 from benchmarks.harness import Table, asked, cpu_seconds, main
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
-from rlobj.config.run_config import RunConfig, compose
+from rlobj.settings.run_config import RunConfig, compose
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
@@ -81,7 +81,7 @@ def unobserved() -> Iterator[None]:
     with (
         mock.patch(f"{loop}.learner._ALL", {"entropy": True}),
         mock.patch(f"{loop}.learner._CURRENT", ("logprobs", "entropy")),
-        mock.patch("rlobj.records.metrics.POLICY", ("logprobs",)),
+        mock.patch("rlobj.runs.loss_metrics.POLICY", ("logprobs",)),
         mock.patch(f"{loop}.learner._observed", return_value=None),
         mock.patch(f"{loop}.learner.token_metrics", return_value={}),
         mock.patch(f"{loop}.learner.Learner.entropy_change", return_value={}),

@@ -21,7 +21,7 @@ from benchmarks.harness import (
 )
 from benchmarks.rollouts import made_up_update
 from rlobj import replay
-from rlobj.records.tables import write_tables
+from rlobj.runs.tables import write_tables
 
 RESPONSE, GROUP, VOCABULARY = 1000, 8, 16384
 """Tokens of a response, responses of a group, V."""

@@ -20,7 +20,7 @@ import rlobj
 from benchmarks.harness import keep_freed_memory, peak_mib, return_freed_memory
 from rlobj import TokenBatch, load_preset
 from rlobj.models.embedded import build_tokenizer
-from rlobj.records.observed import ObservedUpdate
+from rlobj.runs.observed import ObservedUpdate
 from rlobj.samplers import Received, Sample, SamplingSettings
 from rlobj.training import Callback
 

@@ -29,8 +29,8 @@ from benchmarks import in_trl
 from benchmarks.harness import Table, ask, main, medians, note, peak_mib, ratio
 from benchmarks.rollouts import QUIET
 from benchmarks.trainer_work import Work, prepare
-from rlobj.config.run_config import TrainingConfig
 from rlobj.data import DataConfig, ProblemStream, load_problems
+from rlobj.settings.run_config import TrainingConfig
 from rlobj.training import Callback
 
 OURS, TRL = "rlobj", "TRL GRPOTrainer"

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rlobj.config.layers import layers_of, nested
-from rlobj.config.run_config import RunConfig, build_config
-from rlobj.training.sizes import GIB
-from rlobj.training.workload import USED
+from rlobj.settings.layers import layers_of, nested
+from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.sizing.sizes import GIB
+from rlobj.sizing.workload import USED
 from rlobj_cli.screen.estimating import chosen
 
 PAGE = Path(__file__).with_name("recipes.md")

@@ -21,9 +21,6 @@ from studies import STUDIES
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import Model
 from rlobj.base.yaml import dump_yaml, load_yaml
-from rlobj.config.layers import flattened
-from rlobj.config.presets import Preset, difference, load_preset, preset_names, read_yaml
-from rlobj.config.run_config import RunConfig
 from rlobj.evaluation.protocols import PROTOCOLS, Protocol
 from rlobj.objectives.advantages import Advantage
 from rlobj.objectives.controllers import Controller
@@ -35,8 +32,11 @@ from rlobj.objectives.rules.columns import FUNCTIONS, LEVELS
 from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
-from rlobj.records.reading import COLUMNS as RECORDED
 from rlobj.rewards import Reward
+from rlobj.runs.reading import COLUMNS as RECORDED
+from rlobj.settings.layers import flattened
+from rlobj.settings.presets import Preset, difference, load_preset, preset_names, read_yaml
+from rlobj.settings.run_config import RunConfig
 
 __all__ = ["TABLES", "fill", "presets_summary", "presets_table"]
 

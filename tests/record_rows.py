@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 
 from rlobj.base.arrow import write_parquet
-from rlobj.records.reading import DESIGN_KEY, SCHEMA, Design
+from rlobj.runs.reading import DESIGN_KEY, SCHEMA, Design
 
 DEFAULTS: dict[str, Any] = {
     "schema_version": 1,

@@ -13,8 +13,8 @@ import yaml
 from forked import Forked, run_ranks, wait_until
 from safetensors.torch import load_file
 
-from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import RunFolder, dump_config, newest_checkpoint
+from rlobj.runs.run_folder import RunFolder, dump_config, newest_checkpoint
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 

@@ -39,7 +39,6 @@ from rlobj import (
     turn_reward,
     when,
 )
-from rlobj.config.presets import preset_names
 from rlobj.objectives import statistics
 from rlobj.objectives.advantages import (
     Decoupled,
@@ -63,6 +62,7 @@ from rlobj.objectives.surrogates import (
     Switch,
     Unclipped,
 )
+from rlobj.settings.presets import preset_names
 
 NAN = float("nan")
 COMPARED_WITH_LOOPS = (

@@ -22,7 +22,7 @@ PRESETS = sorted(path.stem for path in (ROOT / "presets").glob("*.yaml"))
 VERSION = f"rlobj {rlobj.__version__}\n"
 LOAD_ALL = """
 import rlobj
-from rlobj.config.presets import preset_folder, preset_names
+from rlobj.settings.presets import preset_folder, preset_names
 for name in preset_names():
     rlobj.load_preset(name).objective
 print(rlobj.__file__)

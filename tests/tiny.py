@@ -6,11 +6,11 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from rlobj.config.layers import PROFILES, flattened, limits
-from rlobj.config.presets import load_preset, merge, preset_names
-from rlobj.config.run_config import RunConfig, build_config
 from rlobj.models.embedded import build_policy, build_tokenizer
-from rlobj.training.sizes import Size
+from rlobj.settings.layers import PROFILES, flattened, limits
+from rlobj.settings.presets import load_preset, merge, preset_names
+from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.sizing.sizes import Size
 
 WITHOUT_SCORES = [name for name in preset_names() if "scores" not in load_preset(name).config]
 """Presets that read no score, so that a run needs no other policy."""

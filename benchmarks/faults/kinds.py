@@ -19,7 +19,7 @@ import psutil
 import yaml
 
 from benchmarks.faults.programs import Fault, Outcome, Place, Serving, Trainer, hit, send, until
-from rlobj.config.run_folder import RunFolder, checkpoints
+from rlobj.runs.run_folder import RunFolder, checkpoints
 
 HUNG_LIMIT = 240
 """Seconds after which a hung rank counts as not found."""

@@ -18,8 +18,8 @@ import psutil
 
 from benchmarks.harness import of_tests
 from rlobj.base.ports import free_port
-from rlobj.config.presets import merge
-from rlobj.config.run_folder import RunFolder, read_sessions
+from rlobj.runs.run_folder import RunFolder, read_sessions
+from rlobj.settings.presets import merge
 
 os.environ["OMP_NUM_THREADS"] = "1"  # programs are forked from one that has no other threads
 # A folder `runs` beside this one would be a module to the type checker.

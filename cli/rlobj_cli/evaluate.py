@@ -242,8 +242,8 @@ def evaluate(
 
         raise typer.Exit(launch(sys.argv[1:], processes))
     console, evaluations, screen = _loaded()
-    from rlobj.config.layers import parse_setting, reward_settings
     from rlobj.conversations.settings import named_tools
+    from rlobj.settings.layers import parse_setting, reward_settings
 
     console.quiet = processes != 1 and os.environ.get("RANK", "0") != "0"  # the first one prints
     layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]

@@ -10,15 +10,15 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
-from rlobj.config.presets import difference, load_preset, preset_names
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, say, table
+from rlobj.settings.presets import difference, load_preset, preset_names
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.options import PresetOrFile
 
 if TYPE_CHECKING:
-    from rlobj.config.layers import Layer
-    from rlobj.config.run_config import RunConfig
+    from rlobj.settings.layers import Layer
+    from rlobj.settings.run_config import RunConfig
 
 
 presets = typer.Typer(
@@ -35,7 +35,7 @@ def _read(name: str) -> tuple[str, list[Layer]]:
     The embedded profile is left out: these are the paper's settings over the library's defaults.
     This does not import torch, so that an unknown name is an error at once.
     """
-    from rlobj.config.layers import layers_of
+    from rlobj.settings.layers import layers_of
 
     preset = load_preset(name)
     title = visible(": ".join(text.strip() for text in (preset.paper, preset.summary) if text))
@@ -45,8 +45,8 @@ def _read(name: str) -> tuple[str, list[Layer]]:
 
 def _build(layers: list[Layer]) -> RunConfig:
     """Build the whole configuration; `data.source` may be missing, since --data can give it."""
-    from rlobj.config.layers import origins
-    from rlobj.config.run_config import build_config
+    from rlobj.settings.layers import origins
+    from rlobj.settings.run_config import build_config
 
     if "data.source" in origins(layers):
         return build_config(layers)
@@ -111,7 +111,7 @@ def diff(
     \b  rlobj presets diff dapo stapo
       rlobj presets diff stapo my.yaml
     """
-    from rlobj.config.run_config import settings_of
+    from rlobj.settings.run_config import settings_of
 
     settings = [settings_of(_build(_read(name)[1])) for name in (left, right)]
     rows = [row for row in difference(*settings) if row[0] != "preset"]
@@ -142,10 +142,10 @@ def check(
     """
     title, layers = _read(file)
     config = _build(layers)
-    from rlobj.config.run_config import settings_of
-    from rlobj.config.trust import imports
     from rlobj.models.score_sources import check_prompts
     from rlobj.objectives.trials import problems  # which imports torch
+    from rlobj.settings.run_config import settings_of
+    from rlobj.settings.trust import imports
 
     check_prompts(config)
 
@@ -207,6 +207,6 @@ def schema() -> None:
     \b  rlobj presets schema > preset.schema.json
       # yaml-language-server: $schema=preset.schema.json     first line of a preset
     """
-    from rlobj.config.run_config import preset_schema
+    from rlobj.settings.run_config import preset_schema
 
     typer.echo(json.dumps(preset_schema(), indent=1))

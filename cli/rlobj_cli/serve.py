@@ -68,8 +68,8 @@ def serve(
     console = Screen()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with working(console):
-        from rlobj.config.layers import merged, parse_setting
         from rlobj.evaluation.engines import find_model
+        from rlobj.settings.layers import merged, parse_setting
 
         arguments = merged(("--set", parse_setting(text)) for text in settings or [])
         policy = find_model(model)

@@ -17,8 +17,8 @@ from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
 
 if TYPE_CHECKING:
-    from rlobj.config.layers import Layer
-    from rlobj.config.run_config import RunConfig
+    from rlobj.settings.layers import Layer
+    from rlobj.settings.run_config import RunConfig
 
 
 def train(
@@ -171,8 +171,8 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    from rlobj.config.layers import file_layer, reward_settings
     from rlobj.conversations.settings import named_tools
+    from rlobj.settings.layers import file_layer, reward_settings
     from rlobj.training.run import new_folder, open_resumed, prepared, start_from
 
     console = Screen(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
@@ -236,8 +236,8 @@ def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:
     """Inside, only code that the command line itself names is imported."""
     from rlobj.base.paths import located_target
     from rlobj.base.targets import without_imports
-    from rlobj.config.layers import merged
-    from rlobj.config.trust import named_code
+    from rlobj.settings.layers import merged
+    from rlobj.settings.trust import named_code
 
     named = named_code(merged(chosen))
     return without_imports([*named, *(located_target(each, Path.cwd()) for each in named)])
@@ -270,15 +270,15 @@ def _check_problems(data: str | None, task: str | None) -> None:
 
 def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
     """The layers of options, and above them those of --set."""
-    from rlobj.config.layers import parse_setting
+    from rlobj.settings.layers import parse_setting
 
     return [*given, *(("--set", parse_setting(text)) for text in settings)]
 
 
 def _combined(preset: str | None, overrides: list[Layer]) -> tuple[list[Layer], RunConfig]:
     """All layers of the command line, lowest first, and all together."""
-    from rlobj.config.layers import layers_of
-    from rlobj.config.run_config import build_config
+    from rlobj.settings.layers import layers_of
+    from rlobj.settings.run_config import build_config
 
     layers = layers_of(preset, overrides)
     if not any("objective" in layer for _, layer in layers):

@@ -7,9 +7,6 @@ from .base.errors import DataError as DataError
 from .base.errors import MissingExtra as MissingExtra
 from .base.errors import RlobjError as RlobjError
 from .base.errors import RunError as RunError
-from .config.presets import Preset as Preset
-from .config.presets import load_preset as load_preset
-from .config.run_config import RunConfig as RunConfig
 from .conversations.environment import Environment as Environment
 from .conversations.environment import Turn as Turn
 from .evaluation.callbacks import EvaluationCallback as EvaluationCallback
@@ -105,11 +102,14 @@ from .objectives.surrogates import Unclipped as Unclipped
 from .objectives.surrogates import Vespo as Vespo
 from .objectives.tokens import TokenBatch as TokenBatch
 from .ranks import ProcessGroup as ProcessGroup
-from .records.reading import read_records as read_records
-from .records.tables import UpdateTable as UpdateTable
-from .records.tables import read_tables as read_tables
+from .runs.reading import read_records as read_records
+from .runs.tables import UpdateTable as UpdateTable
+from .runs.tables import read_tables as read_tables
 from .samplers import Sampler as Sampler
 from .scoring import score_tokens as score_tokens
+from .settings.presets import Preset as Preset
+from .settings.presets import load_preset as load_preset
+from .settings.run_config import RunConfig as RunConfig
 from .training.loop.callbacks import Callback as Callback
 from .training.run import resume as resume
 from .training.run import train as train

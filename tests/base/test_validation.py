@@ -9,8 +9,8 @@ from pydantic import Field
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import InvalidFields, Model
-from rlobj.config.run_config import LoraConfig, RunConfig, TrainingConfig, build_config
 from rlobj.data import DataConfig
+from rlobj.settings.run_config import LoraConfig, RunConfig, TrainingConfig, build_config
 
 AT_LEAST_1 = "expected a whole number of at least 1 or auto"
 

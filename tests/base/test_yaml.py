@@ -13,7 +13,7 @@ from limits import within
 
 import rlobj
 from rlobj.base.yaml import dump_yaml, load_yaml, packaged_table
-from rlobj.config.layers import parse_setting
+from rlobj.settings.layers import parse_setting
 
 
 def laughs(first: str, more: str) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from screens import console, printed, text_of
 
-from rlobj.config.run_config import compose
-from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight import Finding
+from rlobj.runs.run_folder import STOP_FILE, dump_config
+from rlobj.settings.run_config import compose
 from rlobj.training.progress import screen_of
 
 FOUND = Finding("collapse", "[red]fell[/red] from 0.5 to 0", "Go back.", 7, 7)

@@ -10,7 +10,7 @@ import pytest
 from transformers import Qwen3Config
 from typer.testing import CliRunner
 
-from rlobj.training.sizes import GIB
+from rlobj.sizing.sizes import GIB
 from rlobj_cli.app import app
 
 runner = CliRunner(env={"COLUMNS": "100", "TERM": "dumb"})
@@ -112,6 +112,6 @@ def test_a_number_that_no_model_has_is_refused_by_name(
 
 
 def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlobj.training.sizes.Size.named", lambda *_, **__: None)
+    monkeypatch.setattr("rlobj.sizing.sizes.Size.named", lambda *_, **__: None)
     text = " ".join(output("--model", "nobody/none", "--gpus", "80", code=2).split())
     assert "hf download ID config.json --local-dir FOLDER" in text

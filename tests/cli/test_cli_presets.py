@@ -10,9 +10,9 @@ from screens import printed as output
 from typer.testing import CliRunner
 
 from rlobj import load_preset
-from rlobj.config.presets import preset_names
-from rlobj.config.run_config import compose, preset_schema
-from rlobj.config.run_folder import dump_config
+from rlobj.runs.run_folder import dump_config
+from rlobj.settings.presets import preset_names
+from rlobj.settings.run_config import compose, preset_schema
 from rlobj_cli.app import app
 
 

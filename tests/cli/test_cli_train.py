@@ -16,9 +16,9 @@ import yaml
 from screens import printed
 from tiny import save_tiny_policy
 
-from rlobj.config.run_config import RunConfig, compose
-from rlobj.config.run_folder import RunFolder, read_run_config
-from rlobj.training.choosing import choose_settings, settled
+from rlobj.runs.run_folder import RunFolder, read_run_config
+from rlobj.settings.run_config import RunConfig, compose
+from rlobj.sizing.choosing import choose_settings, settled
 
 output = functools.partial(printed, "train")
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig
 from rlobj.conversations.environment import ToolUse, TurnRecord
 from rlobj.conversations.grading import described, limited, sums, turn_rewards, with_turns
 from rlobj.data import Problem
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.rewards import Graded, Reward, function_grader
 from rlobj.samplers import Sample
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.rollouts.collector import environment_weight
 from rlobj.training.rollouts.rollout import Response, Rollout

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.config.run_config import ModelConfig
 from rlobj.data import (
     MATH_TEMPLATE,
     Chat,
@@ -23,6 +22,7 @@ from rlobj.data import (
     format_prompt,
 )
 from rlobj.models.chat_templates import chat_of
+from rlobj.settings.run_config import ModelConfig
 
 # ---- the stream ------------------------------------------------------------------------------
 

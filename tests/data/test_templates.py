@@ -8,10 +8,10 @@ import pytest
 from limits import within
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem, templates
 from rlobj.data.templates import Templates
 from rlobj.models.score_sources import check_prompts
+from rlobj.settings.run_config import RunConfig
 
 PROBLEM = Problem("7", "1 + 1 = ?", "2", {"level": 3, "day": datetime.date(2026, 1, 2)})
 NAME = "scores.hinted.prompt"

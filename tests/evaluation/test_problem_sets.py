@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.layers import PROFILES, Layer, nested
-from rlobj.config.run_config import compose
-from rlobj.config.run_folder import RunFolder
 from rlobj.data.prompts import MATH_TEMPLATE, PLAIN_TEMPLATE
 from rlobj.data.tasks import TASKS
 from rlobj.evaluation.engines import find_model
@@ -26,8 +23,11 @@ from rlobj.evaluation.problem_sets import (
     problem_sets,
 )
 from rlobj.evaluation.protocols import Protocol, find_protocol
-from rlobj.models.manifest import write_manifest
 from rlobj.rewards.kinds import Exact
+from rlobj.runs.manifest import write_manifest
+from rlobj.runs.run_folder import RunFolder
+from rlobj.settings.layers import PROFILES, Layer, nested
+from rlobj.settings.run_config import compose
 
 
 def located(model: str) -> Any:

@@ -15,10 +15,10 @@ from rlobj.insight.page.rows import PageRows, recorded_rows
 from rlobj.insight.page.store import store_data
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.reading import SCHEMA
-from rlobj.records.tables import UpdateTable
-from rlobj.records.texts import TokenTexts
 from rlobj.reporting.pages import render_page
+from rlobj.runs.reading import SCHEMA
+from rlobj.runs.tables import UpdateTable
+from rlobj.runs.texts import TokenTexts
 
 NUMBERS = (0.0, 1.0, 0.002, 0.5, 0.8, 1e-4, 2.0, -0.5, 0.1, 0.3, 100.0)
 """Values of columns; many rows have equal ones, and some are the thresholds of the rules."""

@@ -8,7 +8,7 @@ import torch
 from strategies import awkward_batch
 
 from rlobj import Objective, TokenBatch, load_preset
-from rlobj.records.tables import UpdateTable
+from rlobj.runs.tables import UpdateTable
 
 
 def update_of(

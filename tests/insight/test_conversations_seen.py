@@ -17,7 +17,8 @@ from rlobj.insight.page.writing import write_inspection_page
 from rlobj.insight.run_report.figures import figures
 from rlobj.insight.run_report.runs import read_runs
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
-from rlobj.records import read_records, read_tables
+from rlobj.runs.reading import read_records
+from rlobj.runs.tables import read_tables
 
 ALPHABET = SCRATCHPAD_ALPHABET + "?"
 TOKENIZER = build_tokenizer(ALPHABET)

@@ -15,7 +15,7 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.insight.filtering import only_recorded, read_filter
 from rlobj.insight.run_report.runs import read_runs
-from rlobj.records.reading import Design, read_records
+from rlobj.runs.reading import Design, read_records
 from rlobj.training import run_training
 
 WRONG = {"spurious": True, "prob": 0.001}

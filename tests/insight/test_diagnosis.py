@@ -16,12 +16,12 @@ from record_rows import write_records
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import FindingName, compose
-from rlobj.config.run_folder import STOP_FILE, dump_config
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
-from rlobj.records.reading import Record
+from rlobj.runs.reading import Record
+from rlobj.runs.run_folder import STOP_FILE, dump_config
+from rlobj.settings.run_config import FindingName, compose
 
 Line = dict[str, Any]
 Change = Line | Callable[[int], Line]

@@ -16,13 +16,13 @@ from record_rows import dropped, write_records
 
 from rlobj import write_inspection_page
 from rlobj.base.arrow import pc
-from rlobj.config.presets import load_preset
 from rlobj.insight.filtering import matching, read_filter
 from rlobj.insight.page.rows import read_rows
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.reading import COLUMNS, Design
-from rlobj.records.tables import write_tables
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.reading import COLUMNS, Design
+from rlobj.runs.tables import write_tables
+from rlobj.settings.presets import load_preset
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 

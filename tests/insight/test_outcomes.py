@@ -9,8 +9,8 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import RunFolder
 from rlobj.insight import Outcome
+from rlobj.runs.run_folder import RunFolder
 
 
 def run(folder: Path, preset: str = "stapo", steps: int = 20, **metrics: float) -> Path:

@@ -18,9 +18,9 @@ from rlobj.insight.page.rows import PageRows, read_rows, with_parts
 from rlobj.insight.page.updates import whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import parse
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.reading import SCHEMA
-from rlobj.records.tables import UpdateTable, write_tables
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.reading import SCHEMA
+from rlobj.runs.tables import UpdateTable, write_tables
 
 HOSTILE = (
     "</script><script>window.hit = 1</script>",

@@ -18,8 +18,8 @@ from tiny import WITHOUT_SCORES, tiny_config
 import rlobj
 from rlobj import Objective, TokenBatch, load_preset, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.tables import write_tables
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.tables import write_tables
 from rlobj.training import run_training
 
 FEW = ("ar-lopti", "clip-cov", "grpo", "stapo", "stare")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rlobj import ConfigError, Objective, column, load_preset, parse
-from rlobj.config.presets import preset_names
 from rlobj.integrations.columns import check_columns
+from rlobj.settings.presets import preset_names
 
 ADVICE = {"sampler_logprobs": "Set use_vllm=True"}
 """The trainer's own, which goes first."""

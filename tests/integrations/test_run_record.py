@@ -16,10 +16,10 @@ from strategies import awkward_batch, fitting
 import rlobj
 from rlobj import Objective, load_preset, read_records, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig, build_config
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import Comm, SingleProcess
+from rlobj.settings.run_config import RunConfig, build_config
 
 PLACE = ("step", "update", "response", "position")
 

@@ -16,9 +16,6 @@ from runs import finish
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlobj.base.errors import RunError
-from rlobj.config.layers import PROFILES
-from rlobj.config.presets import load_preset, preset_names
-from rlobj.config.run_config import build_config
 from rlobj.conversations.opening import Calculator
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
@@ -34,6 +31,9 @@ from rlobj.models.embedded import (
     embedded_policy,
     warm_start,
 )
+from rlobj.settings.layers import PROFILES
+from rlobj.settings.presets import load_preset, preset_names
+from rlobj.settings.run_config import build_config
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from strategies import awkward_batch
 from torch import Tensor
 
 from rlobj import Objective, load_preset, parse
-from rlobj.config.layers import parse_setting
-from rlobj.config.presets import merge, preset_names
 from rlobj.objectives.penalties import ProxyKL
+from rlobj.settings.layers import parse_setting
+from rlobj.settings.presets import merge, preset_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "ablations.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlobj import BatchError, ConfigError, Objective, TokenBatch, load_preset
-from rlobj.config.presets import preset_names
+from rlobj.settings.presets import preset_names
 
 LENGTHS = [3, 0, 2, 4]
 

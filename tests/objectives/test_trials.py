@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from rlobj import CustomRule, Objective, load_preset
-from rlobj.config.presets import preset_names
 from rlobj.objectives.trials import TABLES, problems
+from rlobj.settings.presets import preset_names
 
 SPREAD = "(length - length.min(by='group')) / (length.max(by='group') - length.min(by='group'))"
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError, DataError, MissingExtra, RunError
-from rlobj.config.layers import layers_of
-from rlobj.config.run_config import compose
 from rlobj.data import DataConfig, Problem, format_prompt, load_problems
 from rlobj.evaluation.problem_sets import Overrides, problem_sets
 from rlobj.rewards import Graded, Reward
 from rlobj.rewards.reasoning_gym_worker import _EVALUATES, refusal
+from rlobj.settings.layers import layers_of
+from rlobj.settings.run_config import compose
 
 
 def load(name: str, split: Any = "train", **gym: Any) -> list[Problem]:

@@ -18,10 +18,10 @@ from vllm_tools import NEEDS_VLLM
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.ports import free_port
-from rlobj.config.trust import require_trust
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.rewards import Reward
+from rlobj.settings.trust import require_trust
 from rlobj.training import run_training
 
 CHAT = "{% for m in messages %}{{ '<' if m.role == 'user' else '=' }}{{ m.content }}{% endfor %}"

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig, compose, settings_of
 from rlobj.data import Problem
 from rlobj.rewards import Exact, Math, Overlong, Several
+from rlobj.settings.run_config import RunConfig, compose, settings_of
 
 LIST = [{"name": "right", "kind": "exact"}, {"name": "format", "kind": "math", "weight": 0.5}]
 

@@ -17,7 +17,7 @@ from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer
-from rlobj.records import read_tables
+from rlobj.runs.tables import read_tables
 from rlobj.samplers.vllm.auth import KEY_VARIABLE
 from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.scoring import ServerScorer

@@ -8,8 +8,8 @@ import pytest
 from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import RunFolder, checkpoints
 from rlobj.evaluation.engines import find_model
+from rlobj.runs.run_folder import RunFolder, checkpoints
 from rlobj.training import run_training
 from rlobj.training.loop.result import TrainingResult
 from rlobj.training.loop.trainer import Trainer

@@ -16,11 +16,11 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import FORMAT, RunFolder, checkpoints
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.installation import installed_version
-from rlobj.models.manifest import write_manifest
+from rlobj.runs.manifest import write_manifest
+from rlobj.runs.run_folder import FORMAT, RunFolder, checkpoints
 from rlobj.training import checkpoint, run_training
 
 CONFIG = "config.resolved.yaml"

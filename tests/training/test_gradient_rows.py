@@ -16,10 +16,10 @@ from tiny import WITHOUT_SCORES, tiny_config
 from torch import Tensor
 
 from rlobj import TokenBatch
-from rlobj.config.scores import ScoreConfig
 from rlobj.models.embedded import build_policy
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
+from rlobj.settings.scores import ScoreConfig
 from rlobj.training import run_training
 from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner

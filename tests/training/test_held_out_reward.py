@@ -10,8 +10,8 @@ import pytest
 from screens import console, text_of
 
 import rlobj
-from rlobj.config.run_folder import RunFolder, held_out, measure_of
 from rlobj.insight import Outcome
+from rlobj.runs.run_folder import RunFolder, held_out, measure_of
 from rlobj.training import TrainingResult
 from rlobj.training.progress import LiveScreen, PlainScreen
 

@@ -15,13 +15,13 @@ from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
 
 from rlobj import ConfigError
-from rlobj.config.run_config import LoraConfig, ModelConfig
-from rlobj.config.scores import ScoreConfig
 from rlobj.models import loading
 from rlobj.models.adapters import with_adapters
 from rlobj.models.hollow import filled, hollow_model, is_hollow, reading
 from rlobj.models.scores import frozen
 from rlobj.scoring import PolicyScorer, pad_sequences
+from rlobj.settings.run_config import LoraConfig, ModelConfig
+from rlobj.settings.scores import ScoreConfig
 from rlobj.training.parallel import build_parallel, open_processes
 
 load_model: Any = loading.load_model

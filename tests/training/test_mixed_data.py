@@ -11,7 +11,7 @@ from runs import make_steps, metrics, same, weights
 from tiny import tiny_config
 
 import rlobj
-from rlobj.config.run_config import RunConfig
+from rlobj.settings.run_config import RunConfig
 from rlobj.training import run_training
 
 

@@ -15,11 +15,11 @@ from tiny import tiny_config
 import rlobj
 from rlobj import Objective, RunConfig, load_preset, read_tables
 from rlobj.base.errors import ConfigError, DataError, RunError
-from rlobj.config.presets import merge
-from rlobj.config.run_config import compose
 from rlobj.insight.page.rows import read_rows
 from rlobj.models.embedded import build_tokenizer
-from rlobj.records import UpdateTable
+from rlobj.runs.tables import UpdateTable
+from rlobj.settings.presets import merge
+from rlobj.settings.run_config import compose
 from rlobj.training import run_training
 from rlobj.training.run import check_functions, prepared
 

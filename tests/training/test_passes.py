@@ -14,9 +14,9 @@ from tiny import tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig, compose
-from rlobj.records import read_tables
+from rlobj.runs.tables import read_tables
 from rlobj.scoring import score_samples
+from rlobj.settings.run_config import RunConfig, compose
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

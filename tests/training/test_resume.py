@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
-from rlobj.config.run_config import compose
-from rlobj.config.run_folder import read_changes, read_run_config
+from rlobj.runs.run_folder import read_changes, read_run_config
 from rlobj.samplers import TransformersSampler
+from rlobj.settings.run_config import compose
 from rlobj_cli.app import app
 
 

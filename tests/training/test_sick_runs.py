@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 import rlobj
 from rlobj import Callback
-from rlobj.config.run_config import ModelConfig
-from rlobj.config.run_folder import STOP_FILE, RunFolder
 from rlobj.data.tasks import TASKS
 from rlobj.insight import Finding
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.policy import load_model, load_tokenizer
+from rlobj.runs.run_folder import STOP_FILE, RunFolder
 from rlobj.samplers import TransformersSampler
+from rlobj.settings.run_config import ModelConfig
 from rlobj_cli.app import app
 
 RATE = 5e-4

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from forked import call_in_ranks
 
-from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.samplers import Sample
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.rollouts.rollout import Response, Rollout
 from rlobj.training.rollouts.sharding import StepBatch, shard, spread
 

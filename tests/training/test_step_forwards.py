@@ -12,7 +12,7 @@ import torch
 from forked import call_in_ranks
 from tiny import WITHOUT_SCORES, save_tiny_policy, tiny_config
 
-from rlobj.records import read_tables
+from rlobj.runs.tables import read_tables
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.running import run_training

@@ -22,10 +22,10 @@ from screens import console, shows, text_of
 from tiny import eight_steps, tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.run_folder import RunFolder, checkpoints, newest_checkpoint
-from rlobj.models.manifest import write_manifest
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.runs.manifest import write_manifest
+from rlobj.runs.run_folder import RunFolder, checkpoints, newest_checkpoint
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

@@ -16,9 +16,9 @@ from tiny import eight_steps, save_tiny_policy
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.progress import ENDING
-from rlobj.config.run_folder import newest_checkpoint, read_stop
 from rlobj.ranks import RankFailed, agree
 from rlobj.rewards.kinds import Graded
+from rlobj.runs.run_folder import newest_checkpoint, read_stop
 from rlobj.samplers import TransformersSampler
 from rlobj.samplers.types import WaitEnded, WeightsLost
 from rlobj.training import Callback, CallerInputs, run_training

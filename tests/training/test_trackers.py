@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from rlobj.base.errors import MissingExtra, RunError
-from rlobj.config.run_config import RunConfig, settings_of
 from rlobj.installation import TRACKERS
+from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.training.trackers import Trackers, flat, open_trackers, require_trackers
 
 

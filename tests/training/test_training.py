@@ -19,14 +19,14 @@ from tiny import WITHOUT_SCORES, tiny_config
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.config.presets import load_preset, preset_names
-from rlobj.config.run_config import ModelConfig, TrainingConfig, learning_rate
-from rlobj.config.run_folder import RunFolder, dump_config, read_run_config
 from rlobj.data import load_problems
 from rlobj.models.loading import load_model
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards.kinds import Graded
+from rlobj.runs.run_folder import RunFolder, dump_config, read_run_config
 from rlobj.samplers import Sample
+from rlobj.settings.presets import load_preset, preset_names
+from rlobj.settings.run_config import ModelConfig, TrainingConfig, learning_rate
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

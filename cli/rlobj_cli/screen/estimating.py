@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, Message
-from rlobj.config.run_config import RunConfig
 from rlobj.reporting.terminal import facts_grid, say, table
-from rlobj.training.choosing import choose_settings, settled
-from rlobj.training.memory import MARGIN, PHASES, Choice, Memory, choose, ways
-from rlobj.training.memory import estimate as estimate_memory
+from rlobj.settings.run_config import RunConfig
+from rlobj.sizing.choosing import choose_settings, settled
+from rlobj.sizing.fitting import Choice, choose, ways
+from rlobj.sizing.memory import MARGIN, PHASES, Memory
+from rlobj.sizing.memory import estimate as estimate_memory
+from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
+from rlobj.sizing.workload import DECODING, USED, Work, work
 from rlobj.training.parallel.environment import resolve_strategy
-from rlobj.training.sizes import GIB, Cards, Size, card_bytes
-from rlobj.training.workload import DECODING, USED, Work, work
 from rlobj_cli.screen.console import plain_value
 from rlobj_cli.screen.errors import typed
 

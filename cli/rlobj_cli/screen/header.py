@@ -10,17 +10,17 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.config.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
-from rlobj.config.presets import difference, load_preset, read_yaml
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import dump_config
-from rlobj.config.starting import doubts
-from rlobj.config.trust import imports
 from rlobj.data.sources import source_names
 from rlobj.reporting.terminal import facts_grid, say
-from rlobj.training.choosing import choose_settings, held_out_share, settled
-from rlobj.training.memory import require_memory
-from rlobj.training.sizes import Cards, Size, card_bytes
+from rlobj.runs.run_folder import dump_config
+from rlobj.settings.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
+from rlobj.settings.presets import difference, load_preset, read_yaml
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.starting import doubts
+from rlobj.settings.trust import imports
+from rlobj.sizing.choosing import choose_settings, held_out_share, settled
+from rlobj.sizing.fitting import require_memory
+from rlobj.sizing.sizes import Cards, Size, card_bytes
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.estimating import estimated, show_choices, show_tables

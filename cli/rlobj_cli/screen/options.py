@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rlobj.config.layers import Layer
+    from rlobj.settings.layers import Layer
 
 DATA_DIR = "RLOBJ_DATA_DIR"
 """The variable of the environment that names the folder with problems."""
@@ -18,7 +18,7 @@ DATA_DIR = "RLOBJ_DATA_DIR"
 
 def completed(incomplete: str) -> list[tuple[str, str]]:
     """The settings whose dotted names begin so, ready for a value, each with its meaning."""
-    from rlobj.config.run_config import setting_meanings
+    from rlobj.settings.run_config import setting_meanings
 
     known = setting_meanings().items()
     return [(f"{name}=", text) for name, text in known if name.startswith(incomplete)]
@@ -154,7 +154,7 @@ def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:
     Args:
         options: for each option the setting that it sets, and the value, None if it is not given.
     """
-    from rlobj.config.layers import nested
+    from rlobj.settings.layers import nested
 
     given = [(option, *each) for option, each in options.items() if each[1] is not None]
     return [(option, nested(setting, value)) for option, setting, value in given]

@@ -13,16 +13,16 @@ from rich.text import Text
 
 from rlobj.base.errors import counted
 from rlobj.base.paths import step_of
-from rlobj.config.layers import PROFILES
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import MEASURES, held_out
-from rlobj.config.trust import trust_option
 from rlobj.conversations.environment import ENDS
 from rlobj.evaluation.engines import evaluated_settings
 from rlobj.insight import diagnose
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
 from rlobj.reporting.terminal import facts_grid, number, say
+from rlobj.runs.run_folder import MEASURES, held_out
+from rlobj.settings.layers import PROFILES
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.trust import trust_option
 from rlobj.training import TrainingResult
 from rlobj.training.progress import clock
 from rlobj_cli.screen.context import beginning

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import BatchError, Message, RunError, Setting
-from rlobj.config.layers import Layer
-from rlobj.config.resuming import may_change
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import RunFolder, read_settings
-from rlobj.config.trust import imports, trust_option
 from rlobj.conversations.environment import NoRoom
 from rlobj.reporting.terminal import facts_grid
+from rlobj.runs.run_folder import RunFolder, read_settings
+from rlobj.settings.layers import Layer
+from rlobj.settings.resuming import may_change
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.trust import imports, trust_option
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.progress import screen_of

@@ -16,13 +16,13 @@ import torch
 
 from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.paths import path_of
-from rlobj.config import layers
-from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.location import require_model, require_weights
-from rlobj.models.manifest import require_sound
+from rlobj.runs.manifest import require_sound
+from rlobj.runs.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.samplers import Sampler
+from rlobj.settings import layers
+from rlobj.settings.run_config import RunConfig
 
 SMALL = 10_000_000
 """Parameters below which one CPU thread is faster than several."""

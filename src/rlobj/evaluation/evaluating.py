@@ -14,11 +14,6 @@ from rlobj.base.errors import Argument, ConfigError, Message
 from rlobj.base.paths import file_name, located, nearby
 from rlobj.base.processes import seed_generators
 from rlobj.base.targets import object_name, object_text
-from rlobj.config.layers import Layer, merged, nested, reward_of_environment, reward_settings
-from rlobj.config.presets import flattened
-from rlobj.config.run_config import settings_of
-from rlobj.config.starting import refuse_tools, unread_environment
-from rlobj.config.trust import imports, require_trust
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import open_conversations
 from rlobj.conversations.settings import named_tools
@@ -43,6 +38,11 @@ from rlobj.evaluation.samples import FORMAT, Samples
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
 from rlobj.samplers.types import check_prompts
+from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings
+from rlobj.settings.presets import flattened
+from rlobj.settings.run_config import settings_of
+from rlobj.settings.starting import refuse_tools, unread_environment
+from rlobj.settings.trust import imports, require_trust
 
 AUTO = "auto"
 """As a folder: one under evals/ whose name belongs to the model and all settings."""

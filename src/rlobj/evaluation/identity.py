@@ -12,9 +12,9 @@ from typing import Any
 
 from rlobj.base.digests import files_digest
 from rlobj.base.errors import Argument, ConfigError
-from rlobj.config.layers import flattened
-from rlobj.config.presets import difference
 from rlobj.data.problems import digest
+from rlobj.settings.layers import flattened
+from rlobj.settings.presets import difference
 
 MODEL_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 """Files of a model folder that say how weights and tokens are used."""

@@ -17,9 +17,6 @@ from rlobj.base.digests import files_digest
 from rlobj.base.errors import Argument, ConfigError, DataError, nearest
 from rlobj.base.paths import path_of
 from rlobj.base.targets import require_file
-from rlobj.config.layers import PROFILES, Layer, flattened
-from rlobj.config.run_config import RunConfig, build_config
-from rlobj.config.trust import named_code
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
@@ -30,6 +27,9 @@ from rlobj.data.tasks import TASKS
 from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings
+from rlobj.settings.layers import PROFILES, Layer, flattened
+from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.settings.trust import named_code
 
 LONGEST = 20_480
 """Default of `max_tokens` on published benchmarks, if the model's context has room for it."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import shown
-from rlobj.config.layers import reward_settings
-from rlobj.config.trust import require_trust
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import GradeChange, RegradedBenchmark, Regrading
@@ -21,6 +19,8 @@ from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import Samples
 from rlobj.installation import session
 from rlobj.rewards import Reward
+from rlobj.settings.layers import reward_settings
+from rlobj.settings.trust import require_trust
 
 BLOCK = 256
 """Responses graded at a time."""

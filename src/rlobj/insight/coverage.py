@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow
 
 from rlobj.base.arrow import pc
-from rlobj.records.reading import Record
+from rlobj.runs.reading import Record
 
 COLUMNS = ("step", "effect", "spurious", "inclusion_probability")
 """The columns of the record that tell it."""

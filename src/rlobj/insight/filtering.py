@@ -23,7 +23,7 @@ from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.rules.nodes import Logic
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.reading import COLUMNS as RECORDED
+from rlobj.runs.reading import COLUMNS as RECORDED
 
 _RECORDED = tuple(name for name, column in RECORDED.items() if column.type != "string")
 OWN_COLUMNS = tuple(name for name in _RECORDED if name not in COLUMNS)
@@ -61,7 +61,7 @@ def read_filter(where: str | Expr) -> Expr:
             raise ConfigError(
                 f"'{name}' is a text, and a rule compares numbers. For the text of a token use ",
                 Argument("text", "TEXT"),
-                "; for other columns read the record as a table with rlobj.records.read_records",
+                "; for other columns read the record as a table with rlobj.read_records",
             )
         if name not in (*_READABLE, *FUNCTIONS):
             raise ConfigError(f"the record has no column '{name}'.{nearest(name, _READABLE)}")

@@ -17,14 +17,14 @@ import pyarrow
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, counted
-from rlobj.config.run_folder import read_metrics, read_settings
 from rlobj.insight import coverage, numbers
 from rlobj.insight.contexts import in_responses
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
 from rlobj.objectives.rules import Expr
-from rlobj.records.reading import COLUMNS, Record, why_no_rows
 from rlobj.reporting import visible
+from rlobj.runs.reading import COLUMNS, Record, why_no_rows
+from rlobj.runs.run_folder import read_metrics, read_settings
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_folder import ACCURACY, measure_of, read_metrics, read_settings
 from rlobj.insight.numbers import Z95, Line, mean, percent, share, total
+from rlobj.runs.run_folder import ACCURACY, measure_of, read_metrics, read_settings
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import RunFolder, is_run
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
@@ -24,11 +22,13 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
-from rlobj.records.metrics import average
-from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.recorder import Recorder
-from rlobj.records.sampler_metrics import sampler_gap
-from rlobj.records.token_metrics import token_metrics
+from rlobj.runs.loss_metrics import average
+from rlobj.runs.observed import POLICY, ObservedUpdate
+from rlobj.runs.recorder import Recorder
+from rlobj.runs.run_folder import RunFolder, is_run
+from rlobj.runs.sampler_metrics import sampler_gap
+from rlobj.runs.token_metrics import token_metrics
+from rlobj.settings.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError, MissingExtra, reported
-from rlobj.config.run_config import LoraConfig
+from rlobj.settings.run_config import LoraConfig
 
 _NAME = "default"
 

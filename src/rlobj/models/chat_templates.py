@@ -11,9 +11,9 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.processes import peak_memory
-from rlobj.config.run_config import ModelConfig
 from rlobj.data import Chat, DataConfig
 from rlobj.data.templates import MEMORY, SECONDS
+from rlobj.settings.run_config import ModelConfig
 
 _SECONDS, _MEMORY = SECONDS, MEMORY
 """What a chat template may take for one prompt."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.weights import warn_unused
-from rlobj.config.run_config import ModelConfig
+from rlobj.settings.run_config import ModelConfig
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from transformers.utils import logging
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json, read_whole
 from rlobj.base.weights import load_complete
-from rlobj.config.run_config import ModelConfig
 from rlobj.models.hollow import filled, hollow_model
+from rlobj.settings.run_config import ModelConfig
 
 
 def load_model(

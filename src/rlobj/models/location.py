@@ -6,11 +6,11 @@ from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.folders import refuse_others
 from rlobj.base.paths import path_of
 from rlobj.base.targets import require_file
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import is_run, newest_checkpoint
-from rlobj.config.starting import refuse_senseless
-from rlobj.config.trust import named_code
 from rlobj.data.sources import require_source, source_names
+from rlobj.runs.run_folder import is_run, newest_checkpoint
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.starting import refuse_senseless
+from rlobj.settings.trust import named_code
 
 
 def require_inputs(config: RunConfig) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import ModelConfig, RunConfig
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models.adapters import merged_weights, with_adapters, without_adapters
 from rlobj.models.chat_templates import chat_of
 from rlobj.models.loading import load_model, load_tokenizer, loading, no_dropout
+from rlobj.settings.run_config import ModelConfig, RunConfig
 
 
 @dataclass(frozen=True)

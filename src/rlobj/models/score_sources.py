@@ -12,14 +12,14 @@ from rlobj.base.digests import MODEL_FILES, model_digest
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.files import read_whole
 from rlobj.base.paths import located, path_of, step_of
-from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import named_checkpoint, read_settings
-from rlobj.config.scores import ScoreConfig, is_template
 from rlobj.data import Problem, load_problems
 from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
 from rlobj.data.templates import Templates
-from rlobj.models.manifest import require_sound
+from rlobj.runs.manifest import require_sound
+from rlobj.runs.run_folder import named_checkpoint, read_settings
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import ScoreConfig, is_template
 
 logger = logging.getLogger(__name__)
 _TRIED = 1000

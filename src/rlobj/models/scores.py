@@ -9,10 +9,10 @@ import torch
 
 from rlobj.base.errors import ConfigError, Message, Setting, reported
 from rlobj.base.interleaved import Interleaved
-from rlobj.config.run_config import ModelConfig
-from rlobj.config.scores import ScoreConfig
 from rlobj.models.loading import load_model, load_tokenizer, loading
 from rlobj.models.score_sources import score_folder
+from rlobj.settings.run_config import ModelConfig
+from rlobj.settings.scores import ScoreConfig
 
 
 def load_score(

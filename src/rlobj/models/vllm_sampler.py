@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from rlobj.config.run_config import RunConfig
 from rlobj.models.loading import arithmetic
 from rlobj.samplers import eos_ids
 from rlobj.samplers.vllm import VllmSampler, VllmServerSampler
+from rlobj.settings.run_config import RunConfig
 
 
 def vllm_sampler(

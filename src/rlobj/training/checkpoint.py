@@ -32,12 +32,12 @@ from rlobj.base.errors import Argument, ConfigError, RunError, reported
 from rlobj.base.files import parse_json, read_whole, remove, settle
 from rlobj.base.paths import step_name, step_of
 from rlobj.base.validation import Model
-from rlobj.config.run_folder import RunFolder, checkpoints, warn_once
-from rlobj.models import manifest
 from rlobj.models.adapters import adapter_weights, without_adapters
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
+from rlobj.runs import manifest
+from rlobj.runs.run_folder import RunFolder, checkpoints, warn_once
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.config.run_folder import measure_of
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, Stages, facts_grid, number, say, working
+from rlobj.runs.run_folder import measure_of
 from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:

@@ -25,15 +25,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlobj.base.errors import Argument, ConfigError, RunError, Setting
 from rlobj.base.paths import located, located_target, path_of, step_of
 from rlobj.base.targets import PYTHON_OBJECT, importable, without_imports
-from rlobj.config import run_folder
-from rlobj.config.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
-from rlobj.config.presets import difference, load_preset, read_yaml
-from rlobj.config.resuming import changed, refuse_changes
-from rlobj.config.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of
-from rlobj.config.run_folder import RunFolder, dump_config
-from rlobj.config.scores import is_template
-from rlobj.config.starting import refuse_unknown_accuracy
-from rlobj.config.trust import named_code, trusted
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES
@@ -41,6 +32,15 @@ from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs
 from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.objectives.objective import Objective
+from rlobj.runs import run_folder
+from rlobj.runs.run_folder import RunFolder, dump_config
+from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
+from rlobj.settings.presets import difference, load_preset, read_yaml
+from rlobj.settings.resuming import changed, refuse_changes
+from rlobj.settings.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of
+from rlobj.settings.scores import is_template
+from rlobj.settings.starting import refuse_unknown_accuracy
+from rlobj.settings.trust import named_code, trusted
 from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def resume(
     Args:
         run: the run directory.
         settings: settings to change, by dotted name: `training.steps`, settings that do not change
-            results (`rlobj.config.resuming.RESUMABLE_SETTINGS`), and some that do, which the run
+            results (`rlobj.settings.resuming.RESUMABLE_SETTINGS`), and some that do, which the run
             records (`RECORDED_SETTINGS`).
         model: the model object that the run was started with.
         tokenizer: of the model object.
@@ -411,7 +411,7 @@ def prepared(config: RunConfig) -> RunConfig:
             ", reward, or FILE.py:FUNCTION",
         )
     if config.columns:
-        from rlobj.records.reading import refuse_recorded  # which imports pyarrow
+        from rlobj.runs.reading import refuse_recorded  # which imports pyarrow
 
         refuse_recorded(config.columns)
     require_inputs(config)

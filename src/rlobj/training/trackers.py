@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import MissingExtra, RunError
-from rlobj.config.layers import flattened
-from rlobj.config.run_config import RunConfig, settings_of
+from rlobj.settings.layers import flattened
+from rlobj.settings.run_config import RunConfig, settings_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeVar
 
-from rlobj.config.layers import flattened
+from rlobj.settings.layers import flattened
 
 Value = TypeVar("Value")
 

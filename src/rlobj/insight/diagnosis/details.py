@@ -20,8 +20,8 @@ from rlobj.base.files import a_file
 from rlobj.base.paths import step_of
 from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.findings import Finding
-from rlobj.records.reading import Record
 from rlobj.reporting import visible
+from rlobj.runs.reading import Record
 
 STEPS = 20
 """Tables of this many steps are read: those up to the last step at which the finding held."""

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import without_imports
-from rlobj.config import run_folder
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.diagnosis.details import details_of
 from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
 from rlobj.insight.diagnosis.watching import Watch
 from rlobj.insight.numbers import Line, tokens_by_step
-from rlobj.records.reading import Record
 from rlobj.reporting import visible
+from rlobj.runs import run_folder
+from rlobj.runs.reading import Record
 
 
 def diagnose(

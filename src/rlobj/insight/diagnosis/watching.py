@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from rlobj.config.run_config import RunConfig
 from rlobj.insight.diagnosis.checks import CHECKS, METRICS
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.insight.diagnosis.history import History
+from rlobj.settings.run_config import RunConfig
 
 
 class Watch:

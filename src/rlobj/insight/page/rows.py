@@ -22,16 +22,16 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file
 from rlobj.base.paths import step_of
-from rlobj.config import run_folder
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, columns_of, matching, undecided
 from rlobj.insight.page.rules import objective_of, part_column, parts_of, rules_of
 from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
-from rlobj.records.reading import COLUMNS, Record, read_records, sound, why_no_rows
-from rlobj.records.tables import read_tables
-from rlobj.records.texts import TokenTexts
+from rlobj.runs import run_folder
+from rlobj.runs.reading import COLUMNS, Record, read_records, sound, why_no_rows
+from rlobj.runs.tables import read_tables
+from rlobj.runs.texts import TokenTexts
 
 BUDGET = 1_000_000
 """Rows of a page."""

@@ -18,11 +18,11 @@ from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import NAMES, Rule
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.reading import COLUMNS
-from rlobj.records.rows import numbers, numpy, rows_of
-from rlobj.records.tables import UpdateTable
-from rlobj.records.texts import TokenTexts
+from rlobj.runs.observed import POLICY, ObservedUpdate
+from rlobj.runs.reading import COLUMNS
+from rlobj.runs.rows import numbers, numpy, rows_of
+from rlobj.runs.tables import UpdateTable
+from rlobj.runs.texts import TokenTexts
 
 
 def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = ()) -> Any:

@@ -11,15 +11,15 @@ from typing import Any
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
-from rlobj.config import run_folder
 from rlobj.insight.numbers import share, tokens_by_step
 from rlobj.insight.page.rows import PageRows, listed, read_rows
 from rlobj.insight.page.rules import described_rule, rules_of
 from rlobj.insight.page.store import store_data
 from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
-from rlobj.records.reading import COLUMNS
 from rlobj.reporting import visible
 from rlobj.reporting.pages import definition_list, fill, render_page
+from rlobj.runs import run_folder
+from rlobj.runs.reading import COLUMNS
 
 __all__ = ["write_inspection_page"]
 _asset = partial(packaged, "rlobj.insight.page")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlobj.base.errors import Argument, ConfigError
-from rlobj.config.presets import Preset, load_preset
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Expr, Rule, read_rule
 from rlobj.objectives.rules.columns import COLUMNS
 from rlobj.reporting import visible
+from rlobj.settings.presets import Preset, load_preset
 
 RECORDED = "recorded"
 """The name of the objective that the run trained."""

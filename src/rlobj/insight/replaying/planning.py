@@ -14,8 +14,8 @@ from rlobj.objectives import functional
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.reading import Effect
-from rlobj.records.tables import UpdateTable
+from rlobj.runs.reading import Effect
+from rlobj.runs.tables import UpdateTable
 
 EFFECTS: tuple[str, ...] = get_args(Effect)
 MiniBatch = Sequence[UpdateTable]

@@ -11,8 +11,6 @@ import pyarrow
 import torch
 
 from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting
-from rlobj.config.presets import Preset, read_yaml
-from rlobj.config.run_folder import CONFIG_FILE, Progress, is_run
 from rlobj.insight.numbers import without_nan
 from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
@@ -25,9 +23,11 @@ from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule, declared, score_columns
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.records.reading import checked_files, sound
-from rlobj.records.rows import numpy
-from rlobj.records.tables import UpdateTable, read_tables
+from rlobj.runs.reading import checked_files, sound
+from rlobj.runs.rows import numpy
+from rlobj.runs.run_folder import CONFIG_FILE, Progress, is_run
+from rlobj.runs.tables import UpdateTable, read_tables
+from rlobj.settings.presets import Preset, read_yaml
 
 
 def replay(

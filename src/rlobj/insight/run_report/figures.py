@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rlobj.config.run_folder import is_number, measure_of
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.numbers import Z95
 from rlobj.insight.run_report.runs import MetricLine, Run, parts_of
 from rlobj.reporting import Figure, Line, Mark, Target, visible
+from rlobj.runs.run_folder import is_number, measure_of
 
 _MOST_LINES = 12
 """Curves of a run that a `*` may stand for."""

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rlobj.base.errors import RunError, counted, reported
 from rlobj.base.files import packaged, write_whole
-from rlobj.config.run_folder import run_paths
 from rlobj.insight.run_report.figures import Plot, figures, finding_id
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, save_figure, visible
 from rlobj.reporting.figures import COLORS, DASHES, dash_of
 from rlobj.reporting.pages import fill, html_table, pack, render_page
+from rlobj.runs.run_folder import run_paths
 
 _asset = partial(packaged, "rlobj.insight.run_report")
 _FILE = "report.html"

@@ -15,13 +15,13 @@ import pyarrow
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.config.run_folder import named_folder, read_lines, read_settings
 from rlobj.insight import coverage
 from rlobj.insight.coverage import Coverage
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
-from rlobj.records.reading import Record
 from rlobj.reporting import visible
+from rlobj.runs.reading import Record
+from rlobj.runs.run_folder import named_folder, read_lines, read_settings
 
 MetricLine = dict[str, Any]
 Lines = Sequence[MetricLine]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlobj.config.layers import flattened
-from rlobj.config.run_folder import MEASURES, Measure
 from rlobj.insight.numbers import Line, mean, percent, total
 from rlobj.insight.run_report.runs import Run
+from rlobj.runs.run_folder import MEASURES, Measure
+from rlobj.settings.layers import flattened
 
 UNKNOWN = "–"
 Table = dict[str, list[str]]

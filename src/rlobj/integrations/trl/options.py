@@ -10,10 +10,10 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.presets import Preset, load_preset, merge
-from rlobj.config.run_config import RunConfig
-from rlobj.config.scores import ScoreConfig, require_scores
-from rlobj.records.reading import refuse_recorded
+from rlobj.runs.reading import refuse_recorded
+from rlobj.settings.presets import Preset, load_preset, merge
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import ScoreConfig, require_scores
 
 
 def _option(default: Any, text: str) -> Any:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.files import write_whole
-from rlobj.config.presets import difference
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.records.metrics import MicroBatchResult
+from rlobj.runs.loss_metrics import MicroBatchResult
+from rlobj.settings.presets import difference
 
 logger = logging.getLogger(__name__)
 

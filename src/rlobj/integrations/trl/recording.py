@@ -12,13 +12,13 @@ from typing import Any
 from transformers import TrainerCallback
 
 from rlobj.base.targets import object_text
-from rlobj.config.run_config import RunConfig
-from rlobj.config.run_folder import is_run
 from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.integrations.trl.progress import Window
 from rlobj.integrations.trl.rollout import sequences
-from rlobj.records.observed import ObservedUpdate
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.run_folder import is_run
+from rlobj.settings.run_config import RunConfig
 
 _LOGGED = {
     "response/truncated": "completions/clipped_ratio",

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.run_config import ModelConfig
-from rlobj.config.scores import ScoreConfig
 from rlobj.integrations.trl.rollout import sequences, trained
 from rlobj.models.score_sources import resolved_score
 from rlobj.models.scores import frozen, load_score, with_end
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import PolicyScorer, micro_batches, score_samples
 from rlobj.scoring.packing import sequence_length
+from rlobj.settings.run_config import ModelConfig
+from rlobj.settings.scores import ScoreConfig
 
 _BUDGET = 16384
 """Prompt and response tokens that go through a score's model at once."""

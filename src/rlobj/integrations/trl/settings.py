@@ -13,13 +13,13 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.config.presets import Preset, load_preset
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Clip, Surrogate
+from rlobj.settings.presets import Preset, load_preset
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
-from rlobj.config.presets import Preset
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.options import read_options
 from rlobj.integrations.trl.progress import Inputs, Progress, Window
@@ -38,7 +37,8 @@ from rlobj.objectives.joining import total_reward
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
-from rlobj.records.metrics import MicroBatchResult, combine
+from rlobj.runs.loss_metrics import MicroBatchResult, combine
+from rlobj.settings.presets import Preset
 
 _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 

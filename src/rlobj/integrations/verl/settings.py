@@ -11,11 +11,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlobj.base.errors import ConfigError
-from rlobj.config.presets import load_preset
 from rlobj.installation import check_version
 from rlobj.integrations.columns import check_columns
 from rlobj.integrations.verl.names import LOSS_MODE
 from rlobj.objectives.objective import Objective
+from rlobj.settings.presets import load_preset
 
 KEY = "actor_rollout_ref.rlobj"
 TESTED = "==0.9.1"

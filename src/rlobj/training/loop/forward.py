@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.config.run_config import PLAIN, RunConfig
 from rlobj.ranks import largest
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.scoring.packing import sequence_length
+from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.training.loop.token_counts import TokenCounts
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.sharding import Sequences

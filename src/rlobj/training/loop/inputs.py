@@ -10,14 +10,14 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.base.targets import PYTHON_OBJECT, import_target, object_name, object_text
-from rlobj.config.layers import Layer, nested, reward_settings
-from rlobj.config.run_config import RunConfig
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Problem
 from rlobj.data.sources import Source
 from rlobj.evaluation.engines import require_tokenizer
 from rlobj.rewards import Grader, Reward, Several, function_grader
 from rlobj.rewards.kinds import Ungraded
+from rlobj.settings.layers import Layer, nested, reward_settings
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.callbacks import Callback
 
 _SETTINGS = {

@@ -17,18 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.config.run_config import RunConfig, learning_rate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
-from rlobj.records.metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
-from rlobj.records.observed import POLICY, ObservedUpdate
-from rlobj.records.token_metrics import token_metrics
+from rlobj.runs.loss_metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
+from rlobj.runs.observed import POLICY, ObservedUpdate
+from rlobj.runs.token_metrics import token_metrics
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
+from rlobj.settings.run_config import RunConfig, learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length

@@ -22,10 +22,6 @@ import torch
 from rlobj.base.errors import Argument, ConfigError, DataError, Setting, counted
 from rlobj.base.folders import refuse_links
 from rlobj.base.paths import nearby
-from rlobj.config.resuming import changed, refuse_changes
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.run_folder import RunFolder, is_run, read_settings
-from rlobj.config.starting import refuse_unknown_accuracy
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import check_named, open_conversations
 from rlobj.data import Problem, format_prompt, load_problems
@@ -40,19 +36,24 @@ from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
-from rlobj.records.texts import TokenTexts
+from rlobj.runs.run_folder import RunFolder, is_run, read_settings
+from rlobj.runs.texts import TokenTexts
 from rlobj.samplers import Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
+from rlobj.settings.resuming import changed, refuse_changes
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.starting import refuse_unknown_accuracy
+from rlobj.sizing.choosing import explained, held_out_share, settled
+from rlobj.sizing.fitting import Choice
 from rlobj.training import checkpoint
-from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.memory import Choice
 from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.hardware import open_hardware
 from rlobj.training.rollouts.own_columns import OwnColumns
 from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Judge

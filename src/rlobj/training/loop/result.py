@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import RunError
-from rlobj.config import run_folder
 from rlobj.models.loading import load_model, load_tokenizer
+from rlobj.runs import run_folder
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from rlobj.base.errors import Message, RunError
 from rlobj.base.files import write_whole
 from rlobj.base.paths import nearby, step_of
 from rlobj.base.progress import ENDING
-from rlobj.config import run_folder
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.trust import trust_option
 from rlobj.insight.diagnosis import Finding
 from rlobj.ranks import any_rank
+from rlobj.runs import run_folder
 from rlobj.samplers.types import WaitEnded
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.trust import trust_option
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.result import TrainingResult

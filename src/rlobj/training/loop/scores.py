@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError, RunError, Setting, reported
-from rlobj.config.run_config import RunConfig
-from rlobj.config.scores import ScoreConfig
 from rlobj.data import Problem
 from rlobj.data.templates import Templates
 from rlobj.models.hollow import reading
@@ -32,6 +30,8 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import PolicyScorer
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import ScoreConfig
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer

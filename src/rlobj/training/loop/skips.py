@@ -14,9 +14,9 @@ from safetensors.torch import save
 from rlobj.base.errors import RunError
 from rlobj.base.files import write_whole
 from rlobj.base.paths import step_name
-from rlobj.config.run_folder import RunFolder
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
+from rlobj.runs.run_folder import RunFolder
 from rlobj.training.rollouts.sharding import MiniBatch
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ import torch
 
 from rlobj.base.errors import BatchError, RlobjError, RunError, Setting
 from rlobj.base.paths import nearby
-from rlobj.config.run_config import settings_of
-from rlobj.config.trust import trust_option
 from rlobj.ranks import RankFailed
+from rlobj.settings.run_config import settings_of
+from rlobj.settings.trust import trust_option
 from rlobj.training.loop.trainer import Trainer
 
 

@@ -21,10 +21,6 @@ from rlobj.base.files import remove
 from rlobj.base.paths import step_of
 from rlobj.base.processes import seed_generators
 from rlobj.base.progress import waiting
-from rlobj.config import run_folder
-from rlobj.config.resuming import changed, code_digest, recorded
-from rlobj.config.run_config import RunConfig, settings_of
-from rlobj.config.starting import doubts
 from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
 from rlobj.evaluation import sample_and_grade
@@ -32,11 +28,15 @@ from rlobj.evaluation.summary import ProblemCounts, summarise_counts
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
-from rlobj.records.observed import ObservedUpdate
-from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
+from rlobj.runs import run_folder
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.recorder import Recorder
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
+from rlobj.settings.resuming import changed, code_digest, recorded
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.starting import doubts
 from rlobj.training import checkpoint
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.learner import Learner

@@ -17,7 +17,7 @@ import torch
 from rlobj.base.errors import Argument, ConfigError, MissingExtra, Setting
 from rlobj.base.ports import free_port
 from rlobj.base.processes import seed_generators
-from rlobj.training.parallel.accelerate_launch import read_launch
+from rlobj.sizing.accelerate_launch import read_launch
 from rlobj.training.parallel.ddp import Replicated
 from rlobj.training.parallel.fsdp2 import FullySharded
 from rlobj.training.parallel.strategies import Parallel

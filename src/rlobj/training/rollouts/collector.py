@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import RunError, Setting
-from rlobj.config.run_config import DynamicSampling, RunConfig
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import limited, turn_rewards
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
-from rlobj.records.rows import TokenTexts
 from rlobj.rewards import Graded, Grader, Reward, Several
+from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Sample, Sampler, derive_seed
+from rlobj.settings.run_config import DynamicSampling, RunConfig
 from rlobj.training.rollouts.grading import Grading
 from rlobj.training.rollouts.own_columns import OwnColumns
 from rlobj.training.rollouts.rollout import Response, Rollout, Seconds, has_signal

@@ -10,11 +10,11 @@ from typing import Any
 
 from rlobj.base.errors import DataError, RunError, Setting, counted
 from rlobj.base.targets import import_target, place_of, shown
-from rlobj.config.run_config import RunConfig
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.rewards.functions import ColumnValue, column_value
 from rlobj.samplers import Sample
+from rlobj.settings.run_config import RunConfig
 
 
 class OwnColumns:

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import RunError
-from rlobj.config.run_config import SamplingConfig
 from rlobj.objectives.statistics import Comm
-from rlobj.records.sampler_metrics import sampler_gap
+from rlobj.runs.sampler_metrics import sampler_gap
+from rlobj.settings.run_config import SamplingConfig
 
 
 class SamplerGap(RunError):

@@ -9,9 +9,9 @@ import pyarrow
 
 from rlobj.base.arrow import write_parquet
 from rlobj.base.paths import step_name
-from rlobj.config.run_folder import RunFolder
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
+from rlobj.runs.run_folder import RunFolder
 from rlobj.training.rollouts.rollout import Rollout
 
 

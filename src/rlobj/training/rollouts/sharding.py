@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 
-from rlobj.config.run_config import RunConfig
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Reward
 from rlobj.rewards.functions import ColumnValue
 from rlobj.scoring.packing import sequence_length
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.rollouts.rollout import Response, Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]

@@ -1,6 +1,0 @@
-"""The configuration of a run: presets, layers of settings, and the RunConfig that they make.
-
-presets             a published objective as a YAML file: a partial RunConfig
-layers              what a preset, a file and single settings say, and in which order they count
-run_config          RunConfig, every setting with its default, and how layers become one
-"""

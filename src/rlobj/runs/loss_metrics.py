@@ -1,0 +1,108 @@
+"""The metrics of an update's loss, and those of a step from those of its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.statistics import Comm
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.ranks import largest
+from rlobj.runs.observed import POLICY
+
+PREDICTED, MEASURED = "entropy/predicted_change", "entropy/measured_change"
+_CLIPPED = ("objective/clip_fraction", "clip/high_fraction", "clip/low_fraction")
+_SUMS = ("train/skipped_updates", "sampler/nan_tokens", "tokens/dropped", "tokens/unscored")
+_SUMS += ("spurious/tokens", "spurious/caught", "spurious/dropped", PREDICTED)
+_MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")
+
+
+@dataclass(frozen=True)
+class MicroBatchResult:
+    """What the loss of one micro-batch measured.
+
+    Attributes:
+        loss: its share of the loss.
+        metrics: contributions that add up over micro-batches and ranks.
+        extremes: values of which the largest counts.
+        tokens: tokens of decided responses in it, int [].
+        rows: the micro-batch's rows in the mini-batch, int [M].
+        scores: the policy's columns, [M] each.
+        sampler_logprobs: the sampler's, [M].
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    extremes: dict[str, Tensor]
+    tokens: Tensor
+    rows: Tensor
+    scores: dict[str, Tensor]
+    sampler_logprobs: Any
+
+    @classmethod
+    def of(cls, table: TokenBatch, output: LossOutput, rows: Tensor) -> MicroBatchResult:
+        """What the loss of a table measured, without its graph."""
+        columns = {name: getattr(table, name) for name in POLICY}
+        return cls(
+            loss=output.loss.detach(),
+            metrics=output.metrics,
+            extremes=output.extremes,
+            tokens=table.decided.sum(),
+            rows=rows,
+            scores={name: x.detach() for name, x in columns.items() if x is not None},
+            sampler_logprobs=table.sampler_logprobs,
+        )
+
+
+def combine(
+    measured: Sequence[MicroBatchResult],
+    objective: Objective,
+    plan: Plan,
+    complete: bool,
+    comm: Comm,
+) -> dict[str, float]:
+    """The metrics of an update: sums and extremes over micro-batches and ranks.
+
+    Args:
+        measured: of this rank's micro-batches.
+        objective: names the losses, also on a rank without micro-batches.
+        plan: of the update.
+        complete: the micro-batches hold all tokens of the update. Otherwise policy/... are means
+            over the tokens they hold, and absent if they hold none.
+        comm: the process group.
+    """
+    losses = ["loss/policy", *(f"loss/{penalty.name}" for penalty in objective.penalties)]
+    names = [*dict.fromkeys(losses), *_CLIPPED, *_MEANS, "loss/total"]
+    sums = torch.zeros(len(names) + 1, dtype=torch.float64)
+    for each in measured:
+        values = {**each.metrics, "loss/total": each.loss}
+        column = [values.get(name, each.loss * 0).double().cpu() for name in names]
+        sums += torch.stack([*column, each.tokens.double().cpu()])
+    *values, tokens = comm.sum(sums).tolist()
+    combined = dict(zip(names, values, strict=True))
+    ratios = [float(each.extremes["policy/ratio_max"]) for each in measured]
+    combined["policy/ratio_max"] = largest(max(ratios, default=0.0), comm)
+    if complete:
+        return combined
+    if not tokens:
+        return {name: combined[name] for name in names if name not in _MEANS}
+    return combined | {name: combined[name] * (plan.tokens / tokens) for name in _MEANS}
+
+
+def average(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A step's metrics from those of its updates: means; sums of `_SUMS`; largest of extremes."""
+    names = dict.fromkeys(name for metrics in updates for name in metrics)
+    return {name: _average(name, updates) for name in names}
+
+
+def _average(name: str, updates: Sequence[Mapping[str, float]]) -> float:
+    values = [metrics[name] for metrics in updates if name in metrics]
+    if name in _SUMS:
+        return sum(values)
+    return max(values) if name.endswith("_max") else sum(values) / len(values)

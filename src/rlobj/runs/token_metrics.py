@@ -1,0 +1,148 @@
+"""The metrics of an update's tokens: who carries the gradient, and what it does to the entropy.
+
+They are over the tokens of decided responses that are in the update's phase, on all ranks. They are
+the same to the bit for any number of ranks and any order of the tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlobj.objectives import functional, statistics
+from rlobj.objectives.statistics import Comm
+from rlobj.runs.observed import POLICY, ObservedUpdate
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+TOPS = (0.0001, 0.001, 0.01)
+QUADRANTS = ("positive_likely", "positive_surprising", "negative_likely", "negative_surprising")
+DECADES = 6
+
+
+@torch.no_grad()
+def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
+    """The metrics of one update; shares, means and quantiles of no tokens are absent.
+
+    Args:
+        observed: of this rank.
+        comm: the process group.
+    """
+    own = _Tokens.of(observed)
+    tokens, scored, weighed, *others = comm.sum(own.counts).tolist()
+    (above, below, left_out, judged, wrong, dropped, caught), decades = others[:7], others[7:]
+    tops = [math.ceil(share * weighed) for share in TOPS]
+    levels = [math.ceil(q * scored) for q in QUANTILES]
+    found = _order_statistics(
+        [(own.norms, [weighed - k + 1 for k in tops]), (own.entropy, levels)], comm
+    )
+    cuts, quantiles = found[: len(tops)], found[len(tops) :]
+    signs, sixes = 4 + (own.advantages < 0).long(), torch.full_like(own.quadrants, 6)
+    summed = [(own.norms, own.quadrants), (own.advantages, signs), (own.entropy_change, sixes)]
+    for unit, cut in enumerate(cuts, 7):
+        excess = own.norms[own.norms > cut].double() - cut
+        summed.append((excess, torch.full_like(excess, unit, dtype=torch.int64)))
+    values, units = (torch.cat(parts) for parts in zip(*summed, strict=True))
+    sums = statistics.exact_sum_by(values, units, 10, comm).tolist()
+    carried, (up, down, predicted), over = sums[:4], sums[4:7], sums[7:]
+    shares: dict[str, float] = dict(zip(QUADRANTS, carried, strict=True))
+    for share, k, cut, rest in zip(TOPS, tops, cuts, over, strict=True):
+        shares[f"top_{100 * share:g}pct"] = rest + k * cut  # Σ of the k largest
+    fractions = {
+        **{f"gradient/{name}": (share, sum(carried)) for name, share in shares.items()},
+        **{f"prob/decade_{i}": (count, scored) for i, count in enumerate(decades)},
+        "advantage/positive_share": (above, tokens),
+        "advantage/negative_share": (below, tokens),
+        "advantage/positive_mean": (up, above),
+        "advantage/negative_mean": (down, below),
+    }
+    spurious = {
+        "spurious/tokens": float(wrong),
+        "spurious/share": wrong / max(tokens, 1),
+        "spurious/caught": float(caught),
+        "spurious/dropped": float(dropped),
+    }
+    named = zip(QUANTILES, quantiles, strict=True)
+    return {
+        **{name: value / total for name, (value, total) in fractions.items() if total},
+        **({f"entropy/q{100 * q:02.0f}": value for q, value in named} if scored else {}),
+        **({"entropy/predicted_change": predicted} if sum(carried) else {}),
+        "tokens/dropped": float(left_out),
+        "tokens/unscored": float(tokens - scored),
+        **(spurious if judged else {}),
+    }
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """What is summed and ordered of one rank's tokens.
+
+    Attributes:
+        counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0, dropped; judged,
+            spurious, judged and dropped, spurious and dropped; and scored tokens by decade of
+            π, int [16].
+        advantages: A of all n tokens, [n].
+        entropy: H of the scored tokens, nats.
+        norms: |m·ω·A/Z|·sqrt(1 − 2π + Σ π²), [m]; 0 also for a token without m·ω·A that was not
+            scored. Others that were not scored are left out.
+        quadrants: the place in QUADRANTS of these tokens, int [m].
+        entropy_change: −(m·ω·A/Z)·s of these tokens, [m].
+    """
+
+    counts: Tensor
+    advantages: Tensor
+    entropy: Tensor
+    norms: Tensor
+    quadrants: Tensor
+    entropy_change: Tensor
+
+    @classmethod
+    def of(cls, observed: ObservedUpdate) -> _Tokens:
+        clauses = observed.plan.clauses
+        assert clauses is not None
+        rows = clauses.in_phase.nonzero()[:, 0]
+        columns = (getattr(observed, name).detach()[rows].double() for name in POLICY)
+        logprobs, entropy, collision, sensitivity = columns
+        advantages = observed.plan.advantages[0][rows].double()
+        weights = observed.plan.weights[0][rows].double() * advantages
+        # In float32, the place of a token in a vector does not change the last bit of its norm.
+        norms = functional.gradient_norm(logprobs, collision, weights).float()
+        norms = norms.masked_fill(weights == 0, 0.0)
+        change = (-weights * sensitivity).masked_fill(weights == 0, 0.0)
+        scored, known = ((~x.isnan()).nonzero()[:, 0] for x in (logprobs, norms))
+        decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
+        marks = observed.spurious[rows]
+        judged, wrong, dropped = ~marks.isnan(), marks == 1, clauses.touched("dropped")[rows]
+        below = advantages < 0
+        masks = (advantages > 0, below, dropped, judged, wrong, judged & dropped, wrong & dropped)
+        sizes = torch.tensor([len(rows), len(scored), len(known)], device=rows.device)
+        counts = (sizes, torch.stack(masks).sum(1), torch.bincount(decades, minlength=DECADES))
+        return cls(
+            counts=torch.cat(counts),
+            advantages=advantages,
+            entropy=entropy[scored].float(),
+            norms=norms[known],
+            quadrants=(2 * below + (sensitivity < 0).long())[known],
+            entropy_change=change[known],
+        )
+
+
+def _order_statistics(columns: Sequence[tuple[Tensor, Sequence[int]]], comm: Comm) -> list[float]:
+    """The k-th smallest values of float32 columns over all ranks, one after another.
+
+    Args:
+        columns: the values, and each k from 1.
+        comm: the process group.
+    """
+    if comm.size == 1:  # sorting once is faster than counting digits for each k
+        ordered = [(values.sort().values, ranks) for values, ranks in columns]
+        return [float(x[k - 1]) if len(x) else 0.0 for x, ranks in ordered for k in ranks]
+    keys = [(statistics.order_keys(values), ranks) for values, ranks in columns]
+    every = [column for column, ranks in keys for _ in ranks]
+    unit = torch.cat([torch.full_like(x, i, dtype=torch.int64) for i, x in enumerate(every)])
+    ranks = torch.tensor([k for _, ranks in columns for k in ranks], device=unit.device)
+    found = statistics.kth_smallest_by(torch.cat(every), ranks, unit, comm)
+    return statistics.from_keys(found.int()).tolist()

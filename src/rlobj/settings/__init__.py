@@ -1,0 +1,10 @@
+"""The settings of a run: presets, layers of settings, and the RunConfig that they make.
+
+presets             a published objective as a YAML file: a partial RunConfig
+layers              what a preset, a file and single settings say, and in which order they count
+run_config          RunConfig, every setting with its default, and how layers become one
+scores              the section `scores:`
+trust               code that a run folder names is imported only when a person agrees
+resuming            what may change when a run is resumed
+starting            what is checked when a run is about to start
+"""

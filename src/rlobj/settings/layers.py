@@ -1,0 +1,242 @@
+"""Layers of settings: each is a partial RunConfig with the name of its origin.
+
+Later layers override earlier ones: library defaults < preset < embedded profile (only if the policy
+is the embedded one) < configuration file < single settings. This module does not import torch, so
+that an error in a preset, file or setting is reported at once.
+
+Settings that fit a run to the embedded policy instead of the paper's models.
+
+A profile is a partial RunConfig. It sets sizes, lengths, learning rates and the reward, and limits
+updates per rollout and dynamic sampling. The objective and the other settings of a preset do not
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import Argument, ConfigError
+from rlobj.base.paths import path_of
+from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.base.yaml import packaged_table
+from rlobj.data.gym import REWARD, is_gym, refuse_missing
+from rlobj.data.sources import require_source, source_names
+from rlobj.data.tasks import TASKS
+from rlobj.settings.presets import flattened, load_preset, merge
+
+DEFAULT_TASK = "scratchpad"
+"""The task of a run without a model: from the prepared policy, about a minute on a CPU."""
+
+OWN_PROBLEMS_TASK = "addition"
+"""The task whose policy learns a user's own problems: it reads digits, and answers directly."""
+
+MOST_UPDATES = 2
+"""Largest number of updates per rollout: two are enough for ratios other than 1, and a rollout of
+the embedded policy has too little data for more. An on-policy preset stays on-policy."""
+
+_PROFILES = packaged_table("rlobj.settings", "profiles.yaml")
+PROFILES: dict[str, dict[str, Any]] = _PROFILES["tasks"]
+"""The profile of each task that has an embedded policy."""
+OWN_PROBLEMS_PROFILE: dict[str, Any] = _PROFILES["own_problems"]
+"""RL on a user's own problems: the question alone is the prompt."""
+
+_WHOLE_BATCHES = {"whole_batches": False, "oversampling": 1, "allow_fewer": False}
+"""A task that the policy has learned has hardly any group with a signal, and the run goes on."""
+
+
+def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a profile limits in the recipe of a preset.
+
+    Args:
+        settings: of the preset, by dotted path.
+    """
+    found: dict[str, Any] = {}
+    updates, passes = (settings.get(f"training.{x}", 1) for x in ("updates_per_step", "passes"))
+    if isinstance(updates, int) and updates > MOST_UPDATES:
+        found = {"training": {"updates_per_step": MOST_UPDATES}}
+    if isinstance(passes, int) and isinstance(updates, int):  # what else it is, is refused later
+        most = max(MOST_UPDATES // max(updates, 1), 1)
+        if passes > most:
+            found.setdefault("training", {})["passes"] = most
+    if settings.get("sampling.dynamic.whole_batches"):
+        found["sampling"] = {"dynamic": _WHOLE_BATCHES}
+    return found
+
+
+Layer = tuple[str, Mapping[str, Any]]
+"""The origin of settings, as text, and the settings: a partial RunConfig."""
+
+EMBEDDED_LAYER = "embedded profile"
+"""The name of the layer that fits a run to the embedded policy."""
+
+
+def layers_of(
+    preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]], *, profile: bool = True
+) -> list[Layer]:
+    """List the layers of a run, lowest first.
+
+    Args:
+        preset: name or YAML file; None = the one that an override names as `preset`, if any.
+        overrides: (origin, partial RunConfig), later over earlier.
+        profile: fit the run to the embedded policy if no layer names another model.
+
+    Raises:
+        ConfigError: no such preset, or the embedded policy cannot train on `data.source`.
+    """
+    above: list[Layer] = [(name, dict(layer)) for name, layer in overrides]
+    named = [layer.pop("preset", None) for _, layer in above if isinstance(layer, dict)]
+    preset = preset or next((str(name) for name in reversed(named) if name is not None), None)
+    layers: list[Layer] = []
+    if preset is not None:
+        config = load_preset(preset).config
+        if "preset" in config:
+            raise ConfigError(
+                f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
+                "'preset:' belongs in a configuration file"
+            )
+        layers.append((f"preset {preset}", {"preset": preset, **config}))
+    recipe = flattened(merged(layers))
+    settings = flattened(merged([*layers, *above]))
+    source = settings.get("data.source")
+    if profile and settings.get("model.name") in (None, "embedded"):
+        chosen = "model.name" in settings or str(source).startswith(PYTHON_OBJECT)
+        embedded = merge(_profile(source, chosen=chosen), limits(recipe))
+        layers.append((EMBEDDED_LAYER, embedded))
+    elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
+        layers.append((f"data {source}", _of_task(source, bool(settings.get("environment.tools")))))
+    if (names := source_names(source)) and all(map(is_gym, names)):
+        layers.append((f"data {', '.join(names)}", {"rewards": {"kind": REWARD}}))
+    if graded := reward_of_environment(merged(above)):
+        layers.append(("environment.target", graded))
+    return [*layers, *above]
+
+
+def reward_of_environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the settings that are given: an environment grades, if no reward is set."""
+    graded = flattened(given).get("environment.target") and "rewards" not in given
+    return {"rewards": {"kind": "environment"}} if graded else {}
+
+
+def _of_task(name: str, tools: bool) -> dict[str, Any]:
+    """What a task asks of every model: its reward, and its environment where no tools are named."""
+    if tools or TASKS[name].environment is None:
+        return {"rewards": {"kind": "exact", "after": TASKS[name].answer_after}}
+    profile = PROFILES[name]
+    own = {key: profile[key] for key in ("rewards", "environment")}
+    return own | {"sampling": {"stop": profile["sampling"]["stop"]}}
+
+
+def file_layer(path: str | Path) -> Layer:
+    """Read a configuration file as a layer; it may set `preset`, or build on one with `base`.
+
+    Raises:
+        ConfigError: no such file, or it is not a YAML mapping.
+    """
+    path = path_of(path)
+    if not path.is_file():
+        what = "is a folder, not a YAML file" if path.is_dir() else "is no file"
+        raise ConfigError(Argument("config", path), f" {what if path.exists() else 'is not there'}")
+    return str(path), dict(load_preset(path.absolute()).config)
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """Read `training.steps=50` as a nested mapping; the value is YAML, or text if YAML fails.
+
+    Quotes around the whole value make a text of it: `name="010"`. Other text stays as it is typed.
+
+    Raises:
+        ConfigError: no '=' or an empty key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not all(map(str.strip, key.split("."))):
+        expected = "expected key=value, such as training.steps=50"
+        raise ConfigError(Argument("settings", text), f": {expected}")
+    return nested(key.strip(), _value(value.strip()))
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """Return a partial configuration with one setting.
+
+    Example:
+        >>> nested("training.steps", 50)
+        {'training': {'steps': 50}}
+    """
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return value
+
+
+def reward_settings(text: str) -> dict[str, Any]:
+    """Return the settings of a reward that is given as a kind or as the path of a function.
+
+    Example:
+        >>> reward_settings("exact"), reward_settings("mine.py:score")
+        ({'kind': 'exact'}, {'kind': 'custom', 'target': 'mine.py:score'})
+    """
+    return {"kind": "custom", "target": text} if ":" in text else {"kind": text}
+
+
+def _value(text: str) -> Any:
+    from rlobj.base.yaml import load_yaml
+
+    try:
+        value = load_yaml(text)
+    except ValueError:
+        return text
+    if isinstance(value, dict) and all(entry is None for entry in value.values()):
+        return text  # {prompt} is a template, not a mapping without values
+    quoted = text[:1] in ("'", '"') and text[:1] == text[-1:]
+    return text if isinstance(value, str) and not quoted else value
+
+
+def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Merge the settings of all layers, lowest first."""
+    return reduce(merge, (dict(layer) for _, layer in layers), {})
+
+
+def origins(layers: Sequence[Layer]) -> dict[str, str]:
+    """Return the layer that each setting comes from, by dotted path, without the defaults.
+
+    Example:
+        >>> origins([("a", {"x": {"y": 1, "z": 1}}), ("b", {"x": {"z": 2}})])
+        {'x.y': 'a', 'x.z': 'b'}
+    """
+    names = {path: name for name, layer in layers for path in flattened(layer)}
+    return {path: names[path] for path in flattened(merged(layers)) if path in names}
+
+
+def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
+    """Choose the profile of the embedded policy for a source of problems.
+
+    Args:
+        source: of the training problems; None = the default task.
+        chosen: the user asked for the embedded policy, or passed rows from Python.
+
+    Raises:
+        ConfigError: the source is not a built-in task, and the user did not ask for this policy;
+            or it is a dataset of reasoning-gym.
+        DataError: one of several sources is no known name, no path and no hub id.
+        MissingExtra: it is one, and reasoning-gym is not installed.
+    """
+    if source is None:
+        return PROFILES[DEFAULT_TASK]
+    if isinstance(source, str) and source in PROFILES:
+        return PROFILES[source]
+    if is_gym(source):
+        refuse_missing(source)
+    if is_gym(source) or not chosen:
+        names = source_names(source)
+        for name in names if isinstance(source, list | tuple) else ():
+            require_source(name)
+        raise ConfigError(
+            f"data.source: '{', '.join(names)}' needs a model: ",
+            Argument("model", "NAME"),
+            " with a hub id or a folder. Without one, rlobj trains its embedded policy on a "
+            f"built-in task: {', '.join(PROFILES)}. If the problems contain only digits and "
+            "+ - * , = use ",
+            Argument("model", "embedded"),
+        )
+    return OWN_PROBLEMS_PROFILE

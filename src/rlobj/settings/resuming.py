@@ -1,0 +1,122 @@
+"""What may change when a run is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase as fnmatch
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.paths import path_of
+from rlobj.settings.presets import difference
+from rlobj.settings.trust import named_code
+
+RESUMABLE_SETTINGS = (
+    "training.steps",
+    "training.strategy",
+    "training.offload",
+    "training.micro_batch_tokens",
+    "training.packed",
+    "training.skip_inactive",
+    "training.balance",
+    "training.gradient_checkpointing",
+    "training.threads",
+    "training.hang_timeout",
+    "training.max_skipped",
+    "training.stop_on",
+    "environment.workers",
+    "environment.max_failures",
+    "rewards.max_failures",
+    "rewards.concurrency",
+    "rewards.server",
+    "rewards.device",
+    "rewards.batch_tokens",
+    "sampling.batch_tokens",
+    "sampling.vllm",
+    "sampling.server",
+    "sampling.max_logprob_gap",
+    "scores.*.server",
+    "checkpoint",
+    "output",
+)
+"""Settings that do not change the results of the steps already asked for, and `training.steps`. A
+name also stands for all settings below it."""
+RECORDED_SETTINGS = (
+    "training.learning_rate",
+    "training.max_grad_norm",
+    "evaluation",
+    "sampling.engine",
+    "sampling.dynamic",
+)
+"""Settings that change the results of later steps: the run records each change."""
+
+
+def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
+    """Check that every changed setting may change when a run is resumed.
+
+    Args:
+        run: the run, for the message.
+        changes: dotted names of settings. The option that set one may stand before it, as in
+            `--set seed`.
+
+    Raises:
+        ConfigError: a setting that would change the run's results; the message lists all of them.
+
+    Example:
+        >>> refuse_changes("runs/stapo", ["training.steps", "checkpoint.every"])
+    """
+    wrong = [name for name in changes if not may_change(name.rpartition(" ")[2])]
+    if wrong:
+        raise ConfigError(
+            f"{run} is resumed with the settings it was started with. What may change: the number "
+            f"of processes; without other results, {', '.join(RESUMABLE_SETTINGS)}; and recorded "
+            f"in the run, {', '.join(RECORDED_SETTINGS)}. A new run may change everything: rlobj "
+            f"train --from {run}. Leave out: {', '.join(wrong)}"
+        )
+
+
+def may_change(path: str) -> bool:
+    """Whether a setting may change when a run is resumed."""
+    return _within(path, *RESUMABLE_SETTINGS, *RECORDED_SETTINGS)
+
+
+def _within(path: str, *names: str) -> bool:
+    """Whether a setting is one of those, or in a section among them; of several rewards, any."""
+    path = re.sub(r"^rewards\.of\.[^.]+\.", "rewards.", path)
+    return any(fnmatch(f"{path}.", f"{name}.*") for name in names)
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings (before, now) by name that differ."""
+    return {path: (a, b) for path, a, b in difference(_by_name(before), _by_name(now))}
+
+
+def _by_name(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings with the list of several rewards as a mapping of names, and their order."""
+    rewards = settings.get("rewards")
+    if not isinstance(rewards, Mapping) or not rewards.get("of"):
+        return settings
+    named = {str(each["name"]): each for each in rewards["of"]}
+    return {**settings, "rewards": {**rewards, "of": named, "order": [*named]}}
+
+
+def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Those of the changed settings that may change results."""
+    return {path: pair for path, pair in changes.items() if not _within(path, *RESUMABLE_SETTINGS)}
+
+
+def code_digest(settings: Mapping[str, Any]) -> str:
+    """The digest of the files of rewards, columns, environments and tools that settings name.
+
+    Modules that these files import are not in it.
+    """
+    named = named_code({name: settings.get(name) for name in ("rewards", "columns", "environment")})
+    files = [path_of(target.rpartition(":")[0]) for target in named]
+    digest = hashlib.sha256()
+    for file in sorted({file for file in files if file.is_file()}):
+        digest.update(f"{file}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,135 @@
+"""What is checked when a run is about to start, and not when a finished run is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rlobj.base.errors import ConfigError, Message, Setting
+from rlobj.rewards.functions import MAPPING
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import require_scores
+
+HIGHEST_LEARNING_RATE = 0.01
+"""AdamW moves each weight by about the learning rate in an update, and the weights of language
+models are about 0.02. A higher rate is warned about."""
+
+
+def refuse_senseless(config: RunConfig) -> None:
+    """Check settings with which a run would learn nothing, or end at its first long response.
+
+    Raises:
+        ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
+            a penalty with an advantage that refuses rewards below 0; or a column of a reward that
+            returns none; or as `refuse_tools`.
+    """
+    refuse_tools(config)
+    objective, rewards, advantage = config.objective, config.rewards, config.objective.advantage
+    require_scores(config.scores, objective.read_scores)
+    judged = getattr(advantage, "each", advantage)  # of several rewards
+    sampling = config.sampling
+    if sampling.group_size == 1 and objective.reads_rewards and advantage.group_relative:
+        raise ConfigError(
+            f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
+            "responses of a prompt with one another. Expected at least 2, such as ",
+            Setting("sampling.group_size", 8),
+            "; or an advantage that compares the whole batch: ",
+            Setting("objective.advantage", "batch_whitened"),
+        )
+    if "reward" in config.columns.values() and not rewards.targets:
+        raise ConfigError(
+            f"columns: the reward {rewards.kind} returns none; use ",
+            Setting("rewards.target", "FILE.py:FUNCTION"),
+            ", or take another source than reward",
+        )
+    subtracts = {
+        "rewards.overlong": (rewards.overlong and rewards.overlong.penalty, None),
+        "objective.reward_kl": (objective.reward_kl.coefficient, 0),
+    }
+    for setting, (used, off) in subtracts.items():
+        if judged.nonnegative and used:
+            raise ConfigError(
+                f"{setting} makes rewards negative, and {judged.kind} takes rewards of 0 or more. "
+                "Use ",
+                Setting(setting, off),
+                " or ",
+                Setting("objective.advantage", "group_centered"),
+            )
+
+
+def refuse_tools(config: RunConfig) -> None:
+    """Check that the policy can read what its tools are.
+
+    Raises:
+        ConfigError: it is the embedded policy, and there are tools.
+    """
+    if config.environment.tools and config.model.name is None:
+        raise ConfigError(
+            "environment.tools: the embedded policy has no chat template, in which calls are "
+            "written. Take another model; or leave tools out, and let it ask the calculator of its "
+            "task: calculator"
+        )
+
+
+def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
+    """Check that dynamic sampling gets what it compares.
+
+    Args:
+        config: the run.
+        says_right: that of the grader, after its `check`.
+
+    Raises:
+        ConfigError: it compares accuracies, and the reward gives none.
+    """
+    dynamic = config.sampling.dynamic
+    if dynamic is not None and dynamic.by == "accuracy" and not says_right:
+        raise ConfigError(
+            "sampling.dynamic.by is accuracy, and the reward does not say which responses are "
+            "right: it gives numbers. Keep the groups with unequal rewards with ",
+            Setting("sampling.dynamic.by", "reward"),
+            f"; let its function return mappings such as {MAPPING}; or "
+            "give a reward_model a threshold",
+        )
+
+
+def doubts(config: RunConfig) -> Iterator[str]:
+    """Warnings about settings that are allowed and hardly what somebody wants."""
+    rate = config.training.learning_rate
+    depth, dynamic = config.sampling.async_depth, config.sampling.dynamic
+    limits = config.environment.model_dump(exclude_defaults=True)
+    if limits and not config.environment.active:
+        yield unread_environment(limits)
+    if rate > HIGHEST_LEARNING_RATE:
+        yield (
+            f"training.learning_rate={rate:g} is far above what trains a language model: an update "
+            f"moves each weight by about this much. Expected at most {HIGHEST_LEARNING_RATE:g}; "
+            "1e-6 to 1e-5 is usual, and 1e-5 to 1e-3 with LoRA"
+        )
+    if depth and config.objective.mismatch is None:
+        yield Message(
+            f"sampling.async_depth={depth} without objective.mismatch: samples of older weights "
+            "are used without a correction; use ",
+            Setting("objective.mismatch", "{kind: truncate}"),
+        )
+    if dynamic is not None:
+        if not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer):
+            yield (
+                "sampling.dynamic.oversampling and allow_fewer have no effect without "
+                "whole_batches=true"
+            )
+        if config.objective.scores_alone:
+            yield (
+                "sampling.dynamic has no effect: the objective learns from a score or from turns, "
+                "also in groups whose rewards are all equal"
+            )
+    for name in config.scores:
+        if name not in config.objective.read_scores:
+            yield f"scores.{name} is not computed: the objective does not read it"
+
+
+def unread_environment(names: Iterable[str]) -> str:
+    """What is said of settings of conversations where there are none."""
+    settings = ", ".join(f"environment.{name}" for name in names)
+    return (
+        f"nothing reads {settings}: there are no conversations without environment.target or "
+        "environment.tools"
+    )

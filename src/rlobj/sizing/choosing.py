@@ -1,0 +1,210 @@
+"""Settings that are `auto`. They get their values once, when a run begins, and keep them.
+
+accelerate launch -> engine -> what fits the GPUs -> the values of a CPU
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting, reported
+from rlobj.data import load_problems
+from rlobj.data.sources import place_of
+from rlobj.models.location import require_weights
+from rlobj.ranks import ProcessGroup, together
+from rlobj.samplers.vllm.installed import check_vllm
+from rlobj.settings.layers import flattened
+from rlobj.settings.run_config import PLAIN, RunConfig
+from rlobj.sizing.accelerate_launch import read_launch
+from rlobj.sizing.fitting import Choice, choose, is_open, require_memory, with_settings
+from rlobj.sizing.sizes import GIB, Cards, Size, own_card
+from rlobj.sizing.workload import STEP, decode_steps
+
+logger = logging.getLogger(__name__)
+
+_KEPT = ("model.dtype", "data.test_fraction", "sampling.engine", *PLAIN)
+"""Settings that a resumed run has from its beginning."""
+_SHARE, _HELD_OUT = 0.05, 256
+"""Share of the problems that is held out by default, and the largest number of them."""
+_ALIKE = 0.95
+"""Cards with at least this share of the largest one's memory are equal."""
+
+
+def choose_together(
+    config: RunConfig,
+    comm: ProcessGroup,
+    environment: Mapping[str, str],
+    model: Any = None,
+    stored: Mapping[str, Any] | None = None,
+) -> list[Choice]:
+    """The first rank's choices for all ranks, whose GPUs are known then.
+
+    Args:
+        config: the run.
+        comm: the processes.
+        environment: that a launcher gave this process.
+        model: the model, if it is in memory already.
+        stored: as in `choose_settings`.
+
+    Raises:
+        ConfigError: as `choose_settings`; a model without weights; a run that cannot fit the GPUs.
+    """
+    choices: list[Choice] = []
+    with together(comm, "choosing the settings"):
+        cards = _smallest(comm.gather(own_card()))
+        if comm.rank == 0:
+            if unused := read_launch(environment).unused:
+                logger.warning("accelerate launch: rlobj does not use %s", ", ".join(unused))
+            if stored is None:
+                require_weights(config.model.name)
+                for name, score in config.scores.items():
+                    with reported(ConfigError, f"scores.{name}.model", ConfigError):
+                        require_weights(score.model)
+            size = None
+            if cards is not None:
+                lora = config.model.lora
+                size = Size.named(config.model) if model is None else Size.of(model, lora)
+            choices = choose_settings(config, size, cards, environment, stored)
+            if size is not None and cards is not None:
+                now = settled(config, choices)
+                require_memory(now, size, now.training.strategy, cards.count, cards.bytes)
+    return comm.broadcast(choices)
+
+
+def choose_settings(
+    config: RunConfig,
+    size: Size | None,
+    cards: Cards | None,
+    environment: Mapping[str, str],
+    stored: Mapping[str, Any] | None = None,
+) -> list[Choice]:
+    """Choose a value for each setting that is `auto`.
+
+    Args:
+        config: the run.
+        size: of its model; None = unknown.
+        cards: the GPUs of all processes; None = there are none.
+        environment: that a launcher gave this process.
+        stored: settings of a run that is resumed, which stay.
+
+    Returns:
+        The choices; those without a reason are what a run on a CPU has.
+
+    Raises:
+        ConfigError: `accelerate launch` asks for an arithmetic that rlobj does not have, or its
+            DeepSpeed file cannot be read.
+    """
+    made: list[Choice] = []
+
+    def take(choices: Iterable[Choice]) -> RunConfig:
+        for each in choices:
+            if is_open(settled(config, made), each.setting):
+                made.append(each)
+        return settled(config, made)
+
+    before = flattened(stored or {})
+    take(Choice(name, before[name], "") for name in _KEPT if before.get(name, "auto") != "auto")
+    for name, (value, option) in read_launch(environment).settings.items():
+        if stored is None or name != "model.dtype":
+            take([Choice(name, value, f"accelerate launch {option}")])
+    if (dtype := settled(config, made).model.dtype) not in ("auto", "float32", "bfloat16"):
+        raise ConfigError(
+            f"accelerate launch has mixed precision {dtype}, and rlobj trains in bfloat16 or "
+            "float32. Use ",
+            Setting("model.dtype", "bfloat16"),
+            ", or its mixed precision bf16",
+        )
+    chosen = take([_engine(config, cards)])
+    if cards is not None and size is not None and config.model.name is not None:
+        take(choose(chosen, size, cards))
+    take(Choice(name, value, "") for name, value in PLAIN.items())
+    return made
+
+
+def settled(config: RunConfig, choices: Sequence[Choice]) -> RunConfig:
+    """The configuration with the values of the choices."""
+    return with_settings(config, {each.setting: each.value for each in choices})
+
+
+def explained(choices: Iterable[Choice]) -> str:
+    """The choices that have a reason, one a line."""
+    return "\n".join(f"{x.setting}={x.value}: {x.reason}" for x in choices if x.reason)
+
+
+def _engine(config: RunConfig, cards: Cards | None) -> Choice:
+    """vLLM if it can run, else transformers and how slow that is."""
+    if config.model.name is None:
+        return Choice("sampling.engine", "transformers", "")
+    why = "there is no GPU"
+    if config.sampling.async_depth:
+        why = "vLLM that samples ahead is a server: sampling.engine=vllm-server"
+    elif cards is not None:
+        try:
+            return Choice("sampling.engine", "vllm", f"vLLM {check_vllm()[1]} is installed")
+        except RlobjError as error:
+            why = str(error).rstrip(".")
+    sampling, ranks = config.sampling, cards.count if cards else 1
+    responses = math.ceil(sampling.prompts_per_step * sampling.group_size / ranks)
+    passes = decode_steps(config, responses)
+    if (hours := passes * STEP / 3600) >= 0.1:
+        each = f"{hours:.1f} hours at {1000 * STEP:.0f} ms each"
+        why = f"{why}. A step is up to {passes:,} forward passes in a row, {each}"
+    return Choice("sampling.engine", "transformers", why)
+
+
+def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
+    """What `data.test_fraction` is if it is auto: a share of a source without a test part.
+
+    Args:
+        config: the run.
+        rows: the problems are rows that Python code passed.
+
+    Raises:
+        DataError: the source cannot be read.
+    """
+    if config.data.test_fraction != "auto":
+        return []
+    none = [Choice("data.test_fraction", 0.0, "")]
+    data = settled(config, none).data
+    answers = config.objective.reads_rewards and config.rewards.needs_answers
+    if rows or data.test is not None or not config.evaluation.every or config.model.name is None:
+        return none
+    try:
+        load_problems(data, "test", answers=config.rewards.needs_answers)
+        return none
+    except DataError as error:
+        why = str(error).partition(". ")[0]
+    every = data.model_copy(update={"limit": None})  # which counts what the split leaves
+    problems = load_problems(every, "train", answers=answers)
+    places = sorted(map(place_of, problems))
+    most = min(int(_SHARE * len(places)), _HELD_OUT)
+    share = math.floor(1e6 * places[most]) / 1e6
+    held_out = [problem for problem in problems if place_of(problem) < share]
+    if {x.source for x in held_out} != {x.source for x in problems}:  # of each of several sources
+        return none
+    reason = (
+        f"{len(held_out)} of {len(problems)} problems are held out, as {why}. To evaluate on a "
+        "benchmark: data.test=math500; on nothing: evaluation.every=0"
+    )
+    return [Choice("data.test_fraction", share, reason)]
+
+
+def _smallest(found: Sequence[tuple[str, int] | None]) -> Cards | None:
+    """The cards of all ranks, as many as there are ranks and each like the smallest.
+
+    Args:
+        found: (name, bytes) of each rank's GPU; None = it has none.
+    """
+    if not (cards := [each for each in found if each is not None]):
+        return None
+    least = min(size for _, size in cards)
+    if least < _ALIKE * max(size for _, size in cards):
+        names = {f"{name} ({size / GIB:.1f} GiB)": None for name, size in cards}
+        logger.warning(
+            f"the processes have different GPUs, {' and '.join(names)}: what fits is estimated for "
+            "the smallest, and every step waits for the slowest"
+        )
+    return Cards(len(found), least)

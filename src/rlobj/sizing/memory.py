@@ -1,0 +1,291 @@
+"""The memory that a run needs on each GPU, by phase and part."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rlobj.base.errors import ConfigError, reported
+from rlobj.models.score_sources import score_folder
+from rlobj.rewards.reward_model import RewardModel
+from rlobj.settings.run_config import PLAIN, ModelConfig, RunConfig
+from rlobj.settings.scores import ScoreConfig
+from rlobj.sizing.activations import WORD, MicroBatch
+from rlobj.sizing.sizes import GIB, Size, classifier_parameters
+
+MARGIN = 0.08
+"""Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
+PROMPT = 1024
+"""Tokens of the longest prompt, if `data.max_prompt_tokens` does not say."""
+CHARACTERS = 4
+"""Characters of a token of what tools say."""
+ZERO_LIVE = 1_000_000_000
+"""Parameters that ZeRO 3 keeps gathered (`stage3_max_live_parameters`)."""
+ZERO_BUCKET = 50_000_000
+"""Elements in a bucket of gradients of ZeRO."""
+VLLM_WORK = 2 * GIB
+"""What vLLM needs beside weights and cache: activations and captured graphs."""
+TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
+OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
+"""What `training.offload` moves to the host."""
+BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values")
+"""The parts that depend on how long responses are, here the longest."""
+PROCESS = 3 * GIB
+"""Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
+PHASES = ("sampling", "scoring", "backward", "optimizer")
+
+
+class Use(NamedTuple):
+    """Bytes of a part of a run in each phase."""
+
+    sampling: float = 0.0
+    scoring: float = 0.0
+    backward: float = 0.0
+    optimizer: float = 0.0
+
+    @classmethod
+    def always(cls, each: float) -> Use:
+        """The same in every phase."""
+        return cls(each, each, each, each)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of one process.
+
+    Attributes:
+        parts: bytes of each part of a run, by phase.
+        card: bytes of the GPU; None = there is none.
+        sequences: the longest sequences that fit the cache of keys and values; None = no vLLM.
+        host: bytes of the machine's memory that the process needs beside them.
+        assumed: models whose size is not known, and what they are counted as, in words.
+    """
+
+    parts: Mapping[str, Use]
+    card: int | None
+    sequences: int | None = None
+    host: float = 0.0
+    assumed: Sequence[str] = ()
+
+    @property
+    def needed(self) -> Use:
+        """Bytes of all parts together, by phase."""
+        return Use(*(sum(each) for each in zip(*self.parts.values(), strict=True)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU has as much with a margin, or there is none."""
+        card = self.card
+        return card is None or (self.has_room and max(self.needed) <= (1 - MARGIN) * card)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether vLLM's cache has room for a longest sequence."""
+        return self.sequences is None or self.sequences > 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the parts that do not depend on responses, or vLLM's cache, can never fit."""
+        sure = Memory({k: each for k, each in self.parts.items() if k not in BY_TOKENS}, self.card)
+        return self.card is not None and (max(sure.needed) > self.card or not self.has_room)
+
+
+def estimate(
+    config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None = None
+) -> Memory:
+    """Estimate the memory of each process of a run.
+
+    Args:
+        config: the run; settings that are "auto" count as their usual value.
+        size: of its model.
+        strategy: a strategy other than "auto".
+        ranks: number of processes, each with a GPU of its own.
+        card: bytes of the GPU; None = there is none, and a run on the CPU computes in float32.
+    """
+    sharded = ranks if strategy in ("zero3", "fsdp2") else 1
+    lora = config.model.lora
+    trained = size.total if lora is None else lora.rank * size.adapters
+    parts = dict(_states(trained, size, strategy, ranks))
+    stored = WORD * trained / (1 if strategy == "ddp" else ranks)
+    if not card:  # on a CPU the squares of a tensor at a time
+        stored = min(stored, 2.0 * WORD * size.matrix)
+    parts["optimizer's work"] = Use(optimizer=0.0 if config.training.fused else stored)
+    offload = card and config.training.offload == "cpu" and strategy in ("zero2", "zero3")
+    moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
+    if lora is not None:
+        parts["frozen weights"] = Use.always(WORD * size.total / sharded)
+    for name in sorted(config.objective.read_scores):
+        score = config.scores.get(name, ScoreConfig())
+        if kept := _score_bytes(name, config, size, trained, card) / sharded:
+            label = "reference model" if score.required else f"score {name}"
+            parts[label] = Use.always(kept)
+    parts |= dict(_reward_models(config, size, card))
+    batch = micro_batch(config, size, ranks, card)
+    parts["activations"] = Use(backward=batch.kept())
+    tile, work = batch.tile(), batch.backward()
+    parts["tile of logits"] = Use(0, tile, tile, 0)
+    parts["temporary tensors"] = Use(0, max(batch.forward() - tile, 0), work - tile, 0)
+    if batch.half:
+        inside = 2.0 * (size.total - size.ends)
+        sampling = inside if config.sampling.engine == "transformers" else 0.0
+        layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
+        update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
+        parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
+    memory = _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
+    return replace(memory, assumed=tuple(_assumed(config, size)))
+
+
+def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
+    """The largest micro-batch of a run: a sequence that is longer has its own."""
+    training, sampling, dtype = config.training, config.sampling, config.model.dtype
+    budget, length = training.micro_batch_tokens, longest(config, size)
+    step = -(-sampling.prompts_per_step * sampling.group_size // ranks) * length
+    return MicroBatch(
+        size,
+        tokens=min(max(PLAIN[TOKENS] if budget == "auto" else budget, length), step),
+        half=dtype == "bfloat16" or (dtype == "auto" and card is not None),
+        lora=config.model.lora is not None,
+        recompute=training.gradient_checkpointing is True,
+    )
+
+
+def longest(config: RunConfig, size: Size) -> int:
+    """Tokens of the longest prompt with the longest response, or of the longest conversation.
+
+    A conversation has `sampling.context` tokens; without this setting, a tool says
+    `environment.max_output` characters after each turn but the last.
+    """
+    most, environment = _written(config), config.environment
+    if environment.active:
+        said = (environment.max_turns - 1) * environment.max_output // CHARACTERS
+        most = config.sampling.context or most + said
+    return min(most, size.context or 1 << 40)
+
+
+def heard(config: RunConfig, size: Size) -> int:
+    """Tokens that tools say in the longest conversation."""
+    return max(0, longest(config, size) - _written(config))
+
+
+def _written(config: RunConfig) -> int:
+    return (config.data.max_prompt_tokens or PROMPT) + config.sampling.max_tokens
+
+
+def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[tuple[str, Use]]:
+    """Weights, gradients and moments that are trained, and what the strategy adds.
+
+    ddp has all of them. Over several processes it keeps buckets for the gradients, which move there
+    at the last micro-batch. ZeRO has a second copy of the weights, which it updates. It shards that
+    copy and the moments, in stage 2 also the gradients, and in stage 3, as fsdp2, everything; then
+    some weights are gathered while they are used.
+    """
+    whole, part = WORD * trained, WORD * trained / ranks
+    sharded = strategy in ("zero3", "fsdp2")
+    yield "weights", Use.always(part if sharded else whole)
+    if strategy in ("zero1", "zero2", "zero3"):
+        yield "weights that ZeRO updates", Use.always(part)
+    if strategy in ("ddp", "zero1"):
+        kept = whole if strategy == "ddp" and ranks > 1 else 0.0
+        yield "gradients", Use(0, 0, whole, 0 if kept else whole)
+        yield "buckets of gradients", Use.always(kept)
+    else:
+        yield "gradients", Use(0, 0, part, part)
+    yield "moments", Use.always(2 * whole if strategy == "ddp" else 2 * part)
+    if strategy.startswith("zero"):
+        yield "buckets of gradients", Use(0, 0, 2 * WORD * min(ZERO_BUCKET, trained), part)
+    if sharded:
+        layer = (size.total - size.ends) / max(size.layers, 1)
+        live = size.ends + 2 * layer
+        if strategy == "zero3":
+            live = min(size.total, max(live, ZERO_LIVE))
+        gathered, gradients = WORD * live, WORD * min(trained, size.ends + layer)
+        yield "gathered weights", Use(0, gathered, gathered + gradients, 0)
+
+
+def _score_bytes(
+    name: str, config: RunConfig, size: Size, trained: float, card: int | None
+) -> float:
+    """Bytes that the weights of a score take on all ranks together, or on each without shards."""
+    score = config.scores.get(name, ScoreConfig())
+    if score.is_policy:
+        return 4.0 * trained if score.ema or score.every else 0.0
+    if score.server or (score.required and config.model.lora is not None):
+        return 0.0
+    named = None if score.required else _size_of(name, config)
+    usual = card is not None and not score.required
+    half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
+    return (named or size).total * (2.0 if half else 4.0)
+
+
+def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[tuple[str, Use]]:
+    """The weights of reward models, whole in each process, without those on a server or device."""
+    for each in _loaded(config):
+        total = classifier_parameters(each.model) or size.total
+        label = f"reward model {each.name or ''}".rstrip()
+        yield label, Use.always(total * (4.0 if card is None else 2.0))
+
+
+def _loaded(config: RunConfig) -> list[RewardModel]:
+    """The reward models that share the GPUs of a run."""
+    several = getattr(config.rewards, "of", [config.rewards])
+    models = [each for each in several if isinstance(each, RewardModel)]
+    return [each for each in models if not (each.server or each.device)]
+
+
+def _assumed(config: RunConfig, size: Size) -> Iterator[str]:
+    """The models whose size cannot be read, and what they are counted as."""
+    unread: dict[str, Any] = {}
+    for name in sorted(config.objective.read_scores):
+        score = config.scores.get(name, ScoreConfig())
+        frozen = not (score.is_policy or score.server or score.required)
+        if frozen and _size_of(name, config) is None:
+            unread[f"scores.{name}.{'run' if score.run else 'model'}"] = score.run or score.model
+    for each in _loaded(config):
+        if classifier_parameters(each.model) is None:
+            unread["rewards.model"] = each.model
+    for setting, model in unread.items():
+        yield (
+            f"{setting}: the config.json of {model} cannot be read, so it is counted with as many "
+            f"parameters as the policy, {size.total:,}"
+        )
+
+
+def _size_of(name: str, config: RunConfig) -> Size | None:
+    """The size of the frozen model of a score; None if its config.json cannot be read."""
+    score = config.scores[name]
+    folder = score_folder(name, score) if score.run else str(score.model)
+    with reported(ConfigError, f"scores.{name}.{'run' if score.run else 'model'}", ConfigError):
+        return _named(folder, config.model.trust_remote_code)
+
+
+@functools.cache
+def _named(folder: str, code: bool) -> Size | None:
+    """The size of a frozen model, read once."""
+    return Size.named(ModelConfig(name=folder, trust_remote_code=code))
+
+
+def _with_sampler(
+    config: RunConfig, size: Size, parts: dict[str, Use], card: int | None, host: float
+) -> Memory:
+    """The memory with what samples responses; a sharded policy is sampled from a copy."""
+    sampling, engine = config.sampling, config.sampling.engine
+    word = 4 if config.model.dtype == "float32" or not card else 2
+    weights = float(word * size.total)
+    cached = 2 * size.layers * size.keys * word
+    sequence = cached * longest(config, size)
+    if engine == "transformers":
+        if "gathered weights" in parts or sampling.async_depth:
+            parts["sampler's copy"] = Use.always(WORD * size.total)
+        parts["keys and values"] = Use(max(cached * sampling.batch_tokens, sequence))
+    if engine != "vllm":
+        return Memory(parts, card, host=host)
+    settings = sampling.vllm
+    share, cache = settings.gpu_memory_utilization, settings.kv_cache_bytes
+    whole = (PLAIN[SHARE] if share == "auto" else share) * (card or 0)
+    taken = weights + cache if isinstance(cache, int) else max(weights, whole)
+    room = cache if isinstance(cache, int) else max(0.0, taken - weights - VLLM_WORK)
+    parts["vLLM"] = Use.always(taken) if settings.sleep_level == 0 else Use(taken)
+    host += weights if settings.sleep_level == 1 else 0.0
+    return Memory(parts, card, int(room / max(sequence, 1)), host)

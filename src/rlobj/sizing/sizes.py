@@ -1,0 +1,255 @@
+"""What an estimate is made from: the size of a model, from its config.json, and the cards."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import importable, shown
+from rlobj.models.embedded import build_policy
+from rlobj.settings.run_config import LoraConfig, ModelConfig
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Size:
+    """The numbers of a model that its memory and its work depend on.
+
+    Attributes:
+        total: parameters without adapters.
+        adapters: parameters of LoRA adapters of rank 1.
+        layers: decoder layers; 0 = not known, then activations are not counted.
+        hidden: width of the residual stream.
+        queries: heads x size of a head.
+        keys: key-value heads x size of a head.
+        heads: attention heads.
+        inner: width inside an MLP.
+        vocab: tokens of the vocabulary.
+        tied: the head shares the matrix of the embedding.
+        normed: queries and keys have a norm (Qwen3).
+        context: the most positions; None = not known.
+    """
+
+    total: int
+    adapters: int
+    layers: int = 0
+    hidden: int = 0
+    queries: int = 0
+    keys: int = 0
+    heads: int = 1
+    inner: int = 0
+    vocab: int = 0
+    tied: bool = False
+    normed: bool = False
+    context: int | None = None
+
+    @property
+    def matrix(self) -> int:
+        """Parameters of the embedding, and of the head."""
+        return self.vocab * self.hidden
+
+    @property
+    def ends(self) -> int:
+        """Parameters of the embedding and the head together."""
+        return self.matrix * (1 if self.tied else 2)
+
+    @classmethod
+    def of(cls, model: Any, lora: LoraConfig | None) -> Size:
+        """Read the size of a transformers model, on any device."""
+        targets = "all-linear" if lora is None else lora.targets
+        linear = [
+            layer
+            for name, layer in model.named_modules()
+            if isinstance(layer, nn.Linear)
+            and layer is not model.get_output_embeddings()
+            and (targets == "all-linear" or name.rpartition(".")[2] in targets)
+        ]
+        text = model.config.get_text_config()
+        heads = getattr(text, "num_attention_heads", None) or 1
+        hidden = getattr(text, "hidden_size", 0)
+        head = getattr(text, "head_dim", None) or hidden // heads
+        groups = getattr(text, "num_key_value_heads", None) or heads
+        return cls(
+            total=sum(parameter.numel() for parameter in model.parameters()),
+            adapters=sum(layer.in_features + layer.out_features for layer in linear),
+            layers=getattr(text, "num_hidden_layers", 0),
+            hidden=hidden,
+            queries=heads * head,
+            keys=groups * head,
+            heads=heads,
+            inner=getattr(text, "intermediate_size", None) or 4 * hidden,
+            vocab=text.vocab_size,
+            tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+            normed=any(name.endswith("q_norm") for name, _ in model.named_modules()),
+            context=getattr(text, "max_position_embeddings", None),
+        )
+
+    @classmethod
+    def named(cls, config: ModelConfig, *, local: bool = False) -> Size | None:
+        """Read the size of the model that a configuration names, without its weights.
+
+        Args:
+            config: the model's settings.
+            local: do not ask the hub for `config.json`.
+
+        Returns:
+            None if `config.json` cannot be read.
+
+        Raises:
+            ConfigError: `config.json` has a number that no model has.
+        """
+        if config.name is None:
+            return cls.of(build_policy(0), config.lora)
+        from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+        code = config.trust_remote_code and importable("model.trust_remote_code=true")
+        try:
+            file, _ = PretrainedConfig.get_config_dict(config.name, local_files_only=local)
+            _check_numbers(file.get("text_config") or file, config.name)
+            settings = AutoConfig.from_pretrained(
+                config.name, trust_remote_code=code, local_files_only=local
+            )
+            _check_numbers(vars(settings.get_text_config()), config.name)
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(settings, trust_remote_code=code)
+            return cls.of(model, config.lora)
+        except ConfigError:
+            raise
+        except Exception:  # a file may hold anything, and transformers has errors of many kinds
+            return None
+
+
+_LARGEST = {
+    "num_hidden_layers": 1000,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "num_attention_heads": 10_000,
+    "num_key_value_heads": 10_000,
+    "head_dim": 100_000,
+    "vocab_size": 100_000_000,
+    "max_position_embeddings": 1_000_000_000,
+}
+"""The numbers of a config.json that an estimate reads, and a bound far above those of any model."""
+
+
+def _check_numbers(config: Mapping[str, Any], name: str) -> None:
+    """Refuse numbers that are not possible, before a model of that size is made.
+
+    Lists, which some models have for their layers, are left to transformers.
+
+    Raises:
+        ConfigError: names the number and the model.
+    """
+    for key, largest in _LARGEST.items():
+        number = config.get(key)
+        if number is None or isinstance(number, list):
+            continue
+        if type(number) is not int or not 1 <= number <= largest:
+            raise ConfigError(
+                f"the config.json of {name} has {key} = {shown(number)}; expected a whole number "
+                f"from 1 to {largest:,}"
+            )
+
+
+@functools.cache
+def classifier_parameters(name: str) -> int | None:
+    """The parameters of a sequence classifier; None if its `config.json` cannot be read."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    try:
+        settings = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(
+                settings, trust_remote_code=False
+            )
+        return sum(parameter.numel() for parameter in model.parameters())
+    except Exception:  # as in `Size.named`
+        return None
+
+
+class Kind(NamedTuple):
+    """Memory in GiB, operations a second in bfloat16, and bytes a second, at the most."""
+
+    memory: float
+    flops: float
+    bandwidth: float
+
+
+KINDS = {
+    "H100": Kind(80, 989e12, 3.35e12),
+    "A100": Kind(80, 312e12, 2.04e12),
+    "H200": Kind(141, 989e12, 4.8e12),
+    "L40S": Kind(48, 362e12, 0.864e12),
+    "4090": Kind(24, 165e12, 1.008e12),
+}
+"""The GPUs that an estimate knows by name, from NVIDIA's data sheets."""
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The GPUs of a run, one a process.
+
+    Attributes:
+        count: number of GPUs.
+        bytes: memory of each; of cards that differ, of the smallest.
+        kind: a name of `KINDS`, for the speed.
+    """
+
+    count: int
+    bytes: int
+    kind: str = "H100"
+
+    @property
+    def speed(self) -> Kind:
+        """The speed of each."""
+        return KINDS[self.kind]
+
+    @classmethod
+    def parse(cls, text: str) -> Cards:
+        """Read a number of GPUs, and their name or the memory of each in GiB.
+
+        Raises:
+            ConfigError: the text is something else.
+
+        Example:
+            >>> Cards.parse("8x80")
+            Cards(count=8, bytes=85899345920, kind='H100')
+        """
+        number = r"([0-9]{1,6})\s*[x*×]\s*"
+        form = rf"(?:{number})?(?:({'|'.join(KINDS)})|([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GiB)?)"
+        match = re.fullmatch(form, text.strip(), re.IGNORECASE)
+        count, name, size = match.groups() if match else ("0", None, "0")
+        name = name and name.upper()
+        memory = float(KINDS[name].memory if name else size)
+        if not int(count or 1) or not 1 <= memory <= 10_000:
+            raise ConfigError(
+                f"gpus is {shown(text)}; expected the number of GPUs and the memory of each in GB, "
+                "from 1 to 10000, such as 8x80, or 80 for one; or a name, such as 8xH100: "
+                f"{', '.join(KINDS)}"
+            )
+        nearest = min(KINDS, key=lambda kind: abs(KINDS[kind].memory - memory))
+        return cls(int(count or 1), int(memory * GIB), name or nearest)
+
+
+def own_card() -> tuple[str, int] | None:
+    """The name and the bytes of this process's GPU; None = there is none."""
+    if not torch.cuda.is_available():
+        return None
+    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    card = torch.cuda.get_device_properties(index)
+    return card.name, card.total_memory
+
+
+def card_bytes() -> int | None:
+    """The memory of this process's GPU; None = there is none."""
+    card = own_card()
+    return None if card is None else card[1]

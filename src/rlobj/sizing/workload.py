@@ -1,0 +1,178 @@
+"""The tokens, hours and disk space of a run, by arithmetic. None of these numbers is measured.
+
+With P parameters that compute, n tokens of mean length l, L layers and queries of width Q, a
+forward pass takes 2·P·n + 2·L·Q·l·n operations. A backward pass takes twice as many, and
+recomputation one forward pass more. A decode step of vLLM reads the weights and the cache of
+all its sequences: it takes the longer of the time to read them and the time to compute. One of
+transformers takes `STEP` at least. Dynamic sampling counts with its first batch of prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlobj.settings.run_config import RunConfig
+from rlobj.sizing.memory import Memory, heard, longest
+from rlobj.sizing.sizes import Cards, Size
+
+USED = 0.3
+"""Share of a GPU's peak that training reaches: 0.27 to 0.34 with a 1.7B model on an H200."""
+
+DECODING = 0.5
+"""Share of the memory bandwidth that vLLM reaches."""
+
+FULL = 0.5
+"""Mean length of a response as a share of `sampling.max_tokens`, and of what tools say as a share
+of the most that they can say."""
+
+PROMPT = 256
+"""Mean tokens of a prompt."""
+
+AT_ONCE = 256
+"""The most sequences that vLLM decodes at the same time."""
+
+STEP = 0.025
+"""Seconds of a decode step of transformers: what its Python code takes at least."""
+
+LINK = 50e9
+"""Bytes a second between GPUs."""
+
+SAMPLE_BYTES, TABLE_BYTES = 10, 60
+"""Bytes on disk of a token in a table of samples, and in a full table."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run does.
+
+    Attributes:
+        responses: that a step samples, over all GPUs.
+        mean: tokens of a response.
+        tokens: that a step trains on, prompts and responses, with what tools say in them.
+        seconds: of a step, by part.
+        steps: of the run.
+        disk: bytes, by part.
+        used: share of a GPU's peak that training reaches, an assumption.
+    """
+
+    responses: int
+    mean: float
+    tokens: float
+    seconds: Mapping[str, float]
+    steps: int
+    disk: Mapping[str, float]
+    used: float
+
+    @property
+    def hours(self) -> float:
+        """Hours of the run."""
+        return self.steps * sum(self.seconds.values()) / 3600
+
+
+def work(
+    config: RunConfig,
+    size: Size,
+    memory: Memory,
+    cards: Cards,
+    *,
+    mean: float | None = None,
+    used: float = USED,
+) -> Work:
+    """The work of a run.
+
+    Args:
+        config: the run.
+        size: of its model.
+        memory: of a process.
+        cards: the GPUs.
+        mean: tokens of a response; None = `FULL` times `sampling.max_tokens`.
+        used: share of a GPU's peak that training reaches.
+    """
+    sampling, training, evaluation = config.sampling, config.training, config.evaluation
+    mean = mean or FULL * sampling.max_tokens
+    trained = sampling.prompts_per_step * sampling.group_size
+    dynamic = sampling.dynamic
+    more = dynamic.oversampling if dynamic and dynamic.whole_batches else 1.0
+    responses = math.ceil(more * trained)
+    prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
+    length = prompt + mean + FULL * heard(config, size)
+    tokens = trained * length
+    computing = size.total - (0 if size.tied else size.matrix)
+    attention = 2 * size.layers * size.queries * length
+    forward = tokens * (2 * computing + attention) / (cards.count * cards.speed.flops * used)
+    backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
+    passes = 1 + backward + (training.gradient_checkpointing is True)
+    seconds = {
+        "generation": _generation(config, size, memory, cards, responses, mean),
+        "scoring": forward * _scorings(config),
+        "update": forward * passes * training.passes * len(config.objective.phases),
+        "new weights": 4 * size.total / LINK,
+    }
+    if evaluation.every:
+        drawn = evaluation.samples * (evaluation.problems or 500)
+        once = _generation(config, size, memory, cards, drawn, mean)
+        seconds["evaluation"] = once / evaluation.every
+    return Work(responses, mean, tokens, seconds, training.steps, _disk(config, size, tokens), used)
+
+
+def _scorings(config: RunConfig) -> float:
+    """Forward passes over all tokens of a step that are not part of an update."""
+    objective, training = config.objective, config.training
+    needs, updates = objective.needs, training.updates * len(objective.phases)
+    policy = {"logprobs", "entropy", "collision", "old_logprobs", "proxy_logprobs"}
+    read = policy & (needs.observe | needs.plan)
+    passes = 1.0 if updates > 1 or read or "proxy_logprobs" in needs.loss else 0.0
+    if training.selection == "current" and read - {"old_logprobs"}:
+        passes += (updates - 1) / training.updates_per_step
+    return passes + len(objective.read_scores)
+
+
+def _generation(
+    config: RunConfig, size: Size, memory: Memory, cards: Cards, responses: int, mean: float
+) -> float:
+    """Seconds to sample responses.
+
+    With vLLM, a GPU decodes its responses together, as many as its cache takes. The longest
+    response sets the least number of decode steps. What tools say is computed once; nothing waits
+    for them.
+    """
+    share = math.ceil(responses / cards.count)
+    if config.sampling.engine == "transformers":
+        return decode_steps(config, share) * STEP
+    most, fitting = config.sampling.max_tokens, memory.sequences
+    said = FULL * heard(config, size)
+    room = AT_ONCE if fitting is None else fitting * longest(config, size) / (mean + said)
+    together = max(1.0, min(share, room, AT_ONCE))
+    cache = 4 * size.layers * size.keys * together * (mean + said) / 2
+    reading = (2 * size.total + cache) / (cards.speed.bandwidth * DECODING)
+    computing = 2 * size.total / (cards.speed.flops * DECODING)
+    steps = max(share * mean / together, most)
+    return steps * max(reading, computing * together) + share * said * computing
+
+
+def decode_steps(config: RunConfig, responses: int) -> int:
+    """Decode steps of transformers for so many responses, each of which may be the longest."""
+    sampling = config.sampling
+    at_once = max(sampling.batch_tokens // sampling.max_tokens, 1)
+    return math.ceil(responses / at_once) * sampling.max_tokens
+
+
+def _disk(config: RunConfig, size: Size, tokens: float) -> dict[str, float]:
+    """Bytes that a run leaves, by part: float32 weights and moments in a checkpoint."""
+    saved, output, steps = config.checkpoint, config.output, config.training.steps
+    lora = config.model.lora
+    trained = size.total if lora is None else lora.rank * size.adapters
+    count = min(saved.keep, steps // saved.every if saved.every else 1) or 1
+    count += bool(saved.best and saved.every and config.evaluation.every)
+    sizes = {
+        f"{count} checkpoints, and one while it is written": (count + 1)
+        * (4.0 * size.total + 8.0 * trained + (4.0 * trained if lora else 0.0)),
+        "records": output.records_mb * 1e6,
+    }
+    if output.samples_every:
+        sizes["samples"] = SAMPLE_BYTES * tokens * steps / output.samples_every
+    if output.tables_every:
+        sizes["tables"] = TABLE_BYTES * tokens * (steps // output.tables_every + 1)
+    return sizes

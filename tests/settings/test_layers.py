@@ -1,0 +1,118 @@
+"""Layers of a run's configuration: which wins, and when the embedded profile is one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj.base.errors import ConfigError
+from rlobj.rewards.kinds import Exact
+from rlobj.settings.layers import (
+    DEFAULT_TASK,
+    EMBEDDED_LAYER,
+    PROFILES,
+    Layer,
+    layers_of,
+)
+from rlobj.settings.presets import load_preset
+from rlobj.settings.run_config import DynamicSampling, compose
+
+CALCULATOR = {"data": {"source": "calculator"}}
+MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
+
+
+def names(layers: list[Layer]) -> list[str]:
+    return [name for name, _ in layers]
+
+
+def test_embedded_profile_replaces_the_scale_of_the_paper_and_keeps_its_objective() -> None:
+    config = compose("stapo")
+    paper = load_preset("stapo")
+    assert config.sampling.max_tokens == PROFILES[DEFAULT_TASK]["sampling"]["max_tokens"]
+    assert config.sampling.max_tokens != paper.config["sampling"]["max_tokens"]
+    assert config.resolved_objective() == paper.objective
+
+
+def test_the_embedded_profile_draws_missing_prompts_instead_of_whole_batches() -> None:
+    preset = "fipo"
+    dynamic = compose(preset).sampling.dynamic
+    assert dynamic is not None
+    assert dynamic == DynamicSampling(max_batches=dynamic.max_batches)
+    [profile] = [layer for name, layer in layers_of(preset, []) if name == EMBEDDED_LAYER]
+    assert profile["sampling"]["dynamic"]["whole_batches"] is False
+    mine = ("--set", {"sampling": {"dynamic": {"whole_batches": True}}})
+    assert compose(preset, [mine]).sampling.dynamic == dynamic.model_copy(
+        update={"whole_batches": True}
+    )
+
+
+def test_a_named_model_keeps_the_scale_of_the_paper() -> None:
+    assert EMBEDDED_LAYER not in names(layers_of("stapo", [("options", MODEL)]))
+    config = compose("stapo", [("options", MODEL)])
+    assert config.sampling.max_tokens == load_preset("stapo").config["sampling"]["max_tokens"]
+
+
+def test_the_last_override_wins_over_profile_and_preset() -> None:
+    first = {"training": {"steps": 3, "learning_rate": 0.5}}
+    config = compose("stapo", [("file", first), ("--set", {"training": {"steps": 4}})])
+    assert (config.training.steps, config.training.learning_rate) == (4, 0.5)
+
+
+def test_an_override_may_name_the_preset_and_an_explicit_one_wins() -> None:
+    override = ("file", {"preset": "dapo", **MODEL})
+    assert compose(None, [override]).preset == "dapo"
+    assert compose(None, [override]).sampling.dynamic is not None
+    assert compose("grpo", [override]).preset == "grpo"
+    assert compose(None, [override, ("--set", {"preset": "gspo"})]).preset == "gspo"
+
+
+@pytest.mark.parametrize("base", [{}, MODEL])
+def test_a_named_environment_grades_unless_a_reward_is_named(base: dict[str, Any]) -> None:
+    named = [("here", base), ("--environment", {"environment": {"target": "calculator"}})]
+    rewards = compose("dapo", named).rewards
+    assert (rewards.kind, rewards.overlong) == ("environment", compose("dapo").rewards.overlong)
+    exact = ("--reward", {"rewards": {"kind": "exact"}})
+    assert compose("dapo", [*named, exact]).rewards.kind == "exact"
+
+
+def test_another_model_on_a_calculator_task_has_its_environment_or_tools() -> None:
+    own = {"model": {"name": "some/model"}, "data": {"source": "calculator"}}
+    config, profile = (
+        compose("grpo", [("options", own)]),
+        compose("grpo", [("options", CALCULATOR)]),
+    )
+    assert config.environment == profile.environment
+    assert (config.rewards.kind, config.sampling.stop) == ("environment", (";",))
+    tools = compose("grpo", [("options", own), ("--tools", {"environment": {"tools": ["python"]}})])
+    assert tools.environment.target is None
+    assert (tools.rewards, tools.sampling.stop) == (Exact(after="#"), ())
+
+
+def test_another_model_on_a_scratchpad_is_graded_by_its_answer() -> None:
+    own = {"model": {"name": "some/model"}, "data": {"source": "scratchpad"}}
+    assert compose("grpo", [("options", own)]).rewards == Exact(after="#")
+    math = ("--reward", {"rewards": {"kind": "math"}})
+    assert compose("grpo", [("options", own), math]).rewards.kind == "math"
+
+
+def test_error_names_base_if_a_preset_names_a_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("preset: stapo\n")
+    with pytest.raises(ConfigError, match="base: stapo"):
+        layers_of(str(file), [])
+
+
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ({"data": {"system": "\ud83d"}}, "data.system"),
+        ({"sampling": {"stop": ["a", "\udc00"]}}, "sampling.stop"),
+        ({"model": {"chat_template_kwargs": {"a": {"b": "\ud83d"}}}}, "kwargs.a.b"),
+        ({"model": {"chat_template_kwargs": {"\ud83d": 1}}}, r"kwargs.\\ud83d"),
+    ],
+)
+def test_half_a_surrogate_pair_in_a_setting_is_refused_with_its_name(setting, path) -> None:
+    with pytest.raises(ConfigError, match=rf"{path} \(from here\): half a surrogate pair"):
+        compose("stapo", [("model", MODEL), ("here", setting)])

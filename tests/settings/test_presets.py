@@ -1,0 +1,460 @@
+"""Presets: each equals its definition in Python, reads like the paper, and errors say where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from strategies import COMPARED_WITH_LOOPS
+
+from rlobj import (
+    ConfigError,
+    Objective,
+    advantage,
+    clip,
+    covariance,
+    entropy,
+    exp,
+    load_preset,
+    log,
+    logprob,
+    minimum,
+    old_logprob,
+    old_prob,
+    prob,
+    proxy_gap,
+    ratio,
+    reward,
+    surprisal,
+    when,
+)
+from rlobj.objectives.advantages import (
+    BatchWhitened,
+    Decoupled,
+    GroupCentered,
+    GroupCenteredBatchWhitened,
+    GroupNormalized,
+    LeaveOneOut,
+    LengthWeighted,
+    PassAtK,
+)
+from rlobj.objectives.controllers import Gate
+from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
+from rlobj.objectives.mismatch import Mask, Truncate
+from rlobj.objectives.penalties import KL, EntropyBonus, ProxyKL
+from rlobj.objectives.surrogates import (
+    Cispo,
+    Clip,
+    DppoTv,
+    GeometricMean,
+    Reinforce,
+    SoftGate,
+    Switch,
+    Unclipped,
+    Vespo,
+)
+from rlobj.rewards import Overlong
+from rlobj.settings.presets import difference, merge, preset_names
+from rlobj.settings.run_config import compose
+
+ALL = TokenMean(over="all")
+DAPO = Objective(surrogate=Clip(low=0.2, high=0.28))
+JUSTRL = DAPO.replace(surrogate=Clip(low=0.2, high=0.28, dual=10))
+GRPO = Objective(divisor=SequenceMean())
+PLAIN = Objective(surrogate=Reinforce())
+AR_BASE = Objective(
+    surrogate=Clip(low=0.2, high=0.24, dual=10, max_log_ratio=None),
+    divisor=ALL,
+    penalties=[KL(coefficient=0.001, max_gap=5, max_value=10)],
+)
+UP = surprisal.top(0.1, within=advantage > 0, at_least=1)
+DOWN = surprisal.top(0.1, within=advantage < 0, at_least=1)
+W, M = Gate(target=0.3, on=1.1), Gate(target=0.3, on=0.9)
+WORST = logprob.bottom(0.01, within=advantage < 0, round="floor", none_below=2) & (proxy_gap > 0)
+ODD = (covariance > 1) & (covariance < 5) & ~((advantage > 0) & (ratio > 2))
+LOW = entropy.bottom(0.8, round="linear", by="response")
+SIGNAL = (advantage > 0) | (advantage < 0)
+FAR = (advantage < 0) & (ratio > 10)
+FUTURE = when(ratio > 10, 0, clip(logprob - old_logprob, -20, 20))
+BINARY_KL = old_prob * (old_logprob - logprob) + (1 - old_prob) * log(
+    (1 - old_prob + 1e-8) / (1 - minimum(prob, 1) + 1e-8)
+)
+WIDER = when(LOW, 0.2, 0.4)
+TOP_COVARIANCE = covariance.top(2e-4, round="floor", at_least=1)
+
+DEFINITIONS = {
+    "20-entropy": JUSTRL.keep(entropy.top(0.2)),
+    "ar": AR_BASE.reweight(0.2 * old_prob + 0.8),
+    "ar-lopti": AR_BASE.split(old_prob < 0.5).reweight(0.3 * old_prob + 0.7),
+    "aspo": PLAIN.replace(penalties=[KL(coefficient=0.001, max_value=10)]).reweight(
+        when(
+            advantage > 0,
+            when(ratio > 1 + WIDER, 0, minimum(1 / ratio, 3)),
+            when(ratio < 1 - WIDER, 0, minimum(ratio, 3)),
+        )
+    ),
+    "cispo": Objective(surrogate=Cispo(max=5.0)),
+    "clip-cov": Objective(surrogate=Clip(low=1.0, high=1.0, max_log_ratio=None), divisor=ALL).drop(
+        ODD.sample(2e-4, seed=0, of="all", round="floor", at_least=1)
+    ),
+    "dapo": DAPO,
+    "dapo-loss": DAPO,
+    "dppo": Objective(surrogate=DppoTv(low=0.2, high=0.2, cap=20.0, against="old")),
+    "dro": PLAIN.replace(
+        advantage=GroupCentered(), penalties=[KL(estimator="k2", against="old", coefficient=0.1)]
+    ),
+    "dppo-kl": Objective(surrogate=Cispo(max=20.0), divisor=ALL).drop(
+        ((advantage > 0) & (prob > old_prob) | (advantage <= 0) & (prob < old_prob))
+        & (BINARY_KL > 0.05)
+    ),
+    "dr-grpo": Objective(advantage=GroupCentered(), divisor=FixedLength(length=3000)),
+    "entropy-shaped": GRPO.replace(shape=advantage + minimum(0.4 * entropy, abs(advantage) / 2)),
+    "fipo": JUSTRL.drop(FAR.count(by="response") > 1).reweight(
+        when(FAR, 1, clip(exp(minimum(FUTURE.suffix_sum(decay=2 ** (-1 / 32)), 1)), 1, 1.2))
+    ),
+    "gdpo": Objective(
+        advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),
+        surrogate=Clip(max_log_ratio=None),
+        penalties=[EntropyBonus(coefficient=0.001)],
+    ),
+    "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4, max_log_ratio=None)),
+    "grpo": GRPO,
+    "gspo": GRPO.replace(surrogate=Clip(low=3e-4, high=4e-4, ratio="sequence", max_log_ratio=10)),
+    "icepop": DAPO.replace(mismatch=Mask(low=0.5, high=5)),
+    "justrl": JUSTRL,
+    "kl-cov": Objective(
+        surrogate=Unclipped(max_log_ratio=None),
+        penalties=[KL(estimator="abs", against="old", where=TOP_COVARIANCE)],
+    ),
+    "lopti": AR_BASE.split(old_prob < 0.4),
+    "lp-reg": Objective(
+        surrogate=Switch(
+            WORST, Unclipped(max_log_ratio=None), Clip(low=1.0, high=9.0, max_log_ratio=None)
+        ),
+        penalties=[ProxyKL(min_p=0.02, where=WORST, max_gap=None, max_value=10)],
+    ),
+    "luspo": Objective(
+        surrogate=Clip(low=2e-3, high=2.5e-3, ratio="sequence", max_log_ratio=None),
+        divisor=SequenceSum(),
+    ),
+    "mis": DAPO.replace(mismatch=Mask(level="sequence", low=0.5, high=2)),
+    "opo": PLAIN.replace(advantage=LengthWeighted()),
+    "opsm": GRPO.replace(surrogate=Clip(max_log_ratio=None), divisor=SequenceMean(over="all")).drop(
+        (advantage < 0) & ((old_logprob - logprob).mean(by="response") > 0.5)
+    ),
+    "pass-at-k": Objective(advantage=PassAtK()),
+    "prime-rl": Objective(
+        advantage=GroupCentered(),
+        surrogate=DppoTv(low=0.2, high=0.2, cap=None, against="sampler", max_log_ratio=None),
+        keep=SIGNAL,
+        penalties=[
+            KL(
+                estimator="k2",
+                against="sampler",
+                coefficient=2e-3,
+                where=SIGNAL,
+                divisor=TokenMean(),
+            )
+        ],
+    ),
+    "reinforce-pp": Objective(advantage=BatchWhitened(), reward_kl=0.01),
+    "reinforce-pp-baseline": Objective(
+        advantage=GroupCenteredBatchWhitened(),
+        penalties=[KL(estimator="k2", coefficient=0.01, max_value=10)],
+    ),
+    "rloo": Objective(advantage=LeaveOneOut()),
+    "sapo": GRPO.replace(surrogate=SoftGate(tau_pos=1.0, tau_neg=1.05)),
+    "stapo": JUSTRL.drop((advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)),
+    "stare": JUSTRL.replace(controllers={"W": W}).reweight(when(UP, "W", 1)),
+    "stare-c2": JUSTRL.replace(controllers={"W": W, "M": M}).reweight(
+        when(UP, "W", when(DOWN, "M", 1))
+    ),
+    "tis": DAPO.replace(mismatch=Truncate(cap=2)),
+    "topr": PLAIN.replace(
+        advantage=GroupCentered(), shape=when(reward > 0.5, 1, -1), divisor=SequenceSum()
+    ).reweight(when(reward > 0.5, 1, exp(minimum((logprob - old_logprob).sum(by="response"), 0)))),
+    "vespo": Objective(surrogate=Vespo(k_pos=2, lambda_pos=3, k_neg=3, lambda_neg=2)),
+    "w-reinforce": Objective(
+        advantage=GroupCentered(),
+        shape=when(reward > 0.5, 0.1, -1),
+        surrogate=Clip(max_log_ratio=None),
+        penalties=[EntropyBonus(coefficient=0.001)],
+    ),
+}
+PINNED = {"ar", "ar-lopti", "lopti", "clip-cov", "dppo-kl", "m2po", "opsm"}
+"""These keep the full divisor."""
+
+
+def test_every_preset_is_compared_with_its_definition_or_with_loops() -> None:
+    assert preset_names() == sorted({*DEFINITIONS, *COMPARED_WITH_LOOPS})
+
+
+@pytest.mark.parametrize("name", sorted(DEFINITIONS))
+def test_a_preset_equals_its_python_definition(name: str) -> None:
+    assert load_preset(name).objective == DEFINITIONS[name]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_is_short_and_cites_its_paper(name: str) -> None:
+    preset = load_preset(name)
+    assert len(preset.text.partition("\nsources:")[0].splitlines()) <= 24
+    assert "arXiv:" in preset.paper
+    assert 10 < len(preset.summary) < 90
+    assert preset.config["objective"]["divisor"]["over"] == ("all" if name in PINNED else "kept")
+    assert preset.text.startswith("# ")
+
+
+RELEASED = {  # prompts, responses, tokens, prompt tokens, updates, learning rate, weight decay
+    "ar": (64, 8, 4096, 400, 2, 1e-6, 0.01),
+    "ar-lopti": (64, 8, 4096, 400, 2, 1e-6, 0.01),
+    "clip-cov": (256, 8, 8192, 2048, 8, 5e-7, 0.0),
+    "dapo": (512, 16, 20480, 2048, 16, 1e-6, 0.1),
+    "dr-grpo": (128, 8, 3000, 1024, 8, 1e-6, 0.0),
+    "justrl": (256, 8, 15360, 1024, 4, 1e-6, 0.1),
+    "kl-cov": (256, 8, 8192, 2048, 8, 1e-6, 0.0),
+    "lopti": (64, 8, 4096, 400, 2, 1e-6, 0.01),
+    "lp-reg": (256, 8, 8192, 2048, 1, 1e-6, 0.0),
+    "stapo": (256, 8, 15360, 1024, 4, 1e-6, 0.1),
+    "stapo-v4": (256, 8, 15360, 1024, 4, 1e-6, 0.1),
+    "stare": (64, 8, 3072, 1024, 1, 1e-6, 0.01),
+    "stare-c2": (64, 8, 3072, 1024, 1, 1e-6, 0.01),
+}
+
+
+@pytest.mark.parametrize("name", sorted(RELEASED))
+def test_a_recipe_has_the_numbers_of_the_released_script(name: str) -> None:
+    config = load_preset(name).config
+    sampling, training = config["sampling"], config["training"]
+    assert RELEASED[name] == (
+        *(sampling[key] for key in ("prompts_per_step", "group_size", "max_tokens")),
+        config["data"]["max_prompt_tokens"],
+        *(training[key] for key in ("updates_per_step", "learning_rate", "weight_decay")),
+    )
+    dynamic = {"20-entropy", "clip-cov", "dapo", "kl-cov", "stare", "stare-c2"}
+    assert ("dynamic" in sampling) == (name in dynamic)
+
+
+DYNAMIC = {  # prompts of a batch, batches
+    "20-entropy": (1536, 10),
+    "ce-gppo": (256, 1),
+    "clip-cov": (256, 10),
+    "dapo": (1536, 10),
+    "fipo": (2048, 10),
+    "kl-cov": (256, 10),
+    "stare": (192, 10),
+    "stare-c2": (192, 10),
+}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_recipe_draws_the_whole_batches_of_the_released_trainer(name: str) -> None:
+    """Archer and ASPO draw one batch of 64 prompts for 64 groups, and train on what they have."""
+    model = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
+    sampling = compose(name, [("options", model)]).sampling
+    dynamic = sampling.dynamic
+    assert (dynamic is not None) == (name in {*DYNAMIC, "archer", "aspo"})
+    if name in DYNAMIC:
+        assert dynamic is not None
+        prompts = sampling.prompts_per_step * dynamic.oversampling
+        assert (prompts, dynamic.max_batches) == DYNAMIC[name]
+        assert dynamic.whole_batches
+        assert dynamic.allow_fewer == (name == "ce-gppo")
+    elif dynamic is not None:
+        assert (dynamic.whole_batches, dynamic.max_batches) == (False, 1)
+
+
+SCALES = {"dapo": (1.0, -1.0), "fipo": (1.0, -1.0), "20-entropy": (1.0, 0.0)}
+"""The rewards of a right and of a wrong response in the release; its penalty at the limit is 1."""
+
+
+def test_the_advantages_of_long_responses_are_those_of_the_rewards_in_the_release() -> None:
+    """Two right and two wrong responses, of which the second is at the limit."""
+    shaped = {name for name in preset_names() if "overlong" in str(load_preset(name).config)}
+    assert shaped == SCALES.keys()
+    for name, (right, wrong) in SCALES.items():
+        preset = load_preset(name)
+        shaping = preset.config["rewards"]["overlong"]
+        assert "penalty" in shaping  # pinned, with a source
+        limit = preset.config["sampling"]["max_tokens"]
+        lengths, groups = torch.tensor([100, limit, 100, limit]), torch.zeros(4, dtype=torch.int)
+        ours = Overlong(**shaping).shape(torch.tensor([1.0, 1.0, 0.0, 0.0]), lengths, limit)
+        released = torch.tensor([right, right - 1, wrong, wrong - 1])
+        expected = (released - released.mean()) / released.std()
+        found = preset.objective.advantage(ours, groups, lengths)
+        torch.testing.assert_close(found.float(), expected, rtol=0, atol=1e-5)
+
+
+def test_bases_are_listed_nearest_first_and_their_settings_merge() -> None:
+    preset = load_preset("stare-c2")
+    assert preset.bases == ("stare", "dapo-loss")
+    dynamic = {"by": "accuracy", "max_batches": 10, "whole_batches": True, "oversampling": 3}
+    sizes = {"temperature": 1.0, "prompts_per_step": 64, "group_size": 8, "max_tokens": 3072}
+    assert preset.config["sampling"] == {**sizes, "dynamic": dynamic}
+    assert not {"sources", "base"} & preset.config.keys()
+    archer = load_preset("archer").config["training"]
+    assert (archer["passes"], archer["updates_per_step"]) == (3, 2)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    (tmp_path / "near").mkdir()
+
+    def write(text: str, name: str = "mine.yaml") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("sources", "messages"),
+    [
+        ("{assumed: {sampling.group_sise: x}}", ["sources.assumed", "'sampling.group_size'?"]),
+        (
+            "{a.sh: {sampling.tempreature: 1, training.group_size: 2}}",
+            ["'sampling.tempreature'. Did you mean", "sets no 'training.group_size'"],
+        ),
+        ("{sampling.group_size: section 5}", ["expected SOURCE: {setting: place}"]),
+        ("[assumed]", ["expected SOURCE: {setting: place}, got ['assumed']"]),
+        ("{a.sh: {sampling.group_size: line 3}}", []),  # of a setting of the base
+        ("", []),
+    ],
+)
+def test_a_source_of_an_unknown_setting_is_refused(write, sources, messages):
+    path = write(f"base: stapo\nsampling: {{temperature: 0.9}}\nsources: {sources}\n")
+    if not messages:
+        load_preset(path)
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_preset(path)
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def test_a_file_can_build_on_a_preset_by_name(write: Any) -> None:
+    path = write("base: stapo\nobjective: {drop: prob < 0.5}\n", "dapo-loss.yaml")
+    preset = load_preset(path)
+    assert preset.name == "dapo-loss"
+    assert preset.bases == ("stapo", "justrl", "dapo-loss")
+    assert preset.objective == JUSTRL.drop(prob < 0.5)  # a child's rule replaces the base's
+
+
+def test_a_file_can_build_on_a_file_in_the_same_folder(write: Any) -> None:
+    write("objective: {surrogate: {high: 0.5}}\nbase: dapo\n", "near/base.yaml")
+    write("base: ./base.yaml\nobjective: {surrogate: {dual: 3}}\n", "near/child.yaml")
+    path = write("base: near/child.yaml\n", "child.yaml")  # the same stem is another file
+    preset = load_preset(str(path))
+    assert preset.objective == DAPO.replace(surrogate=Clip(low=0.2, high=0.5, dual=3))
+    assert preset.bases == ("child", "base", "dapo", "dapo-loss")
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "expected"),
+    [
+        ({"kind": "clip", "low": 1}, {"high": 2}, {"kind": "clip", "low": 1, "high": 2}),
+        ({"kind": "clip", "low": 1}, {"kind": "clip", "high": 2}, {"kind": "clip", "high": 2}),
+        ({"kind": "clip", "low": 1}, {"kind": "cispo"}, {"kind": "cispo"}),
+        ({"kind": "clip", "low": 1}, "unclipped", "unclipped"),
+        ("group_normalized", {"scale": "none"}, {"kind": "group_normalized", "scale": "none"}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}, {"a": {"b": None, "c": 2}}),
+        ([1, 2], [3], [3]),
+        (None, {"a": 1}, {"a": 1}),
+    ],
+)
+def test_merge_replaces_values_and_kinds(below: Any, above: Any, expected: Any) -> None:
+    assert merge(below, above) == expected
+
+
+def test_null_removes_what_a_base_sets(write: Any) -> None:
+    path = write("base: stapo\nobjective: {drop: null}\nsampling: null\n")
+    assert load_preset(path).objective == JUSTRL
+
+
+def test_difference_lists_settings_that_differ() -> None:
+    found = difference(load_preset("dapo-loss").config, load_preset("stapo").config)
+    assert ("objective.drop", None, str(DEFINITIONS["stapo"].drop_rule)) in found
+    assert difference({"a": {"kind": "x"}}, {"a": {"kind": "y"}}) == [
+        ("a", {"kind": "x"}, {"kind": "y"})
+    ]
+    assert difference({"a": 1}, {"a": 1}) == []
+
+
+def test_lengths_are_resolved_with_the_max_tokens_of_the_preset(write: Any) -> None:
+    path = write("base: dr-grpo\nsampling: {max_tokens: 77}\n")
+    assert load_preset(path).objective.divisor == FixedLength(length=77)
+
+
+@pytest.mark.parametrize("name", ["stapoo", "STAPO", "stap"])
+def test_error_for_an_unknown_preset_names_the_nearest(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"unknown preset '{name}'. Did you mean 'stapo'"):
+        load_preset(name)
+    with pytest.raises(ConfigError, match="no preset file at"):
+        load_preset(tmp_path / f"{name}.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: dapo-los", "Did you mean 'dapo-loss'"),
+        ("base: ./mine.yaml", "leads back to itself"),
+        ("base: ./other.yaml", "leads back to itself"),
+        ("base: dr-grpo\nsampling: {max_tokens: 0}", "length must be a positive number of tokens"),
+        ("base: dr-grpo\nsampling: {max_tokens: -5}", "length must be a positive number of tokens"),
+    ],
+)
+def test_an_unknown_base_a_cycle_and_a_wrong_length_are_refused(write, text, message):
+    path = write(text)
+    write("base: ./near/../mine.yaml\n", "other.yaml")
+    write("", "near/empty.yaml")
+    with pytest.raises(ConfigError, match=message):
+        _ = load_preset(path).objective
+
+
+def test_all_errors_of_an_objective_are_reported_together(write: Any) -> None:
+    path = write(
+        """
+objective:
+  surogate: clip
+  advantage: {kind: group_normalised}
+  divisor: {kind: token_mean, ovr: all}
+  surrogate: {kind: clip, low: -1, dual: 0.5}
+  drop: probb < 0.5
+  penalties: [{kind: kl, estimator: k9}]
+"""
+    )
+    with pytest.raises(ConfigError) as caught:
+        _ = load_preset(path).objective
+    message = str(caught.value)
+    for expected in (
+        str(path),
+        "objective.surogate: unknown key. Did you mean 'surrogate'?",
+        "objective.advantage: kind 'group_normalised' is unknown. Did you mean 'group_normalized'?",
+        "objective.divisor.ovr: unknown key. Did you mean 'over'?",
+        "objective.surrogate.low: expected a number >= 0",
+        "objective.surrogate.dual: expected a number > 1",
+        "objective.drop: unknown name 'probb'. Did you mean 'prob'?",
+        "objective.penalties.0.estimator: Input should be 'k1', 'abs', 'k2' or 'k3'",
+    ):
+        assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("objective: {drop: a, drop: b}", "the key 'drop' is given twice"),
+        ("paper: a\npaper: b", "the key 'paper' is given twice"),
+        ("objective: [", "is not valid YAML"),
+        ("objective: clip", "objective must be a mapping"),
+        ("- a", "must hold a mapping, got list"),
+        ("objective: {1: 2}", "a key must be text, got 1; put quotes around a text with a comma"),
+        ("a: \0", "is not valid YAML"),
+    ],
+)
+def test_error_in_a_yaml_file_names_the_file(write: Any, text: str, message: str) -> None:
+    path = write(text)
+    with pytest.raises(ConfigError) as caught:
+        load_preset(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)

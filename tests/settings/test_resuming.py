@@ -1,0 +1,68 @@
+"""What may change when a run is resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj.base.errors import ConfigError
+from rlobj.settings.layers import nested
+from rlobj.settings.presets import merge
+from rlobj.settings.resuming import (
+    RECORDED_SETTINGS,
+    RESUMABLE_SETTINGS,
+    changed,
+    code_digest,
+    refuse_changes,
+)
+from rlobj.settings.run_config import RunConfig, settings_of
+
+
+def test_every_resumable_setting_exists() -> None:
+    for name in (*RESUMABLE_SETTINGS, *RECORDED_SETTINGS):
+        scores = {"teacher": {"server": "http://127.0.0.1:8000"}}
+        one, two = {"kind": "custom", "target": "m:f"}, {"kind": "reward_model", "model": "m"}
+        value: Any = settings_of(RunConfig(scores=scores))  # type: ignore[arg-type]
+        of = [settings_of(RunConfig(rewards=each))["rewards"] for each in (one, two)]  # type: ignore[arg-type]
+        value = {**value, "rewards": of[0] | of[1]}
+        for part in name.replace("*", "teacher").split("."):
+            value = value[part]
+
+
+def test_all_changes_that_would_change_results_are_named_at_once() -> None:
+    refuse_changes("runs/a", ["training.steps", "--set checkpoint.every", "sampling.vllm.memory"])
+    refuse_changes("runs/a", ["environment.workers"])
+    with pytest.raises(ConfigError) as caught:
+        refuse_changes("runs/a", ["training.learning_rate", "seed", "--set training.betas"])
+    assert str(caught.value).startswith("runs/a is resumed with the settings it was started with")
+    assert str(caught.value).endswith("Leave out: seed, --set training.betas")
+
+
+def test_the_digest_of_code_is_that_of_the_files_that_settings_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+
+    def digest(*names: str) -> str:
+        rewards = [{"name": name, "kind": "custom", "target": f"{file}:{name}"} for name in names]
+        return code_digest(settings_of(RunConfig(rewards=rewards or {"kind": "exact"})))
+
+    none, missing = digest(), digest("f")
+    file.write_text("f = g = len")
+    two = digest("f", "g")
+    assert digest("f") == two != missing == none
+    file.write_text("f = g = max")
+    assert digest("f", "g") != two
+    assert digest() == none
+
+
+def test_every_setting_that_differs_has_changed() -> None:
+    now = settings_of(RunConfig())
+    before = {**now, "training": {**now["training"], "steps": 3}, "origin": "a@1"}
+    now = merge(now, nested("data.gym.size", 3))
+    assert changed(before, now) == {
+        "training.steps": (3, 100),
+        "origin": ("a@1", None),
+        "data.gym.size": (None, 3),
+    }
+    assert changed(now, {**now, "origin": "a@1"}) == {"origin": (None, "a@1")}

@@ -1,0 +1,74 @@
+"""What is refused, and what is warned about, when a run is about to start."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlobj
+from rlobj.base.errors import ConfigError
+from rlobj.settings.presets import preset_names
+from rlobj.settings.run_config import RunConfig, compose
+from rlobj.settings.starting import doubts, refuse_senseless
+
+
+def grpo(**sections: dict[str, object]) -> RunConfig:
+    return compose("grpo", [("here", sections)])
+
+
+def test_one_response_per_prompt_needs_an_advantage_over_the_batch() -> None:
+    with pytest.raises(ConfigError, match=r"group_size: 1 response .* group_normalized compares"):
+        rlobj.train("grpo", settings={"sampling.group_size": 1})
+    one = {"sampling": {"group_size": 1}}
+    refuse_senseless(grpo(**one, objective={"advantage": "batch_whitened"}))
+    refuse_senseless(grpo())
+
+
+def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be() -> None:
+    overlong = {"rewards": {"overlong": {"cache": 0.2}}}
+    with pytest.raises(ConfigError, match=r"rewards\.overlong makes .* Use rewards\.overlong=null"):
+        refuse_senseless(compose("maxrl", [("here", overlong)]))
+    with pytest.raises(ConfigError, match=r"reward_kl makes .* Use objective\.reward_kl=0"):
+        refuse_senseless(compose("maxrl", [("here", {"objective": {"reward_kl": 0.01}})]))
+    several = {"advantage": {"kind": "decoupled", "each": "maximum_likelihood", "then": None}}
+    with pytest.raises(ConfigError, match="maximum_likelihood takes rewards of 0 or more"):
+        refuse_senseless(compose("dapo", [("here", {"objective": several})]))
+    with pytest.raises(ConfigError, match="maximum_likelihood takes rewards of 0 or more"):
+        rlobj.train("dapo", settings={"objective.advantage": "maximum_likelihood"})
+    none = {"rewards": {"overlong": {"cache": 0.2, "penalty": 0}}}
+    refuse_senseless(compose("maxrl", [("here", none)]))
+    refuse_senseless(compose("dapo"))
+
+
+def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
+    assert [doubt for name in preset_names() for doubt in doubts(compose(name))] == []
+    [high] = doubts(grpo(training={"learning_rate": 0.02}))
+    assert high.startswith("training.learning_rate=0.02 is far above")
+    [stale] = doubts(grpo(sampling={"async_depth": 1}))
+    assert stale.startswith("sampling.async_depth=1 without objective.mismatch")
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"max_turns": 3, "at_limit": 0.0}, ["environment.max_turns, environment.at_limit"]),
+        ({"max_turns": 16}, []),
+        ({"max_turns": 3, "tools": ["python"]}, []),
+    ],
+)
+def test_limits_of_conversations_without_conversations_are_doubtful(
+    given: dict[str, object], names: list[str]
+) -> None:
+    expected = [f"nothing reads {each}: there are no conversations" for each in names]
+    found = doubts(grpo(environment=given))
+    assert [text.partition(" without")[0] for text in found] == expected
+
+
+def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
+    def found(**dynamic: object) -> list[str]:
+        return [*doubts(grpo(sampling={"dynamic": dynamic}))]
+
+    for setting in ({"oversampling": 3}, {"oversampling": 0.5}, {"allow_fewer": True}):
+        [doubt] = found(**setting)
+        assert "no effect without whole_batches=true" in doubt
+        assert found(**setting, whole_batches=True) == []
+    assert found(max_batches=3) == []

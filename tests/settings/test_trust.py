@@ -1,0 +1,117 @@
+"""Which code and which servers of a folder are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import importable, importing, without_imports
+from rlobj.settings.layers import nested
+from rlobj.settings.presets import merge
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.trust import imports, named_code, require_trust, trust_option, trusted
+
+
+def test_all_code_that_settings_name_is_listed() -> None:
+    custom = {"kind": "custom", "target": "mine.py:Mine"}
+    several = [{"name": "a", "kind": "exact"}, {"name": "b", "kind": "custom", "target": "m:f"}]
+    settings = {
+        "objective": {"surrogate": custom, "penalties": [custom], "drop": "prob < 0.1"},
+        "rewards": several,
+        "model": {"trust_remote_code": True},
+        "sampling": {"vllm": {"extra": {"worker_cls": "mine", "x": 0.5, "y": True}}},
+    }
+    expected = ["mine.py:Mine", "m:f", "model.trust_remote_code=true"]
+    assert named_code(settings) == [*expected, "sampling.vllm.extra.worker_cls=mine"]
+    rule = "(prob < 0.1)\n  & ~custom('mine.py:Rare', a=custom('m:In')).share(by='group') > 0"
+    objective = {"reweight": rule, "penalties": [{"coefficient": "custom('m:C')", "kind": "kl"}]}
+    assert named_code({"objective": objective}) == ["mine.py:Rare", "m:In", "m:C"]
+    settings["rewards"] = {"kind": "custom", "target": "<Python object: f>"}
+    assert named_code(settings["rewards"]) == named_code(settings_of(RunConfig())) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "again"),
+    [
+        ({"rewards": {"kind": "custom", "target": "a.py:f"}}, "reward=FILE.py:NAME"),
+        ({"environment": {"target": "a.py:f", "tools": []}}, "environment=FILE.py:CLASS"),
+        ({"environment": {"target": None, "tools": ["python", "a.py:f"]}}, "tools=NAMES"),
+        ({"columns": {"mine": "a.py:f"}}, ""),
+    ],
+)
+def test_code_that_is_not_trusted_can_be_named_again_by_its_argument(
+    settings: dict[str, Any], again: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_trust("runs/a", settings, {})
+    assert "name code: a.py:f. It would" in str(caught.value)
+    assert str(caught.value).endswith(
+        "add trust=True" + f". Or name it again: {again}" * bool(again)
+    )
+    require_trust("runs/a", settings, settings)
+
+
+def refused(url: Any, given: dict[str, Any], engine: str = "vllm-server") -> str:
+    """Why a run with this server is refused; "" = it is not."""
+    run = {"sampling": {"engine": engine, "server": {"url": url}}}
+    try:
+        require_trust("runs/a", merge(run, given), given)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_the_key_goes_to_a_server_of_a_shared_run_only_if_it_is_named_again() -> None:
+    near, far = "http://127.0.0.1:8000", "http://far.example:8000"
+    again = nested("sampling.server.url", far)
+    found = refused([near, far], {"sampling": {"engine": "vllm-server"}})
+    assert found.startswith("the settings of runs/a name a server on another machine: http://far")
+    assert f"again: sampling.server.url={far}; or add trust=True" in found
+    assert refused("http://127.0.0.1@far.example", {}) != ""
+    assert refused(far, again) == refused(near, {}) == refused([near, "http://[::1]:1"], {}) == ""
+    assert refused(far, {}, engine="transformers") == ""
+    assert refused(far, nested("sampling.engine", "vllm-server"), engine="transformers") != ""
+
+
+def test_a_command_needs_trust_if_anything_of_a_run_does() -> None:
+    far = {"scores": {"teacher": {"server": "http://far.example"}}}
+    assert trust_option(settings_of(RunConfig())) == trust_option({"sampling": {}}) == ""
+    assert trust_option({"columns": {"hard": "mine.py:f"}}) == trust_option(far) == " --trust"
+
+
+def test_inside_only_what_the_caller_names_again_is_imported() -> None:
+    run = {"rewards": {"kind": "custom", "target": "a.py:f"}}
+    with trusted("runs/a", run, run, False):
+        assert importable("a.py:f")
+        assert not importable("b.py:f")
+        with importing(None):  # nothing inside widens it
+            assert not importable("b.py:f")
+    with trusted("runs/a", run, {}, True):
+        assert importable("b.py:f")
+
+
+def test_a_header_names_code_as_it_is_seen_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = {"columns": {"hard": f"{tmp_path}/a.py:f", "late": "b:f", "easy": "data"}}
+    assert imports(code) == "imports a.py:f, b:f"
+    with without_imports(["b:f"]):
+        assert imports(code) == "imports b:f; does not import a.py:f"
+    assert imports(settings_of(RunConfig())) == ""
+
+
+@pytest.mark.parametrize("true", [True, 1, "true", "yes"])
+def test_every_way_to_write_true_asks_for_trust_in_the_code_of_a_model(true: Any) -> None:
+    with pytest.raises(ConfigError, match=r"model\.trust_remote_code=true"):
+        require_trust("RUN", {"model": {"trust_remote_code": true}}, {})
+
+
+@pytest.mark.parametrize("form", [lambda reward: reward, lambda x: [x], lambda x: {"of": [x]}])
+def test_a_server_of_a_reward_asks_for_trust_in_every_form_of_the_setting(form: Any) -> None:
+    reward = {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:8765"}
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
+        require_trust("RUN", {"rewards": form(reward)}, {})

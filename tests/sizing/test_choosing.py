@@ -1,0 +1,266 @@
+"""Settings that are `auto`: what a new run chooses, says, writes and keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runs import metrics
+from tiny import EIGHT, tiny_config
+
+import rlobj
+from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.data import Problem, load_problems
+from rlobj.data.problems import known_problems
+from rlobj.ranks import ProcessGroup
+from rlobj.runs.run_folder import read_settings
+from rlobj.settings.layers import flattened
+from rlobj.settings.run_config import RunConfig, compose
+from rlobj.sizing.choosing import (
+    choose_settings,
+    choose_together,
+    explained,
+    held_out_share,
+    settled,
+)
+from rlobj.sizing.memory import estimate
+from rlobj.sizing.sizes import Cards
+from rlobj.training import Callback, CallerInputs, run_training
+from rlobj.training.parallel import open_parallel
+
+GIB = 1 << 30
+SETTINGS = ("sampling.engine", "training.strategy", "training.gradient_checkpointing",
+            "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization",
+            "sampling.vllm.sleep_level")  # fmt: skip
+
+
+def named(**sections: Any) -> RunConfig:
+    model = {"model": {"name": "an/8B", **sections.pop("model", {})}}
+    return compose("stapo", [("here", {**model, "data": {"source": "x.jsonl"}, **sections})])
+
+
+def chosen(config: RunConfig, cards: Cards | None = None, **more: Any) -> dict[str, Any]:
+    made = choose_settings(config, EIGHT, cards, more.pop("environment", {}), **more)
+    return {each.setting: each.value for each in made}
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    monkeypatch.setattr("rlobj.sizing.choosing.check_vllm", lambda: ("vllm", "0.30.0"))
+
+
+def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
+    cards = Cards(8, 80 * GIB)
+    made = choose_settings(named(), EIGHT, cards, {})
+    config = settled(named(), made)
+    assert config.sampling.engine == "vllm"
+    assert config.sampling.vllm.sleep_level == 2
+    assert config.training.strategy == "fsdp2"
+    assert config.training.gradient_checkpointing is True
+    assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
+    assert all(f"{name}=" in explained(made) for name in SETTINGS)
+
+
+@pytest.mark.parametrize("config", [named(), compose("stapo")], ids=["a model", "embedded"])
+def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
+    cards = None if config.model.name else Cards(8, 80 * GIB)
+    assert list(chosen(config, cards).values()) == [
+        "transformers",
+        "ddp",
+        None,
+        False,
+        16384,
+        0.5,
+        1,
+    ]
+
+
+def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
+    def missing():
+        raise MissingExtra("vllm", "vllm", "sampling with vLLM")
+
+    cards = Cards(8, 80 * GIB)
+    monkeypatch.setattr("rlobj.sizing.choosing.check_vllm", missing)
+    text = explained(choose_settings(named(), EIGHT, cards, {}))
+    assert "sampling.engine=transformers: sampling with vLLM needs" in text
+    assert "pip install 'rlobj[vllm]'" in text
+    # 256 x 8 responses of 15,360 tokens over 8 processes, 8 at a time, 25 ms a token
+    assert "up to 491,520 forward passes in a row, 3.4 hours at 25 ms each" in text
+    ahead = named(sampling={"async_depth": 1}, objective={"mismatch": {"kind": "truncate"}})
+    assert "sampling.engine=vllm-server" in explained(choose_settings(ahead, EIGHT, cards, {}))
+
+
+LAUNCH = {"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "2"}
+DEEPSPEED = {**LAUNCH, "ACCELERATE_USE_DEEPSPEED": "true"}
+FSDP = {**LAUNCH, "ACCELERATE_USE_FSDP": "true"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"WORLD_SIZE": "2"}, {"model.dtype": "auto", "training.strategy": "ddp"}),
+        (LAUNCH, {"model.dtype": "float32", "training.strategy": "ddp"}),
+        ({**LAUNCH, "ACCELERATE_MIXED_PRECISION": "bf16"}, {"model.dtype": "bfloat16"}),
+        ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, {"training.strategy": "zero3"}),
+        ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}, {"training.strategy": "ddp"}),
+        (DEEPSPEED, {"training.strategy": "zero2", "training.offload": None}),
+        (
+            {**DEEPSPEED, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"},
+            {"training.offload": "cpu"},
+        ),
+        (FSDP, {"training.strategy": "fsdp2", "training.gradient_checkpointing": False}),
+        (
+            {**FSDP, "FSDP_ACTIVATION_CHECKPOINTING": "true"},
+            {"training.gradient_checkpointing": True},
+        ),
+    ],
+)
+def test_options_of_accelerate_launch_are_settings(environment, expected):
+    config = settled(named(), choose_settings(named(), None, None, environment))
+    own = named(training={"strategy": "zero1"}, model={"dtype": "bfloat16"})
+    kept = settled(own, choose_settings(own, None, None, environment))
+    for name, value in expected.items():
+        section, _, field = name.partition(".")
+        assert getattr(getattr(config, section), field) == value
+    assert (kept.training.strategy, kept.model.dtype) == ("zero1", "bfloat16")
+
+
+def test_a_deepspeed_file_is_read_and_the_rest_is_named_in_one_line(tmp_path, caplog):
+    file = tmp_path / "ds.json"
+    environment = {
+        **DEEPSPEED,
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file),
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
+        "ACCELERATE_DYNAMO_BACKEND": "no",
+    }
+    zero = {"stage": 1, "overlap_comm": True, "reduce_bucket_size": "auto"}
+    file.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
+    made = choose_together(named(), ProcessGroup(), environment)
+    found = {each.setting: each.value for each in made}
+    assert (found["training.strategy"], found["model.dtype"]) == ("zero1", "bfloat16")
+    [line] = caplog.messages
+    assert "does not use gradient_accumulation_steps=4, zero_optimization.overlap_comm=T" in line
+    for text in ("{", "[]"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=r"file .*ds\.json, which cannot be read"):
+            chosen(named(), environment=environment)
+    file.write_text("{}")
+    assert chosen(named(), environment=environment)["training.strategy"] == "ddp"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 5}}))
+    with pytest.raises(ConfigError, match="ZeRO stage 5; expected 0 to 3"):
+        chosen(named(), environment=environment)
+
+
+def write_problems(folder: Path, count: int, name: str = "problems.jsonl") -> Path:
+    rows = [
+        {"prompt": f"{i % 10},{i // 10}=", "answer": str(max(i % 10, i // 10))}
+        for i in range(count)
+    ]
+    file = folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize(("count", "low", "high"), [(10_000, 250, 256), (400, 19, 20), (19, 0, 0)])
+@pytest.mark.parametrize("answers", [{"answer": "1"}, {}], ids=["answers", "no answers"])
+def test_a_source_without_a_test_part_is_split(tmp_path, count, low, high, answers):
+    file = tmp_path / "p.jsonl"
+    rows = [{"prompt": f"{i}?", **answers} for i in range(count)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewards = {} if answers else {"rewards": {"kind": "reward_model", "model": "a/judge"}}
+    config = named(data={"source": str(file), "template": "{prompt}"}, **rewards)
+    limited = named(data={"source": str(file), "template": "{prompt}", "limit": 20}, **rewards)
+    assert held_out_share(limited) == held_out_share(config)
+    made = held_out_share(config)
+    data = settled(config, made).data
+    held_out = load_problems(data, "test", answers=bool(answers)) if data.test_fraction else []
+    assert low <= len(held_out) <= high
+    assert len(held_out) + len(load_problems(data, "train", answers=bool(answers))) == count
+    assert (
+        not held_out
+        or f"{len(held_out)} of {count} problems are held out, as {file} is one file"
+        in explained(made)
+    )
+
+
+def test_held_out_problems_that_are_trained_on_are_counted():
+    train = [Problem(str(i), f"What is\n{i} + 1?", "") for i in range(5)]
+    test = [Problem(str(i), f" What  is {i} + 1?", "") for i in range(3, 7)]
+    assert known_problems(train, test[2:]) is None
+    assert str(known_problems(train, test)).startswith("2 of 4 held-out problems are also training")
+
+
+def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
+    heard: dict[str, str] = {}
+
+    class Listener(Callback):
+        def started(self, facts):
+            heard.update(facts)
+
+    data = {"source": str(write_problems(tmp_path, 100)), "template": "{prompt}"}
+    config = tiny_config(
+        policy, data=data, evaluation={"every": 1, "samples": 1}, training={"steps": 1}
+    )
+    run = tmp_path / "run"
+    run_training(config, run, CallerInputs(callbacks=[Listener()]))
+    assert "sampling.engine=transformers: there is no GPU" in heard["chosen"]
+    assert "5 of 100 problems are held out" in heard["chosen"]
+    assert "95 to train on, 5 held out" in heard["problems"]
+    stored, flat = read_settings(run), flattened(read_settings(run))
+    assert "auto" not in [flat[name] for name in (*SETTINGS, "data.test_fraction")]
+    stored["training"]["micro_batch_tokens"] = 4096  # as a larger GPU has chosen
+    (run / "config.resolved.yaml").write_text(yaml.safe_dump(stored))
+    for name, value in (("training.micro_batch_tokens", 4096), ("training.offload", None)):
+        with pytest.raises(ConfigError, match=f"has {value}. Leave it out, or use {name}=VALUE"):
+            rlobj.resume(run, settings={"training.steps": 2, name: "auto"})
+    rlobj.resume(run, settings={"training.steps": 2})
+    again = read_settings(run)
+    assert again["training"] == {**stored["training"], "steps": 2}
+    assert again["data"] == stored["data"]
+    assert [line["step"] for line in metrics(run)] == [0, 1, 2]
+
+
+def test_a_model_of_which_only_the_config_is_there_is_refused_before_the_problems(tmp_path):
+    from rlobj.models.embedded import build_policy
+
+    build_policy(0).config.save_pretrained(tmp_path)
+    text = "has a config.json and no weights"
+    settings = {"sampling.max_tokens": 2}
+    with pytest.raises(ConfigError, match=text):
+        rlobj.train("grpo", model=tmp_path, data="addition", out=tmp_path / "r", settings=settings)
+    teacher = {"scores.teacher.model": str(tmp_path), "objective.penalties": []}
+    with pytest.raises(ConfigError, match=text):
+        rlobj.train("opd", data="addition", out=tmp_path / "r", settings=teacher)
+    with pytest.raises(ConfigError, match=text):
+        rlobj.evaluate(tmp_path, on="addition")
+
+
+# Processes.
+
+
+def opened(strategy: Any) -> Any:
+    return open_parallel(strategy, max_grad_norm=1.0, autocast=None, seed=0)
+
+
+def test_error_for_zero_without_deepspeed_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[deepspeed\]'"):
+        opened("zero2")
+
+
+def test_an_old_deepspeed_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.9")
+    with pytest.raises(ConfigError, match=r"found 0\.18\.9.* pip install 'deepspeed>=0\.19\.2'"):
+        opened("zero2")
+
+
+def test_processes_without_an_address_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set"):
+        opened("auto")

@@ -1,0 +1,224 @@
+"""The memory that a run needs: beside what torch holds, and refused where the GPU has less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.harness import ask
+from tiny import EIGHT
+from transformers import Qwen3Config
+
+import rlobj
+from rlobj.base.errors import ConfigError, Setting
+from rlobj.models.adapters import with_adapters
+from rlobj.models.embedded import build_policy
+from rlobj.settings.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
+from rlobj.sizing.activations import MicroBatch
+from rlobj.sizing.fitting import choose, require_memory, ways, with_settings
+from rlobj.sizing.memory import estimate
+from rlobj.sizing.sizes import GIB, Cards, Size
+from rlobj.sizing.workload import work
+
+
+def run(**sections: Any) -> RunConfig:
+    above = {"model": {"name": "an/8B", **sections.pop("model", {})}, "data": {"source": "x.jsonl"}}
+    return compose("grpo", [("here", {**above, **sections})])
+
+
+def test_ddp_holds_the_bytes_that_torch_measures():
+    model = build_policy(0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.tensor([[1, 2]])).logits.sum().backward()
+    optimizer.step()
+    states = [each for state in optimizer.state.values() for each in state.values()]
+    found = estimate(compose("grpo"), Size.of(model, None), "ddp", 1).parts
+    of = {"weights": [*model.parameters()], "gradients": [p.grad for p in model.parameters()]}
+    for name, tensors in {**of, "moments": states}.items():
+        measured = sum(each.nbytes for each in tensors if each is not None)
+        assert 0.99 * measured < found[name].optimizer <= measured, name
+    assert found["gradients"].scoring == 0
+
+
+def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
+    config = Qwen3Config(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=99)
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    settings = LoraConfig(rank=3)
+    size = Size.named(ModelConfig(name=str(tmp_path)), local=True)
+    assert size is not None
+    from transformers import Qwen3ForCausalLM
+
+    model = Qwen3ForCausalLM(config)
+    assert size.total == sum(p.numel() for p in model.parameters())
+    adapted = with_adapters(model, settings, None)
+    trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    assert trained == 3 * size.adapters
+    assert Size.named(ModelConfig(name="nobody/has-this-model"), local=True) is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "sampling", "update"),
+    [
+        ("ddp", 1, 12, 16),
+        ("ddp", 8, 16, 20),
+        ("zero1", 4, 7, 11),
+        ("zero2", 4, 7, 8),
+        ("zero3", 4, 4, 5),
+        ("fsdp2", 8, 1.5, 2),
+    ],
+)
+def test_bytes_a_parameter_of_the_strategies(strategy, ranks, sampling, update):
+    """Weights, ZeRO's copy of them, gradients and moments of Qwen3-8B."""
+    parts = estimate(run(), EIGHT, strategy, ranks).parts
+    own = ["weights", "weights that ZeRO updates", "gradients", "moments"]
+    own += ["buckets of gradients"] * (strategy == "ddp")
+    held = [parts[name] for name in own if name in parts]
+    assert sum(each.sampling for each in held) == sampling * EIGHT.total
+    assert sum(each.backward for each in held) == update * EIGHT.total
+
+
+def test_offload_moves_moments_to_the_host():
+    usual = estimate(run(), EIGHT, "zero2", 4, 80 * GIB)
+    moved = estimate(run(training={"offload": "cpu"}), EIGHT, "zero2", 4, 80 * GIB)
+    assert usual.needed.sampling - moved.needed.sampling == 3 * EIGHT.total
+    assert moved.host - usual.host == (1 + 1 + 2 + 1) * EIGHT.total
+    whole = [estimate(run(training={"offload": x}), EIGHT, "fsdp2", 4) for x in (None, "cpu")]
+    assert whole[0] == whole[1]
+    auto = run(training={"offload": "cpu", "strategy": "auto"})
+    values = {each.setting: each.value for each in choose(auto, EIGHT, Cards(8, 80 * GIB))}
+    assert values["training.strategy"] == "zero2"
+
+
+def test_copies_and_vllm_are_counted_where_a_run_has_them():
+    kl = {"penalties": [{"kind": "kl", "estimator": "k3", "coefficient": 0.1}]}
+    vllm = {"engine": "vllm", "max_tokens": 7168, "vllm": {"sleep_level": 0}}
+    awake = estimate(run(objective=kl, sampling=vllm), EIGHT, "ddp", 1, 80 * GIB)
+    assert awake.parts["reference model"] == (4 * EIGHT.total,) * 4
+    assert awake.parts["vLLM"] == (40 * GIB,) * 4
+    cache = 40 * GIB - 2 * EIGHT.total - 2 * GIB
+    assert awake.sequences == cache // (8192 * 36 * 2 * 1024 * 2) == 20
+    asleep = {"engine": "vllm", "vllm": {"kv_cache_bytes": GIB, "sleep_level": 1}}
+    small = run(objective=kl, sampling=asleep, model={"lora": {"rank": 2}})
+    found = estimate(small, EIGHT, "zero3", 2, 80 * GIB)
+    assert found.parts["vLLM"] == (2 * EIGHT.total + GIB, 0, 0, 0)
+    assert found.parts["frozen weights"] == (2 * EIGHT.total,) * 4
+    assert found.parts["moments"].sampling == 8 * EIGHT.adapters
+    assert "reference model" not in found.parts
+    level_2 = with_settings(small, {"sampling.vllm.sleep_level": 2})
+    saved = found.host - estimate(level_2, EIGHT, "zero3", 2, 80 * GIB).host
+    assert saved == 2 * EIGHT.total
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "memory", "kind"),
+    [
+        ("8x80", 8, 80, "H100"),
+        ("80", 1, 80, "H100"),
+        ("2 x 141GB", 2, 141, "H200"),
+        ("4x23.5 GiB", 4, 23.5, "4090"),
+        ("8xA100", 8, 80, "A100"),
+        ("l40s", 1, 48, "L40S"),
+    ],
+)
+def test_cards_are_read_from_a_text(text, count, memory, kind):
+    assert Cards.parse(text) == Cards(count, int(memory * GIB), kind)
+
+
+@pytest.mark.parametrize("text", ["", "eight", "8x", "0x80", "8x0", "8x80x2", "-80"])
+def test_a_text_that_names_no_cards_is_refused(text):
+    with pytest.raises(ConfigError, match=r"expected the number of GPUs .* such as 8x80"):
+        Cards.parse(text)
+
+
+def test_activations_of_qwen3_8b_by_hand():
+    """Bytes of a token, as the docstring of `MicroBatch.layer` lists them."""
+    float32 = 6 * 4 * 4096 + (3 + 1) * 4 * 4096 + (3 + 1) * 4 * 1024 + 4 * 4 * 12288 + 4 * 32
+    copies = 4 * 4 * 4096 + 5 * 2 * 4096  # of the norms, and what the five linear layers read
+    heads = (4 + 2 + 2 + 2) * 4096 + (4 + 2 + 2 + 2) * 1024 + 4 * 32
+    assert MicroBatch(EIGHT, 100).layer() == 100 * float32
+    half = MicroBatch(EIGHT, 100, half=True)
+    assert half.layer() == 100 * (copies + heads + 4 * 2 * 12288)
+    again = MicroBatch(EIGHT, 100, half=True, recompute=True)
+    assert again.kept() == 100 * (36 + 3) * 4 * 4096
+    assert half.kept() == 36 * half.layer() + 100 * 3 * 4 * 4096
+    assert half.tile() == 1.5 * 100 * 4 * 151936  # less than 512 MiB
+    assert MicroBatch(EIGHT, 16384, half=True).tile() == 1.5 * 512 * 2**20
+
+
+def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
+    config = run(
+        sampling={"prompts_per_step": 16, "group_size": 4, "max_tokens": 2048, "engine": "vllm"},
+        training={"steps": 100, "gradient_checkpointing": True},
+        checkpoint={"every": 50, "keep": 2, "best": False},
+        data={"source": "x.jsonl", "max_prompt_tokens": 256},
+        evaluation={"every": 0},
+    )
+    cards = Cards(8, 80 * GIB)
+    memory = estimate(config, EIGHT, "fsdp2", 8, cards.bytes)
+    done = work(config, EIGHT, memory, cards, used=0.4)
+    tokens = 64 * (1024 + 256)
+    assert (done.responses, done.mean, done.tokens) == (64, 1024, tokens)
+    computing = EIGHT.total - 151936 * 4096
+    forward = tokens * (2 * computing + 2 * 36 * 4096 * 1280) / (8 * 989e12 * 0.4)
+    assert done.seconds["update"] == pytest.approx(4 * forward)
+    reading = 2 * EIGHT.total + 8 * 36 * 2 * 1024 * 2 * 512
+    assert done.seconds["generation"] == pytest.approx(2048 * reading / (3.35e12 * 0.5))
+    assert done.hours == pytest.approx(100 * sum(done.seconds.values()) / 3600)
+    assert max(done.disk.values()) == 3 * 12 * EIGHT.total
+    three = {"whole_batches": True, "oversampling": 3.0}
+    drawn = work(
+        with_settings(config, {"sampling.dynamic": DynamicSampling(**three)}), EIGHT, memory, cards
+    )
+    assert (drawn.responses, drawn.tokens) == (192, tokens)
+    slow = work(with_settings(config, {"sampling.engine": "transformers"}), EIGHT, memory, cards)
+    assert slow.seconds["generation"] == 2048 * 0.025  # eight responses at a time
+
+
+@pytest.mark.slow
+def test_a_measured_peak_is_near_the_estimate():
+    """A real update of 110 million parameters in a process of its own."""
+    question = {"shape": "llama 110M", "strategy": "ddp", "tokens": 256, "rows": 1, "settings": {}}
+    [found] = ask("benchmarks.estimate", question)
+    assert found["predicted"] == pytest.approx(found["measured"], rel=0.15)
+
+
+def test_a_small_model_needs_no_sharding_and_no_recomputation():
+    small = Size(100_000_000, 0, 12, 768, 768, 768, 12, 2048, 32000, context=4096)
+    found = choose(run(sampling={"max_tokens": 512}), small, Cards(2, 80 * GIB))
+    values = {each.setting: each.value for each in found}
+    assert values["training.strategy"] == "ddp"
+    assert values["training.gradient_checkpointing"] is False
+
+
+def test_a_run_that_cannot_fit_is_told_what_can():
+    vllm = run(sampling={"engine": "vllm"})
+    found = ways(vllm, EIGHT, "ddp", Cards(8, 80 * GIB))
+    with pytest.raises(ConfigError) as error:
+        require_memory(vllm, EIGHT, "ddp", 8, 80 * GIB)
+    assert found
+    assert all(memory.fits for _, memory in found)
+    assert all(f"\n  {way}: " in str(error.value) for way, _ in found[:3])
+    assert Setting("training.strategy", "fsdp2") in found[0][0].settings
+    assert "model.lora.rank=16 " in str(error.value)
+    with pytest.raises(ConfigError, match="a smaller model, or LoRA and fsdp2"):
+        require_memory(vllm, EIGHT, "ddp", 1, 2 * GIB)
+
+
+def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
+    small = Size(1_720_574_976, 0, 28, 2048, 2048, 1024, 16, 6144, 151936, tied=True, normed=True)
+    config = run(sampling={"engine": "vllm", "max_tokens": 15360, "vllm": {"sleep_level": 2}})
+    memory = estimate(config, small, "ddp", 1, 80 * GIB)
+    assert not memory.fits
+    assert not memory.hopeless
+    require_memory(config, small, "ddp", 1, 80 * GIB)
+    assert "the run may need more memory than the GPU has" in caplog.text
+    assert " training.gradient_checkpointing=true" in caplog.text
+
+
+def test_training_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlobj.sizing.choosing.own_card", lambda: ("a GPU", 1_000_000))
+    with pytest.raises(ConfigError, match="the run cannot fit the GPU: a process needs"):
+        rlobj.train("grpo", data="max-digits", out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
