@@ -21,7 +21,7 @@ from benchmarks.rollouts import lognormal_lengths, made_up_update
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.tables import write_tables
-from rlobj.settings.run_config import compose
+from rlobj.settings.building import compose
 
 VOCABULARY, GROUP, LENGTH, UPDATES = 16384, 8, 250, 2
 FILTERS = {

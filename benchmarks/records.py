@@ -23,7 +23,8 @@ from unittest import mock
 
 from benchmarks.harness import Table, asked, cpu_seconds, main
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
-from rlobj.settings.run_config import RunConfig, compose
+from rlobj.settings.building import compose
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

@@ -30,7 +30,7 @@ from benchmarks.harness import Table, ask, main, medians, note, peak_mib, ratio
 from benchmarks.rollouts import QUIET
 from benchmarks.trainer_work import Work, prepare
 from rlobj.data import DataConfig, ProblemStream, load_problems
-from rlobj.settings.run_config import TrainingConfig
+from rlobj.settings.training import TrainingConfig
 from rlobj.training import Callback
 
 OURS, TRL = "rlobj", "TRL GRPOTrainer"

@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of, nested
-from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.sizes import GIB
 from rlobj.sizing.workload import USED
 from rlobj_cli.screen.estimating import chosen

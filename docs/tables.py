@@ -33,7 +33,7 @@ from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
-from rlobj.runs.reading import COLUMNS as RECORDED
+from rlobj.runs.columns import COLUMNS as RECORDED
 from rlobj.settings.layers import flattened
 from rlobj.settings.presets import Preset, difference, load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig

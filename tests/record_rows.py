@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow
 
 from rlobj.base.arrow import write_parquet
-from rlobj.runs.reading import DESIGN_KEY, SCHEMA, Design
+from rlobj.runs.columns import SCHEMA
+from rlobj.runs.reading import DESIGN_KEY, Design
 
 DEFAULTS: dict[str, Any] = {
     "schema_version": 1,

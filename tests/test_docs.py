@@ -26,9 +26,9 @@ import rlobj
 import rlobj_cli
 from rlobj.data import load_problems
 from rlobj.rewards import Custom
+from rlobj.settings.building import build_config
 from rlobj.settings.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_setting
 from rlobj.settings.presets import load_preset, preset_names, read_yaml
-from rlobj.settings.run_config import build_config
 from rlobj_cli.app import app
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL

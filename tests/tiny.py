@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.models.embedded import build_policy, build_tokenizer
+from rlobj.settings.building import build_config
 from rlobj.settings.layers import PROFILES, flattened, limits
 from rlobj.settings.presets import load_preset, merge, preset_names
-from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.sizes import Size
 
 WITHOUT_SCORES = [name for name in preset_names() if "scores" not in load_preset(name).config]

@@ -61,8 +61,8 @@ def estimate(
       rlobj estimate --model Qwen/Qwen3-1.7B-Base --gpus A100 --set sampling.max_tokens=4096
       rlobj estimate --model ./Qwen3-8B-Base --gpus 8x80 --set model.lora.rank=16 --json
     """
+    from rlobj.settings.building import build_config
     from rlobj.settings.layers import file_layer, layers_of, origins, parse_setting
-    from rlobj.settings.run_config import build_config
 
     if not 0.001 <= used <= 1:
         raise ConfigError(f"--utilization is {used:g}; expected a share from 0.001 to 1")

@@ -45,8 +45,8 @@ def _read(name: str) -> tuple[str, list[Layer]]:
 
 def _build(layers: list[Layer]) -> RunConfig:
     """Build the whole configuration; `data.source` may be missing, since --data can give it."""
+    from rlobj.settings.building import build_config
     from rlobj.settings.layers import origins
-    from rlobj.settings.run_config import build_config
 
     if "data.source" in origins(layers):
         return build_config(layers)
@@ -207,6 +207,6 @@ def schema() -> None:
     \b  rlobj presets schema > preset.schema.json
       # yaml-language-server: $schema=preset.schema.json     first line of a preset
     """
-    from rlobj.settings.run_config import preset_schema
+    from rlobj.settings.schema import preset_schema
 
     typer.echo(json.dumps(preset_schema(), indent=1))

@@ -277,8 +277,8 @@ def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
 
 def _combined(preset: str | None, overrides: list[Layer]) -> tuple[list[Layer], RunConfig]:
     """All layers of the command line, lowest first, and all together."""
+    from rlobj.settings.building import build_config
     from rlobj.settings.layers import layers_of
-    from rlobj.settings.run_config import build_config
 
     layers = layers_of(preset, overrides)
     if not any("objective" in layer for _, layer in layers):

@@ -10,7 +10,9 @@ from pydantic import Field
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.data import DataConfig
-from rlobj.settings.run_config import LoraConfig, RunConfig, TrainingConfig, build_config
+from rlobj.settings.building import build_config
+from rlobj.settings.run_config import LoraConfig, RunConfig
+from rlobj.settings.training import TrainingConfig
 
 AT_LEAST_1 = "expected a whole number of at least 1 or auto"
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks import collapse
 from benchmarks.harness import ROOT
 
+from rlobj.settings.building import compose
 from rlobj.settings.layers import parse_setting
-from rlobj.settings.run_config import compose
 
 PAGE = (ROOT / "docs" / "why-did-my-run-collapse.md").read_text(encoding="utf-8")
 

@@ -13,8 +13,9 @@ from benchmarks.stability.__main__ import _parser
 from benchmarks.stability.conditions import objective
 from typer.testing import CliRunner
 
+from rlobj.settings.building import compose
 from rlobj.settings.layers import file_layer, parse_setting
-from rlobj.settings.run_config import compose, settings_of
+from rlobj.settings.run_config import settings_of
 from rlobj_cli.app import app
 
 PAGE = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8").replace("\\\n", " ")

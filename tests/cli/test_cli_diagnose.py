@@ -11,7 +11,7 @@ from screens import console, printed, text_of
 
 from rlobj.insight import Finding
 from rlobj.runs.run_folder import STOP_FILE, dump_config
-from rlobj.settings.run_config import compose
+from rlobj.settings.building import compose
 from rlobj.training.progress import screen_of
 
 FOUND = Finding("collapse", "[red]fell[/red] from 0.5 to 0", "Go back.", 7, 7)

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from rlobj import load_preset
 from rlobj.runs.run_folder import dump_config
+from rlobj.settings.building import compose
 from rlobj.settings.presets import preset_names
-from rlobj.settings.run_config import compose, preset_schema
+from rlobj.settings.schema import preset_schema
 from rlobj_cli.app import app
 
 

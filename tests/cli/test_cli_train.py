@@ -17,7 +17,8 @@ from screens import printed
 from tiny import save_tiny_policy
 
 from rlobj.runs.run_folder import RunFolder, read_run_config
-from rlobj.settings.run_config import RunConfig, compose
+from rlobj.settings.building import compose
+from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
 
 output = functools.partial(printed, "train")

@@ -13,8 +13,9 @@ import typer.main
 from screens import printed
 
 from rlobj.base.errors import Argument, ConfigError, Message, Setting
+from rlobj.settings.building import compose
 from rlobj.settings.layers import nested
-from rlobj.settings.run_config import compose, setting_meanings
+from rlobj.settings.schema import setting_meanings
 from rlobj_cli.app import app
 from rlobj_cli.screen.errors import options_of, typed
 

@@ -26,8 +26,8 @@ from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.rewards.kinds import Exact
 from rlobj.runs.manifest import write_manifest
 from rlobj.runs.run_folder import RunFolder
+from rlobj.settings.building import compose
 from rlobj.settings.layers import PROFILES, Layer, nested
-from rlobj.settings.run_config import compose
 
 
 def located(model: str) -> Any:

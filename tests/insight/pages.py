@@ -16,7 +16,7 @@ from rlobj.insight.page.store import store_data
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.reporting.pages import render_page
-from rlobj.runs.reading import SCHEMA
+from rlobj.runs.columns import SCHEMA
 from rlobj.runs.tables import UpdateTable
 from rlobj.runs.texts import TokenTexts
 

@@ -21,7 +21,8 @@ from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.runs.reading import Record
 from rlobj.runs.run_folder import STOP_FILE, dump_config
-from rlobj.settings.run_config import FindingName, compose
+from rlobj.settings.building import compose
+from rlobj.settings.training import FindingName
 
 Line = dict[str, Any]
 Change = Line | Callable[[int], Line]

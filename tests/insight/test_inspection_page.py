@@ -19,8 +19,9 @@ from rlobj.base.arrow import pc
 from rlobj.insight.filtering import matching, read_filter
 from rlobj.insight.page.rows import read_rows
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.runs.columns import COLUMNS
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.reading import COLUMNS, Design
+from rlobj.runs.reading import Design
 from rlobj.runs.tables import write_tables
 from rlobj.settings.presets import load_preset
 

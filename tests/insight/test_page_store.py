@@ -18,8 +18,8 @@ from rlobj.insight.page.rows import PageRows, read_rows, with_parts
 from rlobj.insight.page.updates import whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import parse
+from rlobj.runs.columns import SCHEMA
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.reading import SCHEMA
 from rlobj.runs.tables import UpdateTable, write_tables
 
 HOSTILE = (

@@ -19,7 +19,8 @@ from rlobj.base.errors import ConfigError
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import Comm, SingleProcess
-from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.settings.building import build_config
+from rlobj.settings.run_config import RunConfig
 
 PLACE = ("step", "update", "response", "position")
 

@@ -31,9 +31,9 @@ from rlobj.models.embedded import (
     embedded_policy,
     warm_start,
 )
+from rlobj.settings.building import build_config
 from rlobj.settings.layers import PROFILES
 from rlobj.settings.presets import load_preset, preset_names
-from rlobj.settings.run_config import build_config
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from rlobj.data import DataConfig, Problem, format_prompt, load_problems
 from rlobj.evaluation.problem_sets import Overrides, problem_sets
 from rlobj.rewards import Graded, Reward
 from rlobj.rewards.reasoning_gym_worker import _EVALUATES, refusal
+from rlobj.settings.building import compose
 from rlobj.settings.layers import layers_of
-from rlobj.settings.run_config import compose
 
 
 def load(name: str, split: Any = "train", **gym: Any) -> list[Problem]:

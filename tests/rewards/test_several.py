@@ -10,7 +10,8 @@ import pytest
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
 from rlobj.rewards import Exact, Math, Overlong, Several
-from rlobj.settings.run_config import RunConfig, compose, settings_of
+from rlobj.settings.building import compose
+from rlobj.settings.run_config import RunConfig, settings_of
 
 LIST = [{"name": "right", "kind": "exact"}, {"name": "format", "kind": "math", "weight": 0.5}]
 

@@ -14,7 +14,8 @@ from custom_rewards import graded, opened, problems
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards import Reward
-from rlobj.settings.run_config import RunConfig, compose
+from rlobj.settings.building import compose
+from rlobj.settings.run_config import RunConfig
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
 

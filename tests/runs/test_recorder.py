@@ -18,8 +18,9 @@ from tiny import eight_steps
 from rlobj import load_preset
 from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.statistics import SingleProcess
+from rlobj.runs.columns import COLUMNS
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.reading import COLUMNS, Record, read_records
+from rlobj.runs.reading import Record, read_records
 from rlobj.runs.recorder import FLOOR, ROW_BYTES, Recorder
 from rlobj.settings.run_config import RunConfig
 from rlobj.training import Callback, CallerInputs, run_training

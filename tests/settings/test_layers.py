@@ -9,6 +9,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.rewards.kinds import Exact
+from rlobj.settings.building import compose
 from rlobj.settings.layers import (
     DEFAULT_TASK,
     EMBEDDED_LAYER,
@@ -17,7 +18,7 @@ from rlobj.settings.layers import (
     layers_of,
 )
 from rlobj.settings.presets import load_preset
-from rlobj.settings.run_config import DynamicSampling, compose
+from rlobj.settings.sampling import DynamicSampling
 
 CALCULATOR = {"data": {"source": "calculator"}}
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}

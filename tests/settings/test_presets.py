@@ -56,8 +56,8 @@ from rlobj.objectives.surrogates import (
     Vespo,
 )
 from rlobj.rewards import Overlong
+from rlobj.settings.building import compose
 from rlobj.settings.presets import difference, merge, preset_names
-from rlobj.settings.run_config import compose
 
 ALL = TokenMean(over="all")
 DAPO = Objective(surrogate=Clip(low=0.2, high=0.28))

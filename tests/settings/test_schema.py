@@ -10,7 +10,8 @@ import pytest
 
 from rlobj.base.primitives import Primitive
 from rlobj.settings.presets import flattened, preset_folder, read_yaml
-from rlobj.settings.run_config import RunConfig, preset_schema, setting_meanings, settings_of
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.schema import preset_schema, setting_meanings
 
 PRESETS = sorted(preset_folder().glob("*.yaml"))
 

@@ -6,8 +6,9 @@ import pytest
 
 import rlobj
 from rlobj.base.errors import ConfigError
+from rlobj.settings.building import compose
 from rlobj.settings.presets import preset_names
-from rlobj.settings.run_config import RunConfig, compose
+from rlobj.settings.run_config import RunConfig
 from rlobj.settings.starting import doubts, refuse_senseless
 
 

@@ -14,7 +14,9 @@ import rlobj
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import build_policy
-from rlobj.settings.run_config import DynamicSampling, LoraConfig, ModelConfig, RunConfig, compose
+from rlobj.settings.building import compose
+from rlobj.settings.run_config import LoraConfig, ModelConfig, RunConfig
+from rlobj.settings.sampling import DynamicSampling
 from rlobj.sizing.activations import MicroBatch
 from rlobj.sizing.fitting import choose, require_memory, ways, with_settings
 from rlobj.sizing.memory import estimate

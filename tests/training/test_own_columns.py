@@ -18,8 +18,8 @@ from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.insight.page.rows import read_rows
 from rlobj.models.embedded import build_tokenizer
 from rlobj.runs.tables import UpdateTable
+from rlobj.settings.building import compose
 from rlobj.settings.presets import merge
-from rlobj.settings.run_config import compose
 from rlobj.training import run_training
 from rlobj.training.run import check_functions, prepared
 

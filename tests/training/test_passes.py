@@ -16,7 +16,8 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.runs.tables import read_tables
 from rlobj.scoring import score_samples
-from rlobj.settings.run_config import RunConfig, compose
+from rlobj.settings.building import compose
+from rlobj.settings.run_config import RunConfig
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

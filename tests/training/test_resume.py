@@ -27,7 +27,7 @@ import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.runs.run_folder import read_changes, read_run_config
 from rlobj.samplers import TransformersSampler
-from rlobj.settings.run_config import compose
+from rlobj.settings.building import compose
 from rlobj_cli.app import app
 
 

@@ -29,8 +29,8 @@ import rlobj
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.runs.run_folder import RunFolder, read_run_config
 from rlobj.samplers import TransformersSampler
+from rlobj.settings.building import compose
 from rlobj.settings.layers import nested
-from rlobj.settings.run_config import compose
 from rlobj.training import Callback, run, run_training
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.parallel.launcher import without

@@ -9,7 +9,7 @@ import torch
 
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.sampler_metrics import sampler_gap
-from rlobj.settings.run_config import SamplingConfig
+from rlobj.settings.sampling import SamplingConfig
 from rlobj.training.rollouts.probes import Probes
 from rlobj.training.rollouts.sample_checks import SampleChecks, SamplerGap, check_gap
 

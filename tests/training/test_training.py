@@ -26,7 +26,8 @@ from rlobj.rewards.kinds import Graded
 from rlobj.runs.run_folder import RunFolder, dump_config, read_run_config
 from rlobj.samplers import Sample
 from rlobj.settings.presets import load_preset, preset_names
-from rlobj.settings.run_config import ModelConfig, TrainingConfig, learning_rate
+from rlobj.settings.run_config import ModelConfig
+from rlobj.settings.training import TrainingConfig, learning_rate
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

@@ -98,7 +98,7 @@ def _lost_a_peer(error: Exception) -> bool:
 
 def meant(option: str) -> str:
     """The setting that an unknown option names, in full or by its initials; "" = none."""
-    from rlobj.settings.run_config import setting_meanings
+    from rlobj.settings.schema import setting_meanings
 
     name = option.lstrip("-").replace("-", "_")
     for path in setting_meanings():

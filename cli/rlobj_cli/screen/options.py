@@ -18,7 +18,7 @@ DATA_DIR = "RLOBJ_DATA_DIR"
 
 def completed(incomplete: str) -> list[tuple[str, str]]:
     """The settings whose dotted names begin so, ready for a value, each with its meaning."""
-    from rlobj.settings.run_config import setting_meanings
+    from rlobj.settings.schema import setting_meanings
 
     known = setting_meanings().items()
     return [(f"{name}=", text) for name, text in known if name.startswith(incomplete)]

@@ -13,7 +13,7 @@ from typing import Any
 from rlobj.answers.comparison import check_equivalence
 from rlobj.answers.guards import may_take_long
 from rlobj.answers.numeric import NumericComparer
-from rlobj.base.processes import memory_is_short
+from rlobj.base.memory import memory_is_short
 
 
 class Comparer:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 
 
 def require_address(url: str) -> str:

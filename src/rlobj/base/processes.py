@@ -1,7 +1,4 @@
-"""Processes that end with their parent, and with all processes that they started.
-
-Threads that the end of the program does not wait for, and the global random generators.
-"""
+"""Processes that end with their parent, and with all processes that they started."""
 
 from __future__ import annotations
 
@@ -9,17 +6,11 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import random
 import resource
 import secrets
 import select
 import signal
-import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 _SET_CHILD_SUBREAPER = 36
 _DESCRIPTORS = 1024
@@ -98,46 +89,3 @@ def signal_name(number: int) -> str:
 def ending(code: int) -> str:
     """How a process with this exit code ended: the name of a signal, or `the exit status 3`."""
     return signal_name(-code) if code < 0 else f"the exit status {code}"
-
-
-def peak_memory() -> int:
-    """The peak address space of this process in bytes; 0 if it is unknown."""
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith("VmPeak:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def memory_is_short() -> bool:
-    """Whether this process has used more than half of its limit on address space."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return limit != resource.RLIM_INFINITY and peak_memory() > limit // 2
-
-
-class DaemonThreads(ThreadPoolExecutor):
-    """Starts a thread for each call; the process can end while one of them hangs."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        answer: Future[Any] = Future()
-
-        def settle() -> None:
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(fn(*args, **kwargs))
-                except BaseException as error:
-                    answer.set_exception(error)
-
-        threading.Thread(target=settle, daemon=True).start()
-        return answer
-
-
-def seed_generators(number: int) -> None:
-    """Seed the global generators of the packages that are imported."""
-    random.seed(number)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(number % 2**32)
-    if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes 0.3 ms
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(number)

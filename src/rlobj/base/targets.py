@@ -1,21 +1,15 @@
-"""Importing a user's class or function by name, from a module or from a file.
-
-The file and line of a user's function, and texts of any length, in messages.
-"""
+"""Importing a user's class or function by name, from a module or from a file."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import importlib.util
-import inspect
-import linecache
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, nearest
@@ -37,12 +31,10 @@ def object_name(value: Any) -> str:
 
 _FILES: dict[tuple[str, int], ModuleType] = {}
 """The imported files, by path and time of the last change."""
-
 _TRUSTED: ContextVar[Collection[str] | None] = ContextVar("_TRUSTED", default=None)
 """The targets that may be imported; None = all."""
 _STAND_INS: ContextVar[bool] = ContextVar("_STAND_INS", default=False)
 """Whether another one has a stand-in."""
-
 _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
 
@@ -187,44 +179,3 @@ def _load_file(target: str) -> ModuleType:
     spec.loader.exec_module(module)
     _FILES[written] = module
     return module
-
-
-_SHOWN = 300
-"""Characters of a text in a message."""
-
-
-def place_of(
-    function: Callable[..., Any], frames: Iterable[tuple[FrameType, int | None]] = ()
-) -> str:
-    """A line of a message: the user's file and line, with the text of the line.
-
-    Args:
-        function: the user's.
-        frames: where an exception passed, or what is running, with the line numbers. The last line
-            in the function's own file counts, and without one the definition of the function.
-    """
-    while isinstance(function, partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)
-    if code is None:  # of C
-        return ""
-    file = code.co_filename
-    for frame, line in reversed([*frames]):
-        if frame.f_code.co_filename == file and line is not None:
-            return place_at(file, line)
-    return f"\n  at {file}, line {code.co_firstlineno}"
-
-
-def place_at(file: str, line: int) -> str:
-    """A line of a message: a file and a line, with the text of the line."""
-    return f"\n  at {file}, line {line}: {shown(linecache.getline(file, line).strip(), str)}"
-
-
-def shown(value: Any, write: Callable[[Any], str] = repr) -> str:
-    """The first characters of the text of a value."""
-    try:
-        text = write(value)
-    except BaseException:
-        text = f"<unprintable {type(value).__name__}>"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

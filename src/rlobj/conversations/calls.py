@@ -16,7 +16,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, Setting, nearest
 from rlobj.base.files import parse_json
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 from rlobj.conversations.rendering import Rendering
 
 _TYPES: dict[str, Any] = {

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import RlobjError
-from rlobj.base.processes import DaemonThreads
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
+from rlobj.base.threads import DaemonThreads
 
 _THREADS = DaemonThreads()
 _LOCK = threading.Lock()

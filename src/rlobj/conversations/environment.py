@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 
 Message = dict[str, Any]
 """A message as chat templates read it: `role`, `content`, and perhaps `tool_calls` or `name`."""

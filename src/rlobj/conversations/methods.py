@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 from rlobj.conversations.box import ToolError
 from rlobj.conversations.deadlines import Failed, called, called_now
 from rlobj.conversations.environment import (

@@ -18,8 +18,8 @@ from queue import LifoQueue
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, nearest
-from rlobj.base.processes import DaemonThreads
 from rlobj.base.targets import trusted_target
+from rlobj.base.threads import DaemonThreads
 from rlobj.conversations import box, tool_worker
 from rlobj.conversations.deadlines import Failed, called
 from rlobj.conversations.settings import EnvironmentSettings

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, Setting
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 from rlobj.conversations.environment import Message
 from rlobj.data.prompts import Chat, checked_prompt, with_bos
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.paths import located_target
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 from rlobj.base.validation import Model
 
 

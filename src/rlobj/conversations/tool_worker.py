@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
-from rlobj.base.processes import seed_generators
-from rlobj.base.targets import import_target, place_of, shown
+from rlobj.base.seeds import seed_generators
+from rlobj.base.showing import place_of, shown
+from rlobj.base.targets import import_target
 from rlobj.conversations import box
 from rlobj.conversations.environment import limited_text
 

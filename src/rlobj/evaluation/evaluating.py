@@ -12,7 +12,7 @@ from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, Message
 from rlobj.base.paths import file_name, located, nearby
-from rlobj.base.processes import seed_generators
+from rlobj.base.seeds import seed_generators
 from rlobj.base.targets import object_name, object_text
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import open_conversations

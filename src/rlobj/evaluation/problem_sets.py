@@ -27,8 +27,9 @@ from rlobj.data.tasks import TASKS
 from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings
+from rlobj.settings.building import build_config
 from rlobj.settings.layers import PROFILES, Layer, flattened
-from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.settings.run_config import RunConfig
 from rlobj.settings.trust import named_code
 
 LONGEST = 20_480

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import GradeChange, RegradedBenchmark, Regrading

@@ -23,7 +23,7 @@ from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
 from rlobj.objectives.rules.nodes import Logic
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.runs.reading import COLUMNS as RECORDED
+from rlobj.runs.columns import COLUMNS as RECORDED
 
 _RECORDED = tuple(name for name, column in RECORDED.items() if column.type != "string")
 OWN_COLUMNS = tuple(name for name in _RECORDED if name not in COLUMNS)

@@ -23,7 +23,8 @@ from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
-from rlobj.runs.reading import COLUMNS, Record, why_no_rows
+from rlobj.runs.columns import COLUMNS
+from rlobj.runs.reading import Record, why_no_rows
 from rlobj.runs.run_folder import read_metrics, read_settings
 
 KEYS = ("text", "effect", "clause")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlobj.base.errors import ConfigError, Setting
-from rlobj.base.processes import peak_memory
+from rlobj.base.memory import peak_memory
 from rlobj.data import Chat, DataConfig
 from rlobj.data.templates import MEMORY, SECONDS
 from rlobj.settings.run_config import ModelConfig

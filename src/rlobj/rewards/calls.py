@@ -23,7 +23,8 @@ from contextlib import closing, suppress
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.targets import place_at, place_of, trusted_target
+from rlobj.base.showing import place_at, place_of
+from rlobj.base.targets import trusted_target
 from rlobj.rewards.functions import BEGUN, Call, Function, Outcome
 from rlobj.workers.worker import Worker
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, counted
 from rlobj.base.progress import beat
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 from rlobj.rewards.calls import Calls, InProcess, InThread
 from rlobj.rewards.functions import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward

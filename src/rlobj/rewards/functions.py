@@ -13,8 +13,9 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from rlobj.base.errors import counted, nearest
-from rlobj.base.processes import DaemonThreads, seed_generators
-from rlobj.base.targets import place_of, shown
+from rlobj.base.seeds import seed_generators
+from rlobj.base.showing import place_of, shown
+from rlobj.base.threads import DaemonThreads
 
 _KEYS = ("reward", "correct", "columns", "feedback")
 MAPPING = '{"reward": 0.2, "correct": False}'

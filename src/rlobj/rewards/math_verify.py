@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import Field
 
 from rlobj.base.errors import DataError, MissingExtra
-from rlobj.base.targets import shown
+from rlobj.base.showing import shown
 from rlobj.rewards.kinds import Graded, Grader, Reward, best
 from rlobj.workers.judge import Judge
 

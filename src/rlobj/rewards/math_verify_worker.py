@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlobj.base.processes import memory_is_short
+from rlobj.base.memory import memory_is_short
 
 
 class Comparer:

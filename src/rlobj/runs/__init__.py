@@ -4,7 +4,8 @@ run_folder    what the folder tells before anything is loaded, and who writes it
 manifest      sizes and digests of the files of a checkpoint
 recorder      writes RUN/records/: the tokens that a rule touched and a sample of the others
 tables        writes and reads RUN/tables/: whole updates of some steps, to plan them again
-reading       reads both, and has the columns of records/
+columns       the columns of records/
+reading       checks and reads the files of both
 observed      what an update did to its tokens: what is recorded and measured
 loss_metrics  the metrics of an update's loss; token_metrics and sampler_metrics have the others
 """

@@ -1,7 +1,4 @@
-"""Checked reading of RUN/records/ and RUN/tables/.
-
-The columns of RUN/records/*.parquet, schema.yaml: one row per recorded token of an update.
-"""
+"""Checked reading of the Parquet files of RUN/records/ and RUN/tables/."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow
 from pyarrow import parquet, types
@@ -18,43 +15,10 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, Message, Setting, counted, nearest, reported
 from rlobj.base.files import a_file, parse_json
 from rlobj.base.paths import step_of, there
-from rlobj.base.yaml import packaged_table
-
-SCHEMA_VERSION = 1
-"""Of records/ and tables/; readers refuse files of another version."""
-
-VERSION_KEY = "rlobj.schema_version"
-"""The key of the version in the metadata of each file."""
-
-CONTEXT = 20
-"""Tokens of context on each side of a recorded token."""
+from rlobj.runs.columns import COLUMNS, OPTIONAL, SCHEMA, SCHEMA_VERSION, VERSION_KEY
 
 DESIGN_KEY = "rlobj.record"
 """The key of the `Design` of a file of the record in its metadata."""
-
-Effect = Literal["dropped", "reweighted", "masked", "switched", "penalised"]
-
-
-class RecordColumn(NamedTuple):
-    """A column of the record.
-
-    Attributes:
-        type: a type name of pyarrow.
-        meaning: one sentence.
-        unit: nats, a count, ...; "" = none.
-    """
-
-    type: str
-    meaning: str
-    unit: str = ""
-
-
-_TABLE = packaged_table("rlobj.runs", "schema.yaml")
-COLUMNS = {name: RecordColumn(**column) for name, column in _TABLE.items()}
-"""Name -> column, in the order of the files."""
-
-_TYPES = {name: pyarrow.type_for_alias(column.type) for name, column in COLUMNS.items()}
-SCHEMA = pyarrow.schema(_TYPES, {VERSION_KEY: str(SCHEMA_VERSION)})
 
 
 class Design(NamedTuple):
@@ -93,20 +57,6 @@ class Sampling(NamedTuple):
 
     halvings: int
     steps: set[int]
-
-
-def refuse_recorded(names: Iterable[str]) -> None:
-    """Check that columns of a user's own have other names than those of the record.
-
-    Raises:
-        ConfigError: one has the same name.
-    """
-    for name in COLUMNS.keys() & {*names}:
-        raise ConfigError(f"columns.{name}: the record has this column; take another name")
-
-
-OPTIONAL = ("sampler_gap", "spurious", "turn")
-"""Columns that files of other programs and versions may leave out: null in each row."""
 
 
 _MOST = {

@@ -27,8 +27,9 @@ from rlobj.base.arrow import write_parquet
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
+from rlobj.runs.columns import SCHEMA
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.reading import DESIGN_KEY, SCHEMA, Design
+from rlobj.runs.reading import DESIGN_KEY, Design
 from rlobj.runs.rows import rows_of
 from rlobj.runs.tables import write_tables
 from rlobj.runs.texts import TokenTexts

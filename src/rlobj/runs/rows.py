@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from rlobj.objectives import functional
+from rlobj.runs.columns import CONTEXT, SCHEMA, SCHEMA_VERSION
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.reading import CONTEXT, SCHEMA, SCHEMA_VERSION
 from rlobj.runs.texts import TokenTexts
 
 

@@ -26,8 +26,9 @@ from rlobj.base.paths import step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
+from rlobj.runs.columns import SCHEMA_VERSION, VERSION_KEY
 from rlobj.runs.observed import POLICY, ObservedUpdate
-from rlobj.runs.reading import SCHEMA_VERSION, VERSION_KEY, checked_files
+from rlobj.runs.reading import checked_files
 from rlobj.runs.rows import numpy
 
 _UPDATES = b"rlobj.updates"

@@ -2,7 +2,10 @@
 
 presets             a published objective as a YAML file: a partial RunConfig
 layers              what a preset, a file and single settings say, and in which order they count
-run_config          RunConfig, every setting with its default, and how layers become one
+run_config          RunConfig, every setting with its default
+sampling, training  two of its sections
+building            how layers become one RunConfig
+schema              the JSON schema of presets, and the meaning of each setting
 scores              the section `scores:`
 trust               code that a run folder names is imported only when a person agrees
 resuming            what may change when a run is resumed

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.targets import importable, shown
+from rlobj.base.showing import shown
+from rlobj.base.targets import importable
 from rlobj.models.embedded import build_policy
 from rlobj.settings.run_config import LoraConfig, ModelConfig
 

@@ -34,12 +34,14 @@ from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.runs import run_folder
 from rlobj.runs.run_folder import RunFolder, dump_config
+from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
 from rlobj.settings.presets import difference, load_preset, read_yaml
 from rlobj.settings.resuming import changed, refuse_changes
-from rlobj.settings.run_config import PLAIN, RunConfig, build_config, learning_rate, settings_of
+from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
 from rlobj.settings.scores import is_template
 from rlobj.settings.starting import refuse_unknown_accuracy
+from rlobj.settings.training import learning_rate
 from rlobj.settings.trust import named_code, trusted
 from rlobj.training.loop.callbacks import Callback
 
@@ -411,7 +413,7 @@ def prepared(config: RunConfig) -> RunConfig:
             ", reward, or FILE.py:FUNCTION",
         )
     if config.columns:
-        from rlobj.runs.reading import refuse_recorded  # which imports pyarrow
+        from rlobj.runs.columns import refuse_recorded
 
         refuse_recorded(config.columns)
     require_inputs(config)

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from rlobj.base.errors import RlobjError
+from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of
-from rlobj.settings.run_config import RunConfig, build_config
+from rlobj.settings.run_config import RunConfig
 
 WINDOW = 5
 """Steps in a mean. One step of 32 prompts has an accuracy with a standard error up to 0.09; the

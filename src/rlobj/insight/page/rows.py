@@ -29,7 +29,8 @@ from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
 from rlobj.runs import run_folder
-from rlobj.runs.reading import COLUMNS, Record, read_records, sound, why_no_rows
+from rlobj.runs.columns import COLUMNS
+from rlobj.runs.reading import Record, read_records, sound, why_no_rows
 from rlobj.runs.tables import read_tables
 from rlobj.runs.texts import TokenTexts
 

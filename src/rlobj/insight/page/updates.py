@@ -18,8 +18,8 @@ from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import NAMES, Rule
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import SingleProcess
+from rlobj.runs.columns import COLUMNS
 from rlobj.runs.observed import POLICY, ObservedUpdate
-from rlobj.runs.reading import COLUMNS
 from rlobj.runs.rows import numbers, numpy, rows_of
 from rlobj.runs.tables import UpdateTable
 from rlobj.runs.texts import TokenTexts

@@ -19,7 +19,7 @@ from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
 from rlobj.reporting import visible
 from rlobj.reporting.pages import definition_list, fill, render_page
 from rlobj.runs import run_folder
-from rlobj.runs.reading import COLUMNS
+from rlobj.runs.columns import COLUMNS
 
 __all__ = ["write_inspection_page"]
 _asset = partial(packaged, "rlobj.insight.page")

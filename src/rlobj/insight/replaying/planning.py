@@ -14,7 +14,7 @@ from rlobj.objectives import functional
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.runs.reading import Effect
+from rlobj.runs.columns import Effect
 from rlobj.runs.tables import UpdateTable
 
 EFFECTS: tuple[str, ...] = get_args(Effect)

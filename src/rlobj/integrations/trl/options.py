@@ -10,7 +10,7 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig
 
 from rlobj.base.errors import ConfigError
-from rlobj.runs.reading import refuse_recorded
+from rlobj.runs.columns import refuse_recorded
 from rlobj.settings.presets import Preset, load_preset, merge
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig, require_scores

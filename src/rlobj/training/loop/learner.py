@@ -28,7 +28,8 @@ from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.token_metrics import token_metrics
 from rlobj.samplers import Sample
 from rlobj.scoring import PolicyScorer
-from rlobj.settings.run_config import RunConfig, learning_rate
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length

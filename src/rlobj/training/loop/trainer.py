@@ -19,8 +19,8 @@ import torch
 
 from rlobj.base.files import remove
 from rlobj.base.paths import step_of
-from rlobj.base.processes import seed_generators
 from rlobj.base.progress import waiting
+from rlobj.base.seeds import seed_generators
 from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
 from rlobj.evaluation import sample_and_grade

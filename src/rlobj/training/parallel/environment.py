@@ -16,7 +16,7 @@ import torch
 
 from rlobj.base.errors import Argument, ConfigError, MissingExtra, Setting
 from rlobj.base.ports import free_port
-from rlobj.base.processes import seed_generators
+from rlobj.base.seeds import seed_generators
 from rlobj.sizing.accelerate_launch import read_launch
 from rlobj.training.parallel.ddp import Replicated
 from rlobj.training.parallel.fsdp2 import FullySharded

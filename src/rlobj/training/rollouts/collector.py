@@ -21,7 +21,8 @@ from rlobj.ranks import together
 from rlobj.rewards import Graded, Grader, Reward, Several
 from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Sample, Sampler, derive_seed
-from rlobj.settings.run_config import DynamicSampling, RunConfig
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.sampling import DynamicSampling
 from rlobj.training.rollouts.grading import Grading
 from rlobj.training.rollouts.own_columns import OwnColumns
 from rlobj.training.rollouts.rollout import Response, Rollout, Seconds, has_signal

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlobj.base.errors import DataError, RunError, Setting, counted
-from rlobj.base.targets import import_target, place_of, shown
+from rlobj.base.showing import place_of, shown
+from rlobj.base.targets import import_target
 from rlobj.data import Problem
 from rlobj.rewards import Graded
 from rlobj.rewards.functions import ColumnValue, column_value

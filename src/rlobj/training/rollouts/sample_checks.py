@@ -23,7 +23,7 @@ from torch import Tensor
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import Comm
 from rlobj.runs.sampler_metrics import sampler_gap
-from rlobj.settings.run_config import SamplingConfig
+from rlobj.settings.sampling import SamplingConfig
 
 
 class SamplerGap(RunError):

@@ -1,0 +1,21 @@
+"""The address space of this process, and its limit."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+
+
+def peak_memory() -> int:
+    """The peak address space of this process in bytes; 0 if it is unknown."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("VmPeak:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def memory_is_short() -> bool:
+    """Whether this process has used more than half of its limit on address space."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit != resource.RLIM_INFINITY and peak_memory() > limit // 2

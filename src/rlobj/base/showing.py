@@ -1,0 +1,50 @@
+"""A user's value, and the file and line of his function, in messages."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+_SHOWN = 300
+"""Characters of a text in a message."""
+
+
+def place_of(
+    function: Callable[..., Any], frames: Iterable[tuple[FrameType, int | None]] = ()
+) -> str:
+    """A line of a message: the user's file and line, with the text of the line.
+
+    Args:
+        function: the user's.
+        frames: where an exception passed, or what is running, with the line numbers. The last line
+            in the function's own file counts, and without one the definition of the function.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)
+    if code is None:  # of C
+        return ""
+    file = code.co_filename
+    for frame, line in reversed([*frames]):
+        if frame.f_code.co_filename == file and line is not None:
+            return place_at(file, line)
+    return f"\n  at {file}, line {code.co_firstlineno}"
+
+
+def place_at(file: str, line: int) -> str:
+    """A line of a message: a file and a line, with the text of the line."""
+    return f"\n  at {file}, line {line}: {shown(linecache.getline(file, line).strip(), str)}"
+
+
+def shown(value: Any, write: Callable[[Any], str] = repr) -> str:
+    """The first characters of the text of a value."""
+    try:
+        text = write(value)
+    except BaseException:
+        text = f"<unprintable {type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,69 @@
+"""From layers of settings to one configuration, and all errors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os.path import commonprefix
+
+from rlobj.base.errors import ConfigError, Message
+from rlobj.base.validation import InvalidFields, half_surrogates
+from rlobj.objectives.objective import Objective
+from rlobj.settings.layers import Layer, layers_of, merged
+from rlobj.settings.presets import flattened
+from rlobj.settings.run_config import RunConfig, settings_of
+
+
+def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
+    """Return the configuration of a preset and what overrides it; see `build_config`.
+
+    Args:
+        preset: name or YAML file; None = the `preset` of an override, if any.
+        overrides: (origin, partial RunConfig), later over earlier.
+
+    Example:
+        >>> compose("stapo", [("here", {"training": {"steps": 5}})]).training.steps
+        5
+    """
+    return build_config(layers_of(preset, overrides))
+
+
+def build_config(layers: Sequence[Layer]) -> RunConfig:
+    """Merge layers of settings, lowest first, to one configuration.
+
+    Raises:
+        ConfigError: all errors at once, each with its path and layer.
+    """
+    default = Objective()
+    kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
+    settings = merged([("defaults", {"objective": kinds}), *layers])
+    try:
+        if broken := [*half_surrogates(settings)]:
+            raise InvalidFields(broken)
+        return RunConfig(**settings)
+    except InvalidFields as error:
+        lines = [
+            Message(f"{path}{_origin(path, layers)}: ", text, _elsewhere(path, text))
+            for path, text in error.problems
+        ]
+        raise ConfigError(Message.joined("\n", lines)) from None
+
+
+def _elsewhere(path: str, text: str) -> str:
+    """Advice for an unknown key: settings of other sections with its name, or its first word."""
+    if not text.startswith("unknown key."):
+        return ""
+    name = path.rpartition(".")[2]
+    ends = (f".{name}", f".{name.partition('_')[0]}")
+    found = [known for known in flattened(settings_of(RunConfig())) if known.endswith(ends)]
+    return f" Elsewhere: {', '.join(found)}." if found else ""
+
+
+def _origin(path: str, layers: Sequence[Layer]) -> str:
+    """' (from --set)': the last of the layers that hold most of the path, if any holds a part."""
+    held = [
+        (len(commonprefix([path.split("."), setting.split(".")])), index)  # noqa: RUF071  # of lists
+        for index, (_, layer) in enumerate(layers)
+        for setting in flattened(layer)
+    ]
+    depth, index = max(held, default=(0, 0))
+    return f" (from {layers[index][0]})" if depth else ""

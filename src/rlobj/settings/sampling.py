@@ -1,0 +1,67 @@
+"""The section `sampling:` of a run: how responses are sampled."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlobj.base.validation import Model
+from rlobj.samplers import SamplingSettings
+from rlobj.samplers.vllm.settings import ServerSettings, VllmSettings
+
+
+class DynamicSampling(Model):
+    """Drop groups without signal and sample new ones (DAPO, arXiv:2503.14476 eq. 11)."""
+
+    by: Literal["accuracy", "reward"] = "accuracy"
+    """keep groups with 0 < accuracy < 1, before reward shaping (accuracy; the reward says what is
+    right), or groups with unequal rewards (reward)"""
+    max_batches: int = Field(default=10, ge=1)
+    """largest number of batches of prompts per step"""
+    whole_batches: bool = False
+    """false: a further batch has one prompt for each group that is missing, and the step trains on
+    the groups that there are in the end; true, as in verl: each batch has prompts for a whole
+    step, the step trains on the first `prompts_per_step` groups with a signal, and the run stops
+    if there are fewer"""
+    oversampling: float = Field(default=1.0, gt=0)
+    """with `whole_batches`: prompts of a batch, as a multiple of `prompts_per_step`"""
+    allow_fewer: bool = False
+    """with `whole_batches`: train on the groups that there are, if they are too few"""
+
+
+class SamplingConfig(SamplingSettings):
+    """How responses are sampled."""
+
+    max_tokens: int = Field(default=1024, ge=1)
+    """largest number of tokens in a response"""
+    engine: Literal["auto", "transformers", "vllm", "vllm-server", "object"] = "auto"
+    """transformers, vLLM in the training process, a server of `rlobj serve`, or a Sampler object
+    that Python code passed (auto: vllm if there are a GPU and vLLM, else transformers)"""
+    prompts_per_step: int = Field(default=32, ge=1)
+    """prompts per step, over all ranks"""
+    group_size: int = Field(default=8, ge=1)
+    """G, responses per prompt"""
+    batch_tokens: int = Field(default=131072, ge=1)
+    """prompt and response tokens that are sampled at the same time"""
+    dynamic: DynamicSampling | None = None
+    """dynamic sampling; null = train on every group"""
+    context: int | None = Field(default=None, ge=2)
+    """largest number of tokens in a conversation, with its prompt and all that the policy reads;
+    null = what the engine allows"""
+    async_depth: int = Field(default=0, ge=0)
+    """number of rollouts sampled ahead; samples are exactly this many steps old; 0 = sample, then
+    train"""
+    max_logprob_gap: float | Literal["auto"] = "auto"
+    """the run stops if the mean |sampler - trainer| log-prob of fresh samples exceeds this, in nats
+    (auto: ten times the first step's, at most 0.001 in float32 and 0.1 in bfloat16, and limits of
+    bias and slope)"""
+    vllm: VllmSettings = VllmSettings()
+    """vLLM in the training process"""
+    server: ServerSettings = ServerSettings()
+    """a vLLM server"""
+
+    def settings(self, **other: Any) -> SamplingSettings:
+        """Return the settings of the sampler, with other values if given."""
+        own = {name: getattr(self, name) for name in SamplingSettings.model_fields}
+        return SamplingSettings(**{**own, **other})

@@ -1,0 +1,53 @@
+"""The JSON schema of preset files, and the dotted names of all settings with their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlobj.base.primitives import Primitive
+from rlobj.settings.run_config import RunConfig
+
+_OWN = {
+    "base": {"type": "string", "description": "the preset or file that this one changes"},
+    "paper": {"type": "string", "description": "name, authors, year and arXiv number"},
+    "summary": {"type": "string", "description": "what the objective does, in one line"},
+    "sources": {"type": "object", "description": "by source, the place that states each setting"},
+}
+_NOT_OF_PRESETS = ("preset", "origin")
+
+
+def preset_schema() -> dict[str, Any]:
+    """The JSON schema of a preset file. An editor that knows it completes and checks the keys.
+
+    A primitive is a kind, a mapping with the fields of its kind, or without a kind the fields that
+    change those of the base.
+    """
+    schema = RunConfig.model_json_schema()
+    defs = schema["$defs"]
+    for family in Primitive.__subclasses__():
+        for kind, member in family.registry.items() if family.__name__ in defs else ():
+            own = member.model_json_schema(ref_template="#/$defs/{model}")
+            defs |= {name: each for name, each in own.pop("$defs", {}).items() if name not in defs}
+            own["properties"] = {"kind": {"const": kind}, **own.get("properties", {})}
+            defs[member.__name__] = {**own, "required": ["kind", *own.get("required", [])]}
+            defs[family.__name__]["anyOf"].insert(-1, {"$ref": f"#/$defs/{member.__name__}"})
+    settings = {k: v for k, v in schema["properties"].items() if k not in _NOT_OF_PRESETS}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "rlobj preset"}
+    return {**schema, **head, "properties": {**_OWN, **settings}}
+
+
+def setting_meanings() -> dict[str, str]:
+    """What each setting means, by its dotted name."""
+    schema = RunConfig.model_json_schema()
+
+    def walk(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+        for part in (node, *node.get("anyOf", ())):
+            part = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+            for name, value in part.get("properties", {}).items():
+                yield prefix + name, value.get("description", "")
+                yield from walk(value, f"{prefix}{name}.")
+            if part is not node:
+                yield from walk({"anyOf": part.get("anyOf", ())}, prefix)
+
+    return {name: text for name, text in walk(schema, "") if name not in _NOT_OF_PRESETS}
