@@ -70,21 +70,35 @@ class CustomRule(Rule):
 
 @dataclass(frozen=True)
 class StandIn(CustomRule):
-    """A rule that is not imported here; it keeps its settings."""
+    """A rule of settings that are only read: its class is not imported, and it has no tokens.
 
-    named: str
-    settings: tuple[tuple[str, Any], ...]
+    Attributes:
+        path: the target.
+        fields: the settings of the class, as text.
+        expressions: those of the settings that are expressions.
+    """
+
+    path: str
+    fields: str
+    expressions: tuple[Expr, ...]
 
     @property
     def target(self) -> str:
-        return self.named
+        return self.path
 
     def __str__(self) -> str:
-        given = [f"{k}={x if isinstance(x, Expr) else repr(x)}" for k, x in self.settings]
-        return f"custom({', '.join([repr(self.named), *given])})"
+        return f"custom({self.path!r}{self.fields})"
 
-    def reads(self) -> tuple[Expr, ...]:
-        return tuple(value for _, value in self.settings if isinstance(value, Expr))
+    def select(self, frame: Any) -> Any:
+        """Refuse: there is nothing to evaluate.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"{self} is code, and nothing is imported where settings are only read, so its tokens "
+            "are not known. If you trust the code: rlobj replay RUN --rule RULE"
+        )
 
 
 def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
@@ -100,7 +114,9 @@ def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
         ConfigError: there is no such class, or it has no such fields.
     """
     if has_stand_in(target):
-        return StandIn(str(target), tuple(settings.items()))
+        texts = (f", {k}={x if isinstance(x, Expr) else repr(x)}" for k, x in settings.items())
+        expressions = tuple(value for value in settings.values() if isinstance(value, Expr))
+        return StandIn(str(target), "".join(texts), expressions)
     member = import_target(target)
     if not (isinstance(member, type) and issubclass(member, CustomRule)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
