@@ -21,7 +21,6 @@ import torch
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.evaluator import Evaluator, Values
-from rlobj.objectives.joining import ids_of
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.expression import level_by
@@ -350,7 +349,7 @@ class Frame(Evaluator):
             raise BatchError(
                 f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
             )
-        ids = ids_of(table).to(self.decided.device)
+        ids = table.response_ids.to(self.decided.device)
         places = (ids, -1) if whole else (table.spread(ids), table.positions)
         keys = statistics.hash_keys((node.seed, self.state.get("update", 0), *places))
         if k == 0:

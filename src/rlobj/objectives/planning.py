@@ -21,10 +21,10 @@ from rlobj.objectives import statistics
 from rlobj.objectives.advantages import Advantage
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.joining import check_sign
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty, RewardKL
 from rlobj.objectives.plan import Plan, token_shares
+from rlobj.objectives.rewards import check_sign
 from rlobj.objectives.rules import Number, Rule
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Arithmetic, Column, Logic, When
