@@ -1,6 +1,7 @@
-"""Frame: this rank's tokens of one optimizer update, and the evaluation of rules on them.
+"""Frame: the values of rules on this rank's tokens of an update, from which a plan is made.
 
-`Objective.plan` builds one frame per update. Columns are detached. Rows of undecided responses
+`Objective.plan` builds one frame per update. It is an `Evaluator` with columns and populations:
+what reads more than its own token is here. Columns are detached. Rows of undecided responses
 belong to no population. All ranks must evaluate the same expressions in the same order, because
 cuts and means count the tokens of all ranks.
 

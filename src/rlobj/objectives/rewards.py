@@ -76,10 +76,10 @@ def check_sign(rewards: Tensor, groups: Tensor, parts: Tensor, names: Sequence[s
     """
     for row in (rewards < -1e-9).nonzero().flatten().tolist():
         pairs = zip(names, parts[row].flatten().tolist(), strict=False)
-        rewards_by_name = ", ".join(f"{name} {reward:g}" for name, reward in pairs)
+        named = ", ".join(f"{name} {reward:g}" for name, reward in pairs)
         raise BatchError(
             f"column 'rewards' is {rewards[row].item():g} at response {row} of group "
-            f"{int(groups[row])}{rewards_by_name and f' ({rewards_by_name})'}; expected 0 or more: division by a mean "
+            f"{int(groups[row])}{named and f' ({named})'}; expected 0 or more: division by a mean "
             "below 0 trains against the better responses. Give 1 and 0, not 1 and -1, without "
             "penalties (rewards.overlong, reward_kl), or use advantage: group_centered"
         )

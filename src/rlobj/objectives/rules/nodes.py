@@ -431,6 +431,14 @@ class Logic(Binary, Rule):
     """left (& |) right."""
 
 
+def operands(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list[Any]:
+    """The operands of a chain of one operator: a | b | c -> a, b, c; None has none."""
+    if isinstance(expression, kind) and expression.operator == operator:
+        sides = (expression.left, expression.right)
+        return [part for side in sides for part in operands(side, kind, operator)]
+    return [] if expression is None else [expression]
+
+
 @dataclass(frozen=True)
 class Not(Rule):
     """~rule."""
