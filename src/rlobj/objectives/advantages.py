@@ -31,7 +31,7 @@ from rlobj.objectives.rewards import (
     relative_rounding,
     total_reward,
 )
-from rlobj.objectives.rules.expression import rounded_share
+from rlobj.objectives.rules.arguments import rounded_share
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,7 +24,7 @@ from rlobj.objectives import functional, statistics
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.expression import level_by
+from rlobj.objectives.rules.populations import level_by
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 

@@ -1,6 +1,16 @@
 """Rules over the columns of a TokenBatch, in Python and as text.
 
-See `rlobj.objectives.rules.operators` for the language."""
+operators    the language: columns and functions as Python objects
+columns      the names of columns and functions
+parsing      text -> expression
+nodes        numbers and rules with their methods, and each kind of expression
+expression   Expr, the base of all: its level, its parts and its text
+populations  what expressions about many tokens have in common
+arguments    checks of arguments
+custom       rules written in Python
+
+This module has the pydantic fields for rules and numbers. `rlobj.objectives.frame` evaluates them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number and Rule: the operators and methods that build expressions.
+"""The rule language in Python: its columns, its functions, and the methods of numbers and rules.
 
     prob < 0.002                               a rule, true or false per token
     (advantage > 0) & (prob < 0.002)           &, | and ~ (in text also: and, or, not)
@@ -21,8 +21,6 @@
 Each population is that of the update, of a group, of a position in a group's responses, of a
 response, of a turn, or of a group's turns of one number: by="update", "group", "position",
 "response", "turn" or "group_turn". A token on which a number is undefined belongs to no population.
-
-The columns of rules as Python objects, for example `prob < 0.002`.
 """
 
 from __future__ import annotations
