@@ -36,23 +36,6 @@ from rlobj.objectives.rules.arguments import rounded_share
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "AccurateGroupCentered",
-    "Advantage",
-    "BatchWhitened",
-    "Decoupled",
-    "ExpectedPassAtK",
-    "GroupCentered",
-    "GroupCenteredBatchWhitened",
-    "GroupNormalized",
-    "LeaveOneOut",
-    "LengthWeighted",
-    "MaximumLikelihood",
-    "PassAtK",
-    "QuantileBaseline",
-    "TurnReturn",
-]
-
 
 Weights = Sequence[float] | None
 _ROUNDING = 1e-12

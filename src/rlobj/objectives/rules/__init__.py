@@ -23,8 +23,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared, score_columns
 from rlobj.objectives.rules.custom import CustomRule, custom_rule
 from rlobj.objectives.rules.expression import Expr, Level
-from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number
-from rlobj.objectives.rules.operators import outside
+from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number, outside
 from rlobj.objectives.rules.parsing import parse
 
 __all__ = [

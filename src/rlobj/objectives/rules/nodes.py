@@ -620,6 +620,12 @@ class Scan(Populated, Number):
         return Level.TURN if self.value.level == Level.TURN else Level.TOKEN
 
 
+def outside(rule: Rule) -> Rule:
+    """The tokens that a rule does not select: also those on which it is undefined, unlike `~`."""
+    undefined = any(isinstance(node, Aggregate | Quantile | Rank) for node in rule.walk())
+    return When(rule, Constant(0), Constant(1)) > 0 if undefined else ~rule
+
+
 def _check_ranked(name: str, value: Number, by: By, of: Unit = "token") -> None:
     """Check the arguments of a cut or a quantile."""
     if not any(isinstance(node, (Column, NamedReward)) for node in value.walk()):
