@@ -22,7 +22,7 @@ import torch
 
 from rlobj import TokenBatch
 from rlobj.objectives.rules import Expr, Level
-from rlobj.objectives.rules.expression import rounded_share
+from rlobj.objectives.rules.arguments import rounded_share
 
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"

@@ -10,11 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 import rlobj
 from rlobj import MissingExtra
+from rlobj.base.primitives import Primitive
+from rlobj.objectives.rules.nodes import Column
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
@@ -42,11 +45,11 @@ HEAVY = {
     *("yaml", "typer", "rich", "platformdirs", "rlobj_cli", "torch", "pydantic"),
 }
 LONGEST_FUNCTION = 60
-WHOLE = {
-    f"rlobj.objectives.{name}"
-    for name in ("advantages", "controllers", "divisors", "mismatch", "rules.operators")
-}
-"""The modules whose public names are all importable from `rlobj`."""
+WHOLE = (
+    *("advantages", "controllers", "divisors", "mismatch", "penalties", "surrogates"),
+    "rules.operators",
+)
+"""The modules of `rlobj.objectives` whose parts and names are all importable from `rlobj`."""
 
 
 def module_of(path: Path) -> str:
@@ -184,9 +187,20 @@ def test_public_names_exist():
         names = getattr(module, "__all__", [])
         assert len(names) == len(set(names)), name
         assert [each for each in names if not hasattr(module, each)] == [], name
-        if name in WHOLE:
-            assert names
-            assert {*names} <= {*rlobj.__all__}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_all_parts_of_objectives_and_of_the_rule_language_are_importable_from_rlobj(name):
+    module = importlib.import_module(f"rlobj.objectives.{name}")
+    families = {part for part in vars(module).values() if isinstance(part, type)}
+    parts = {part.__name__ for part in families if issubclass(part, Primitive)} - {"Primitive"}
+    for key, value in vars(module).items():
+        function = isinstance(value, FunctionType) and value.__module__ == module.__name__
+        if isinstance(value, Column) or function:
+            parts.add(key)
+    public = {part for part in parts if not part.startswith("_")}
+    assert public
+    assert public <= {*dir(rlobj)}
 
 
 def test_functions_are_short():

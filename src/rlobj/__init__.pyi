@@ -44,6 +44,7 @@ from .objectives.divisors import PromptMean as PromptMean
 from .objectives.divisors import SequenceMean as SequenceMean
 from .objectives.divisors import SequenceSum as SequenceSum
 from .objectives.divisors import TokenMean as TokenMean
+from .objectives.loss import LossOutput as LossOutput
 from .objectives.mismatch import Mask as Mask
 from .objectives.mismatch import Mismatch as Mismatch
 from .objectives.mismatch import Truncate as Truncate
@@ -53,7 +54,6 @@ from .objectives.penalties import EntropyBonus as EntropyBonus
 from .objectives.penalties import NegativeLogLikelihood as NegativeLogLikelihood
 from .objectives.penalties import Penalty as Penalty
 from .objectives.penalties import ProxyKL as ProxyKL
-from .objectives.plan import LossOutput as LossOutput
 from .objectives.plan import Plan as Plan
 from .objectives.rules import CustomRule as CustomRule
 from .objectives.rules import Expr as Expr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from record_rows import dropped, write_records
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import without_imports
 from rlobj.insight.page.rows import PageRows, read_rows, with_parts
 from rlobj.insight.page.updates import whole_rows
+from rlobj.insight.page.writing import write_inspection_page
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import parse
 from rlobj.runs.columns import SCHEMA
@@ -88,6 +91,27 @@ def test_the_parts_of_the_rules_hold_where_the_objective_drops(tmp_path: Path) -
     found = with_parts(recorded, rules)
     assert found.column_names == ["prob", "entropy", "holds:prob < 0.5"]  # a sample has no cuts
     assert found["holds:prob < 0.5"].to_pylist() == [True, False, None]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "prob < 0.5 or custom('mine.py:Rare', least=prob)",
+        {"kind": "custom", "target": "mine.py:Rare", "names": ["a"]},
+    ],
+)
+def test_the_page_of_a_run_says_which_code_it_does_not_import(tmp_path: Path, rule) -> None:
+    write_step(tmp_path, 1, random_update((1, 1), 24, 0))
+    settings = {"objective": {"drop": rule}}
+    (tmp_path / "config.resolved.yaml").write_text(json.dumps(settings))  # and no mine.py
+    page = read_rows(tmp_path)
+    assert [name for name in page.rows.column_names if "Rare" in name] == []
+    [note] = [note for note in page.notes if "Rare" in note]
+    assert "no code that a run names is imported" in note
+    assert "--rule RULE" in note
+    assert "mine.py:Rare" in write_inspection_page(tmp_path).read_text()
+    with without_imports(), pytest.raises(ConfigError, match="its tokens are not known"):
+        Objective(drop=rule).plan([random_update((1, 1), 24, 0).table])
 
 
 def test_a_token_of_another_phase_is_shown_and_counts_nothing(tmp_path: Path) -> None:

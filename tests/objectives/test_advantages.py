@@ -28,7 +28,7 @@ from rlobj.objectives.advantages import (
     QuantileBaseline,
     TurnReturn,
 )
-from rlobj.objectives.joining import differ, merged_rewards
+from rlobj.objectives.rewards import differ, merged_rewards
 
 FAMILY = [
     AccurateGroupCentered(),

@@ -11,7 +11,7 @@ from strategies import expressions, tokens
 
 from rlobj import ConfigError, Objective, advantage, entropy, logprob, parse, prob, surprisal, when
 from rlobj.objectives.rules import Expr, declared
-from rlobj.objectives.rules.expression import rounded_share
+from rlobj.objectives.rules.arguments import rounded_share
 from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
 from rlobj.objectives.rules.parsing import MAX_DEPTH
 

@@ -15,9 +15,8 @@ from rlobj.insight.inspecting import about
 from rlobj.insight.numbers import percent, share_in_metrics
 from rlobj.insight.outcomes import Outcome
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Rule
-from rlobj.objectives.rules.nodes import Logic
+from rlobj.objectives.rules.nodes import Logic, operands
 from rlobj.reporting.terminal import number, table, working
 from rlobj_cli.screen.context import beginning, in_context
 
@@ -80,7 +79,7 @@ def _show_untouched(console: Console, objective: Objective, inspection: Inspecti
         names = " and ".join(fields).replace("switch", "surrogate")
         line = f"{names} touched none of {inspection.population:,.0f} tokens:  {text}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
-        for part in flat(rule, Logic, "&") if isinstance(rule, Rule) else ():
+        for part in operands(rule, Logic, "&") if isinstance(rule, Rule) else ():
             if held := _held(inspection.run, part):
                 console.print(Text(f"  {part} {held}"), soft_wrap=True)
     console.print(Text("So the run equals one without it.\n", style="yellow"))

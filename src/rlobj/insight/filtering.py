@@ -17,10 +17,9 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import Argument, ConfigError, nearest
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Expr, nodes, parse
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
-from rlobj.objectives.rules.nodes import Logic
+from rlobj.objectives.rules.nodes import Logic, operands
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.runs.columns import COLUMNS as RECORDED
@@ -147,7 +146,7 @@ def only_recorded(rule: Expr | None) -> bool:
     Tokens without weight were touched, and spurious ones are recorded as the touched ones are.
     """
     chance = pyarrow.table({"spurious": [False, None], "kept": [True, True]})
-    parts = [] if rule is None else flat(rule, Logic, "&")
+    parts = [] if rule is None else operands(rule, Logic, "&")
     known = [part for part in parts if {*columns_of(part)} <= {*chance.column_names}]
     return any(not pc.any(matching(part, chance)).as_py() for part in known)
 

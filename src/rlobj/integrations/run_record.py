@@ -16,9 +16,9 @@ from rlobj.base.errors import ConfigError
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.objectives import statistics
-from rlobj.objectives.joining import differ, ids_of
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
+from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
@@ -196,7 +196,7 @@ def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str,
     each update that trains on it, as `tokens/dropped` and the record do.
     """
     tables = [observed.table for observed in updates]
-    ids = torch.cat([ids_of(table) for table in tables]).tolist()
+    ids = torch.cat([table.response_ids for table in tables]).tolist()
     rows = list(dict(zip(ids, range(len(ids)), strict=True)).values())  # one for each response
     rewarded = all(table.rewards is not None for table in tables)
     columns = (

@@ -2,19 +2,33 @@
 
     loss = − (1/Z) Σ m·ω·S(r, A)  +  Σ_k (1/Z_k) Σ c_k·P_k
 
-tokens        TokenBatch: one row per trained token
-rules         expressions over its columns, in Python and as text: m and ω
-advantages    A, computed from rewards
-surrogates    S, the value of a token that the policy maximises
-divisors      Z, the number that the sum over tokens is divided by
-penalties     P_k, terms added to the loss
-controllers   numbers that change during a run
-mismatch      importance weights between sampler and trainer
-objective     Objective: all of these, with `plan` and `loss`
+The way of an objective, from its text to the loss:
 
-`functional` has ratios and estimators of the KL as functions of tensors, and `statistics` has sums
-and order statistics over all ranks. `frame` evaluates rules. `plan` holds the results. `planning`
-has the parts of the stages. `explanation` has an objective in words, and the columns it reads.
+objective           Objective: the parts of the equation; its stages `observe`, `plan` and `loss`
+rules               m, ω, c_k and settings are expressions, read from text or built in Python
+needs               the columns of a table that each stage reads
+rollout_advantages  A of a rollout's tables, from the rewards of all ranks
+frame               the values of expressions on the tokens of an update: columns and populations,
+                    with `evaluator` token by token and `statistics` over all ranks
+weights             m·ω/Z and c_k/Z_k, from a frame
+plan                Plan: all that is fixed for an update
+clauses             what the objective did to each token, and which part of a rule decided it
+loss                the loss of a micro-batch, from its table and the plan
+
+The parts of the equation:
+
+advantages   A, computed from rewards
+surrogates   S, the value of a token that the policy maximises
+divisors     Z, the number that the sum over tokens is divided by
+penalties    P_k, terms added to the loss
+mismatch     importance weights between sampler and trainer, a factor of ω
+controllers  numbers that change during a run
+scores       other policies whose log-probs an objective reads
+settings     numbers of these parts that may be expressions
+functional   ratios and estimators of the KL as functions of tensors
+
+The table: `tokens` has TokenBatch, `token_columns` reads its columns, `rewards` those of rewards.
+`explanation` is an objective in words, `trials` are tables on which a bad one has no value.
 """
 
 import lazy_loader

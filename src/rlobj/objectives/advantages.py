@@ -5,7 +5,7 @@
 The sign of A must not depend on rounding. So these rules hold for all advantages:
 
 - rewards are summed in one canonical order;
-- rewards of a group that differ only by rounding are equal, see `rewards.merged`;
+- rewards of a group that differ only by rounding are equal, see `rewards.merged_rewards`;
 - a group whose decided rewards are all equal gets exactly 0;
 - a group of several responses with fewer than two decided ones gets 0;
 - an undecided response (reward NaN) gets 0, and no mean includes it;
@@ -24,28 +24,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.primitives import Primitive
-from rlobj.objectives import joining
-from rlobj.objectives.rules.expression import rounded_share
+from rlobj.objectives.rewards import (
+    check_sign,
+    differ,
+    merged_rewards,
+    relative_rounding,
+    total_reward,
+)
+from rlobj.objectives.rules.arguments import rounded_share
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "AccurateGroupCentered",
-    "Advantage",
-    "BatchWhitened",
-    "Decoupled",
-    "ExpectedPassAtK",
-    "GroupCentered",
-    "GroupCenteredBatchWhitened",
-    "GroupNormalized",
-    "LeaveOneOut",
-    "LengthWeighted",
-    "MaximumLikelihood",
-    "PassAtK",
-    "QuantileBaseline",
-    "TurnReturn",
-]
 
 
 Weights = Sequence[float] | None
@@ -107,7 +96,7 @@ class Groups:
         centred = values - total / tokens
         variance = (centred.square() * self.lengths).sum() / (tokens - 1).clamp(min=1)
         nonempty = values[self.lengths > 0]
-        if not joining.differ(nonempty):  # else A would be a rounding error
+        if not differ(nonempty):  # else A would be a rounding error
             return torch.zeros_like(values)
         return centred / (variance + 1e-8).sqrt()
 
@@ -133,18 +122,18 @@ class Advantage(Primitive):
         """
         given = torch.as_tensor(rewards)
         device = given.device
-        rewards = joining.total_reward(given, weights).detach().double().cpu()
+        rewards = total_reward(given, weights).detach().double().cpu()
         groups = torch.as_tensor(groups).long().cpu()
         if self.nonnegative:
-            joining.check_sign(rewards, groups, given)
+            check_sign(rewards, groups, given)
         lengths = torch.as_tensor(lengths).double().cpu()
         decided = (~rewards.isnan()).nonzero().squeeze(1)
         for column in (lengths, rewards, groups):
             decided = decided[column[decided].argsort(stable=True)]
         advantages = torch.zeros_like(rewards)
         if len(decided):
-            rounding = joining.rounding(given.dtype)
-            equal = joining.merged_rewards(rewards[decided], groups[decided], rounding)
+            rounding = relative_rounding(given.dtype)
+            equal = merged_rewards(rewards[decided], groups[decided], rounding)
             table = _group(equal, groups[decided], lengths[decided], groups, rounding)
             estimate = self.estimate(table)
             zero = table.constant if self.relative else torch.zeros_like(table.constant)
@@ -391,8 +380,8 @@ class Decoupled(Advantage):
             weight * self.each(column, groups, lengths)
             for weight, column in zip(weights, columns, strict=True)
         ]
-        total = joining.total_reward(torch.stack(parts, 1), None)
-        size = joining.total_reward(torch.stack(parts, 1).abs(), None)
+        total = total_reward(torch.stack(parts, 1), None)
+        size = total_reward(torch.stack(parts, 1).abs(), None)
         total = total.masked_fill(total.abs() <= _ROUNDING * size, 0.0)
         if self.then is None:
             return total

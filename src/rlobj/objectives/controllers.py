@@ -17,8 +17,6 @@ from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import Level, Number, NumberField, nodes
 
-__all__ = ["AdaptiveGate", "Controller", "Gate"]
-
 
 class Controller(Primitive):
     """Base class of controllers; `when(rule, "W", 1)` reads the value of the controller W."""

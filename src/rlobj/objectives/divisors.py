@@ -21,8 +21,6 @@ from rlobj.objectives.tokens import TokenBatch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Divisor", "FixedLength", "PromptMean", "SequenceMean", "SequenceSum", "TokenMean"]
-
 
 class Divisor(Primitive):
     """Base class of divisors, Z."""

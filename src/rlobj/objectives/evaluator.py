@@ -1,4 +1,4 @@
-"""The evaluation of expressions on this rank's tokens of one update.
+"""Evaluator: the values of expressions token by token; `frame` adds columns and populations.
 
 Rules have three values: true, false and undefined. A number is undefined where its population is
 empty (`entropy.mean(within=...)` of no token), and a comparison with it, too. As in SQL, `~` of an

@@ -1,6 +1,7 @@
-"""Frame: this rank's tokens of one optimizer update, and the evaluation of rules on them.
+"""Frame: the values of rules on this rank's tokens of an update, from which a plan is made.
 
-`Objective.plan` builds one frame per update. Columns are detached. Rows of undecided responses
+`Objective.plan` builds one frame per update. It is an `Evaluator` with columns and populations:
+what reads more than its own token is here. Columns are detached. Rows of undecided responses
 belong to no population. All ranks must evaluate the same expressions in the same order, because
 cuts and means count the tokens of all ranks.
 
@@ -21,10 +22,9 @@ import torch
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.evaluator import Evaluator, Values
-from rlobj.objectives.joining import ids_of
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Rule, nodes
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.expression import level_by
+from rlobj.objectives.rules.populations import level_by
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
@@ -350,7 +350,7 @@ class Frame(Evaluator):
             raise BatchError(
                 f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
             )
-        ids = ids_of(table).to(self.decided.device)
+        ids = table.response_ids.to(self.decided.device)
         places = (ids, -1) if whole else (table.spread(ids), table.positions)
         keys = statistics.hash_keys((node.seed, self.state.get("update", 0), *places))
         if k == 0:

@@ -23,8 +23,6 @@ from rlobj.objectives.tokens import TokenBatch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Mask", "Mismatch", "Truncate"]
-
 
 class Mismatch(Primitive):
     """Base class of mismatch factors."""

@@ -22,37 +22,27 @@ from pydantic import Field, model_validator
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
-from rlobj.objectives import planning, rules
+from rlobj.objectives import rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
+from rlobj.objectives.clauses import find_clauses
 from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divisors import DivisorField, TokenMean
-from rlobj.objectives.explanation import (
-    Explanation,
-    Needs,
-    explain,
-    present,
-    read_columns,
-    rule_columns,
-)
+from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
+from rlobj.objectives.loss import LossOutput, check_finite, loss_metrics, terms_of, weighted_sum
 from rlobj.objectives.mismatch import MismatchField
+from rlobj.objectives.needs import Needs, present, read_columns, rule_columns
 from rlobj.objectives.penalties import KL, Penalty, PenaltyField, ProxyKL, RewardKL, RewardKLField
-from rlobj.objectives.plan import (
-    Clauses,
-    LossOutput,
-    Plan,
-    loss_metrics,
-    token_shares,
-    weighted_sum,
-)
-from rlobj.objectives.planning import cases, flat, rollout_advantages, switches
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.rollout_advantages import rollout_advantages
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.nodes import Arithmetic, Column, Controlled, Logic, NamedReward
+from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.scores import against_mistakes, of_rewards, score_name_mistakes, vanishes
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
+from rlobj.objectives.weights import fixed_values, penalty_weights, token_shares, token_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -303,22 +293,32 @@ class Objective(Model):
             kept = kept & ~frame.rule(self.drop_rule)
         in_phase = kept & frame.rule(self.phase)
         counted = kept if self.divisor.over == "kept" else frame.decided
-        omega = planning.omega(frame, self.weight, self.mismatch, in_phase)
+        omega = token_weights(frame, self.weight, self.mismatch, in_phase)
         weights = token_shares(frame, self.divisor, counted, in_phase, omega)
         penalties = [
-            planning.penalty_weights(frame, penalty, self.divisor, self.phase)
-            for penalty in self.penalties
+            penalty_weights(frame, penalty, self.divisor, self.phase) for penalty in self.penalties
         ]
         shape = Column("advantage") if self.shape is None else self.shape
         advantages = frame.number(shape, "shape")
-        values = planning.fixed_values(frame, self._terms, self.surrogate.rules())
+        values = fixed_values(frame, self._terms, self.surrogate.rules())
         frame.check()
         plan = Plan.freeze(
             frame, tables, kept, weights, penalties, advantages, values, self.controllers
         )
         if not clauses:
             return plan
-        return replace(plan, clauses=self._clauses(frame, omega.masked_fill(~in_phase, 0)))
+        touched = find_clauses(
+            frame,
+            omega.masked_fill(~in_phase, 0),
+            phase=self.phase,
+            drop=self.drop_rule,
+            keep=self.keep_rule,
+            weight=self.weight,
+            mismatch=self.mismatch,
+            surrogate=self.surrogate,
+            penalties=self.penalties,
+        )
+        return replace(plan, clauses=touched)
 
     def loss(
         self, table: TokenBatch, plan: Plan, index: int | None = None, *, check: bool = True
@@ -341,7 +341,7 @@ class Objective(Model):
         [table] = self._graded([table])
         for name, who in self._columns["loss"].items():
             table.column(name, who)
-        weights, terms = plan.weights[0], planning.terms(table, plan)
+        weights, terms = plan.weights[0], terms_of(table, plan)
         surrogate = bind(self.surrogate, terms.values)
         policy = -weighted_sum(weights, surrogate(terms))
         loss = policy
@@ -352,7 +352,7 @@ class Objective(Model):
             name = f"loss/{penalty.name}"
             metrics[name] = metrics.get(name, 0) + value.detach()
         if check:
-            planning.check_finite(table, loss)
+            check_finite(table, loss)
         with torch.no_grad():
             measured, extremes = loss_metrics(surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
@@ -545,40 +545,3 @@ class Objective(Model):
         """The surrogate and the penalties, by their place in the configuration."""
         penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
         return {"surrogate": self.surrogate, **penalties}
-
-    def _clauses(self, frame: Frame, factor: Tensor) -> Clauses:
-        """The clauses of an update, after its plan was made on the same frame.
-
-        The plan has evaluated all populations, so that nothing is exchanged between ranks.
-
-        Args:
-            frame: the tokens of the update.
-            factor: m·ω, [N].
-        """
-        nothing = torch.full(frame.decided.shape, -1, dtype=torch.int16, device=frame.device)
-        found = Clauses(factor, frame.rule(self.phase), nothing)
-        for rule in flat(self.drop_rule, Logic, "|"):
-            found.mark("dropped", rule, frame.holds(rule))
-        for rule in flat(self.keep_rule, Logic, "&"):
-            found.mark("dropped", ~rule, ~frame.holds(rule))
-        weights = [
-            (text, where, frame.number(number))
-            for part in flat(self.weight, Arithmetic, "*")
-            for text, where, number in cases(frame, part, frame.decided)
-        ]
-        for text, where, values in weights:
-            found.mark("dropped", text, where & (values == 0))
-        if self.mismatch is not None:
-            mismatch = planning.bound(frame, self.mismatch)
-            gap = frame.number(Column("sampler_gap"))
-            for effect, text, where in mismatch.clauses(gap, frame.table, self.mismatch):
-                found.mark(effect, text, where)
-        for text, where, values in weights:
-            found.mark("reweighted", text, where & (values != 1))
-        for rule, where in switches(frame, self.surrogate, frame.decided):
-            found.mark("switched", rule, where)
-        for penalty in self.penalties:
-            if penalty.where is not None:
-                acts = frame.number(penalty.coefficient) != 0
-                found.mark("penalised", penalty.where, frame.rule(penalty.where) & acts)
-        return found

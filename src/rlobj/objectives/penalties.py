@@ -25,8 +25,6 @@ from rlobj.objectives.surrogates import Terms
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["KL", "EntropyBonus", "NegativeLogLikelihood", "Penalty", "ProxyKL", "RewardKL"]
-
 _ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": functional.k2}
 
 

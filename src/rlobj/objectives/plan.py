@@ -1,51 +1,22 @@
-"""The results of an objective's stages: a Plan for an update, a LossOutput for a micro-batch."""
+"""Plan: the numbers that `Objective.plan` fixes for an update, and that its losses read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
 from rlobj.base.errors import BatchError
-from rlobj.objectives import functional, statistics
-from rlobj.objectives.divisors import Divisor
+from rlobj.objectives import statistics
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import Expr
-from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Clauses:
-    """What an objective did to each token.
-
-    Attributes:
-        factor: m·ω, [N]; 0 outside the phase.
-        in_phase: the tokens of decided responses in the phase, bool [N].
-        codes: the place in `causes`, int16 [N]; −1 = the token was not touched.
-        causes: pairs of effect and clause; `rlobj.parse` reads a clause.
-    """
-
-    factor: Tensor
-    in_phase: Tensor
-    codes: Tensor
-    causes: list[tuple[str, str]] = field(default_factory=list)
-
-    def mark(self, effect: str, clause: Expr | str, where: Tensor) -> None:
-        """Touch the tokens of `where` [N] that are in the phase and not touched yet."""
-        self.codes.masked_fill_(where & self.in_phase & (self.codes < 0), len(self.causes))
-        self.causes.append((effect, str(clause)))
-
-    def touched(self, effect: str) -> Tensor:
-        """The tokens with this effect, bool [N]."""
-        places = [place for place, (found, _) in enumerate(self.causes) if found == effect]
-        return torch.isin(self.codes, self.codes.new_tensor(places))
+from rlobj.objectives.clauses import Clauses
 
 
 @dataclass(frozen=True)
@@ -262,77 +233,3 @@ class Plan:
 def _responses(table: TokenBatch) -> tuple[Tensor, Tensor | None]:
     """The lengths and the ids of a table's responses, on the CPU."""
     return table.lengths.cpu(), None if table.ids is None else table.ids.cpu()
-
-
-@dataclass(frozen=True)
-class LossOutput:
-    """One micro-batch's share of the loss.
-
-    Attributes:
-        loss: scalar with a graph, also if all weights are 0.
-        weights: m·ω/Z_t of each token, [N].
-        metrics: contributions that add up over micro-batches and ranks.
-        extremes: values whose maximum is taken over micro-batches and ranks.
-    """
-
-    loss: Tensor
-    weights: Tensor
-    metrics: dict[str, Tensor] = field(default_factory=dict)
-    extremes: dict[str, Tensor] = field(default_factory=dict)
-
-
-def token_shares(
-    frame: Frame, divisor: Divisor, counted: Tensor, chosen: Tensor, scale: Tensor
-) -> Tensor:
-    """scale/Z_t on the chosen tokens, 0 elsewhere, [N].
-
-    Args:
-        frame: the tokens of the update.
-        divisor: Z.
-        counted: the tokens that Z counts, bool [N].
-        chosen: the tokens that get a share, bool [N].
-        scale: the numerator, [N].
-    """
-    z = divisor(counted, frame.table, frame.comm)
-    return (scale / z.to(frame.dtype)).masked_fill_(~(chosen & (z > 0)), 0.0)
-
-
-def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ weights·values; a value with weight 0 is ignored, also if it is not finite."""
-    return (weights * torch.where(weights != 0, values, torch.zeros_like(values))).sum()
-
-
-def loss_metrics(
-    surrogate: Surrogate, terms: Terms, plan: Plan, weights: Tensor
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The metrics and extremes of one micro-batch, for its LossOutput.
-
-    Args:
-        surrogate: S.
-        terms: the micro-batch.
-        plan: the plan of the update.
-        weights: m·ω/Z_t, [N].
-    """
-    decided, ratio = terms.table.decided, terms.token_ratio.detach()
-    above, below = surrogate.clipped_sides(terms)
-    clipped = {
-        "objective/clip_fraction": above | below,
-        "clip/high_fraction": above,
-        "clip/low_fraction": below,
-    }
-    acting = weights != 0
-    kl = functional.k3(terms.column("old_logprobs"), terms.logprobs.detach())
-    tokens = max(plan.tokens, 1)
-    means = {
-        **{
-            name: (where & acting).sum().double() / max(plan.kept, 1)
-            for name, where in clipped.items()
-        },
-        "policy/kl_old": torch.where(decided, kl, 0.0).sum() / tokens,
-        "policy/ratio": torch.where(decided, ratio, 0.0).sum() / tokens,
-    }
-    if terms.table.entropy is not None:
-        entropy = terms.table.entropy.detach()
-        means["policy/entropy"] = torch.where(decided, entropy, 0.0).sum() / tokens
-    largest = torch.where(decided, ratio, 0.0).max() if len(ratio) else ratio.new_zeros(())
-    return means, {"policy/ratio_max": largest}

@@ -29,20 +29,6 @@ from rlobj.objectives.tokens import TokenBatch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Cispo",
-    "Clip",
-    "DppoTv",
-    "GeometricMean",
-    "Reinforce",
-    "SoftGate",
-    "Surrogate",
-    "Switch",
-    "Terms",
-    "Unclipped",
-    "Vespo",
-]
-
 
 @dataclass(frozen=True)
 class Terms:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlobj.base.errors import BatchError, nearest
-from rlobj.objectives import joining
+from rlobj.objectives import token_columns
+from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,8 @@ PER_TOKEN = (
 _OLD = ("old_logprobs", "old_entropy", "old_collision")
 _SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
 LOGPROBS = tuple(name for name in PER_TOKEN if name.endswith("logprobs"))
+MAX_LOGPROB = 1e-3
+"""Nats; a log-prob above 0 and up to this one is rounding."""
 COLUMN_NAMES = (
     *("lengths", *_PER_RESPONSE, *_SHARED, *PER_TOKEN),
     *("advantages", "columns", "index", "mask"),
@@ -109,36 +112,33 @@ class TokenBatch:
     _checked: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # log-probs
 
     def __post_init__(self) -> None:
-        logprobs = joining.read_column("logprobs", self.logprobs)
+        logprobs = token_columns.read_column("logprobs", self.logprobs)
         if not logprobs.dtype.is_floating_point:
             raise BatchError(f"column 'logprobs' must be float, got {logprobs.dtype}")
-        logprobs = joining.full_precision(logprobs, torch.float32)
+        logprobs = token_columns.full_precision(logprobs, torch.float32)
         object.__setattr__(self, "logprobs", logprobs)
         for name in ("lengths", *_PER_RESPONSE, *PER_TOKEN[1:], "advantages"):
             value = getattr(self, name)
             if value is None and name not in ("lengths", "groups"):
                 continue
-            value = joining.read_column(name, value, logprobs.device)
+            value = token_columns.read_column(name, value, logprobs.device)
             if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
                 raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
             if name in ("lengths", "groups", "ids", "turn"):
-                value = joining.whole_numbers(name, value)
+                value = token_columns.whole_numbers(name, value)
             else:
-                value = joining.full_precision(value, logprobs.dtype)
+                value = token_columns.full_precision(value, logprobs.dtype)
             object.__setattr__(self, name, value)
         for name in _SHARED:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, joining.per_reward(name, getattr(self, name)))
+                object.__setattr__(self, name, token_columns.per_reward(name, getattr(self, name)))
         self._check_shapes()
-        new = [name for name in LOGPROBS if name not in self._checked]
-        for name, values in joining.rounded_logprobs(self, new).items():
-            object.__setattr__(self, name, values)
-        object.__setattr__(self, "_checked", LOGPROBS)
-        own = {
-            name: joining.own_column(name, value, logprobs, self.lengths, COLUMN_NAMES)
-            for name, value in joining.mapping(self.columns).items()
+        self._round_logprobs()
+        users = {
+            name: token_columns.user_column(name, value, logprobs, self.lengths, COLUMN_NAMES)
+            for name, value in token_columns.mapping(self.columns).items()
         }
-        object.__setattr__(self, "columns", own)
+        object.__setattr__(self, "columns", users)
         if self.advantages is not None and not self._spread:
             if len(self.advantages) == len(self.lengths):
                 object.__setattr__(self, "advantages", self.spread(self.advantages))
@@ -166,18 +166,66 @@ class TokenBatch:
                     f"column '{name}' has shape {list(value.shape)}, expected {expected} "
                     f"(B = {responses} responses, N = {tokens} tokens by 'lengths')"
                 )
-        joining.check_rewards(self.rewards, self.reward_names, self.reward_weights)
-        joining.check_turns(self)
+        check_rewards(self.rewards, self.reward_names, self.reward_weights)
+        self._check_turns()
+
+    def _check_turns(self) -> None:
+        """Turns count up in a response, and all tokens of a turn have one reward."""
+        if self.turn is not None:
+            earlier = torch.zeros_like(self.turn)
+            earlier[1:] = torch.where(self.positions[1:] > 0, self.turn[:-1], 0)
+            if (wrong := self.turn < earlier).any():
+                row = int(wrong.nonzero()[0])
+                raise BatchError(
+                    f"column 'turn' is {int(self.turn[row])} at row {row} ({self.row(row)}); "
+                    f"expected {int(earlier[row])} or more: turns count from 0 and do not decrease "
+                    "in a response"
+                )
+        if self.turn_reward is not None:
+            first = self.turn_reward[self.turn_starts][self.turns]
+            undecided = self.turn_reward.isnan() & first.isnan()
+            if (wrong := (self.turn_reward != first) & ~undecided).any():
+                row = int(wrong.nonzero()[0])
+                raise BatchError(
+                    f"column 'turn_reward' is {self.turn_reward[row]:g} at row {row} "
+                    f"({self.row(row)}), and {first[row]:g} at the first token of its turn; "
+                    "expected one reward for all tokens of a turn"
+                )
+
+    def _round_logprobs(self) -> None:
+        """Store 0 for a log-prob above 0 that is rounding; the gradient stays."""
+        new = [name for name in LOGPROBS if name not in self._checked]
+        columns = {name: x for name in new if (x := getattr(self, name)) is not None}
+        above = [(values > 0).any() for values in columns.values()]
+        if above and torch.stack(above).any():
+            for name, values in columns.items():
+                over = values > 1.000001 * MAX_LOGPROB  # float32 has no 1e-3
+                wrong = over & values.isfinite() & self.decided
+                if wrong.any():
+                    row = int(wrong.nonzero()[0])
+                    raise BatchError(
+                        f"column '{name}' is {values[row].item():g} at row {row} "
+                        f"({self.row(row)}); expected log-probs, which are at most 0 (up to "
+                        f"{MAX_LOGPROB:g} is rounding)"
+                    )
+                rounded = torch.where((values > 0) & ~over, values - values.detach(), values)
+                object.__setattr__(self, name, rounded)
+        object.__setattr__(self, "_checked", LOGPROBS)
 
     def __len__(self) -> int:
         return len(self.logprobs)
 
     def __repr__(self) -> str:
-        given = [name for name in COLUMN_NAMES if getattr(self, name) is not None]
-        columns = [*(name for name in given if name != "columns"), *self.columns]
+        present = [name for name in COLUMN_NAMES if getattr(self, name) is not None]
+        columns = [*(name for name in present if name != "columns"), *self.columns]
         return f"TokenBatch({len(self.lengths)} responses, {len(self)} tokens: {columns})"
 
     # Rows and responses.
+
+    @property
+    def response_ids(self) -> Tensor:
+        """int [B], the responses' ids; without ids their positions."""
+        return torch.arange(len(self.lengths)) if self.ids is None else self.ids
 
     @cached_property
     def starts(self) -> Tensor:
@@ -235,9 +283,9 @@ class TokenBatch:
 
     def any_by_turn(self, per_token: Tensor) -> Tensor:
         """bool [N] -> [T]: whether any row of the turn is True."""
-        found = torch.zeros(len(self.turn_starts), dtype=torch.bool, device=per_token.device)
-        found[self.turns[per_token]] = True
-        return found
+        holds = torch.zeros(len(self.turn_starts), dtype=torch.bool, device=per_token.device)
+        holds[self.turns[per_token]] = True
+        return holds
 
     def row(self, n: int) -> str:
         """Row n in words, for error messages."""
@@ -254,9 +302,9 @@ class TokenBatch:
 
     def any_by_response(self, per_token: Tensor) -> Tensor:
         """bool [N] -> [B]: whether any row of the response is True."""
-        found = torch.zeros(len(self.lengths), dtype=torch.bool, device=per_token.device)
-        found[self.responses[per_token]] = True
-        return found
+        holds = torch.zeros(len(self.lengths), dtype=torch.bool, device=per_token.device)
+        holds[self.responses[per_token]] = True
+        return holds
 
     def mean_by_response(self, per_token: Tensor) -> Tensor:
         """[N] -> [B]: mean over the rows of each response; 0 for a response without rows."""
@@ -294,10 +342,10 @@ class TokenBatch:
         if value is not None and name == "sampler_logprobs":
             return torch.where(value.isnan(), self.column("old_logprobs", who), value)
         if value is None:
-            given = f"{name}=..." if name in COLUMN_NAMES else f"columns={{{name!r}: ...}}"
+            typed = f"{name}=..." if name in COLUMN_NAMES else f"columns={{{name!r}: ...}}"
             raise BatchError(
                 f"{who} needs the column '{name}', which this TokenBatch lacks; "
-                f"pass TokenBatch({given})"
+                f"pass TokenBatch({typed})"
             )
         return value
 
@@ -325,8 +373,8 @@ class TokenBatch:
         """
         column = self.column("rewards", "the reward" if name is None else f"reward('{name}')")
         if name is None:
-            return joining.total_reward(column, self.reward_weights)
-        return joining.named_reward(column, self.reward_names, name)
+            return total_reward(column, self.reward_weights)
+        return named_reward(column, self.reward_names, name)
 
     def replace(self, **columns: Any) -> TokenBatch:
         """A copy with other columns and the same index.
@@ -348,7 +396,7 @@ class TokenBatch:
         """A copy with advantages per token, [N], also if B = N."""
         return dataclasses.replace(self, advantages=advantages, _spread=True)
 
-    # Splitting and joining.
+    # Splitting and token_columns.
 
     def split(self, parts: int | Sequence[int]) -> list[TokenBatch]:
         """Consecutive tables of whole responses, with their index and with ids.
@@ -369,7 +417,7 @@ class TokenBatch:
             sizes = [int(size) for size in parts]
             if sum(sizes) != total or min(sizes, default=0) < 0:
                 raise BatchError(f"split sizes {sizes} must add up to the {total} responses")
-        whole = dataclasses.replace(self, ids=joining.ids_of(self))
+        whole = dataclasses.replace(self, ids=self.response_ids)
         ends = torch.tensor([0, *sizes]).cumsum(0)
         rows = torch.cat([ends[:1], self.lengths.cpu().cumsum(0)])[ends].tolist()
         spans = zip(pairwise(ends.tolist()), pairwise(rows), strict=True)
@@ -386,7 +434,7 @@ class TokenBatch:
             index: the index of the new table.
         """
         chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
-        whole = dataclasses.replace(self, ids=joining.ids_of(self))
+        whole = dataclasses.replace(self, ids=self.response_ids)
         return whole._take(chosen, self.rows(chosen), index)
 
     def _take(
@@ -395,10 +443,12 @@ class TokenBatch:
         """The table of these responses and rows; slices share memory with this table."""
         chosen = dict.fromkeys(("lengths", *_PER_RESPONSE, "mask"), responses)
         chosen |= dict.fromkeys((*PER_TOKEN, "advantages"), rows)
-        given = {name: getattr(self, name) for name in chosen}
-        taken = {name: None if x is None else x[chosen[name]] for name, x in given.items()}
-        own = {name: value[rows] for name, value in self.columns.items()}
-        return dataclasses.replace(self, **taken, columns=own, index=index, _spread=True)
+        whole = {name: getattr(self, name) for name in chosen}
+        taken = {
+            name: None if column is None else column[chosen[name]] for name, column in whole.items()
+        }
+        users = {name: column[rows] for name, column in self.columns.items()}
+        return dataclasses.replace(self, **taken, columns=users, index=index, _spread=True)
 
     @staticmethod
     def concat(tables: Sequence[TokenBatch]) -> TokenBatch:
@@ -412,8 +462,29 @@ class TokenBatch:
             raise BatchError("concat needs at least one table")
         if len(tables) == 1:
             return dataclasses.replace(tables[0], index=None)
+
+        def join(name: str, values: Sequence[Tensor | None]) -> Tensor | None:
+            present = [value for value in values if value is not None]
+            if present and len(present) < len(values):
+                absent = [i for i, value in enumerate(values) if value is None]
+                raise BatchError(f"column '{name}' is in some tables but absent in {absent}")
+            return torch.cat(present) if present else None
+
         per_row = ("lengths", *_PER_RESPONSE, *PER_TOKEN, "advantages")
-        joined = joining.joined_columns(tables, per_row, _SHARED)
+        joined: dict[str, Any] = {
+            name: join(name, [getattr(table, name) for table in tables]) for name in per_row
+        }
+        own_names = dict.fromkeys(name for table in tables for name in table.columns)
+        joined["columns"] = {
+            name: join(name, [table.columns.get(name) for table in tables]) for name in own_names
+        }
+        for name in _SHARED:
+            joined[name] = getattr(tables[0], name)
+            if any(getattr(table, name) != joined[name] for table in tables):
+                raise BatchError(f"the tables differ in {name}; expected {joined[name]} in all")
+        masks = [table.mask for table in tables if table.mask is not None]
+        if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
+            joined["mask"] = torch.cat(masks)
         return TokenBatch(**joined, _spread=True, _checked=LOGPROBS)
 
     # Padded tensors, as other trainers use them.
@@ -432,7 +503,7 @@ class TokenBatch:
             BatchError: an unknown column, a wrong value or shape, or rewards without groups.
         """
         known = set(COLUMN_NAMES) - {"mask", "lengths"}
-        flat = joining.flat_columns(mask, {"logprobs": logprobs, **columns}, known, PER_TOKEN)
+        flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, known, PER_TOKEN)
         return cls(**flat)
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlobj.objectives.loss import LossOutput
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import largest

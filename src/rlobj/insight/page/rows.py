@@ -28,6 +28,7 @@ from rlobj.insight.page.rules import objective_of, part_column, parts_of, rules_
 from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
+from rlobj.objectives.rules.custom import StandIn
 from rlobj.runs import run_folder
 from rlobj.runs.columns import COLUMNS
 from rlobj.runs.reading import Record, read_records, sound, why_no_rows
@@ -87,9 +88,16 @@ def read_rows(
     """
     run = Path(run)
     objective = objective_of(run_folder.read_settings(run))
-    rules = [part for expression in rules_of(objective) for part in parts_of(expression)]
+    every = (part for expression in rules_of(objective) for part in parts_of(expression))
+    rules = list(dict.fromkeys(every))
     texts = TokenTexts(_vocabulary(run))
     parts, updates, notes = [], [], []
+    for code in [rule for rule in rules if any(isinstance(node, StandIn) for node in rule.walk())]:
+        notes.append(
+            f"It is not known on which tokens {code} holds: no code that a run names is imported "
+            f"for its page. If you trust the code: rlobj replay {run} --rule RULE"
+        )
+        rules.remove(code)
     whole, left, refused = set[int](), budget, set[int]()
     sizes = _table_sizes(run)
     for done, (step, tokens) in enumerate(sizes, 1):

@@ -11,9 +11,8 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.insight.filtering import deciding
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.planning import flat
 from rlobj.objectives.rules import Expr, Rule
-from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When
+from rlobj.objectives.rules.nodes import Column, Compare, Constant, Cut, Logic, When, operands
 
 
 def objective_of(settings: Mapping[str, Any]) -> Objective | None:
@@ -36,8 +35,8 @@ def parts_of(expression: Expr) -> list[Rule]:
     rules = [node.rule for node in expression.walk() if isinstance(node, When)]
     if isinstance(expression, Rule):
         rules = [expression]
-    either = [each for rule in rules for each in flat(rule, Logic, "|")]
-    return list(dict.fromkeys(part for each in either for part in flat(each, Logic, "&")))
+    either = [each for rule in rules for each in operands(rule, Logic, "|")]
+    return list(dict.fromkeys(part for each in either for part in operands(each, Logic, "&")))
 
 
 def part_column(part: Rule) -> str:

@@ -13,8 +13,8 @@ import torch
 from rlobj.base.errors import BatchError
 from rlobj.base.interleaved import Interleaved
 from rlobj.insight.page.rules import part_column
-from rlobj.objectives.explanation import rule_columns
 from rlobj.objectives.frame import Frame
+from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.rules import NAMES, Rule
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import SingleProcess

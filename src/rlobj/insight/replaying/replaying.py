@@ -17,8 +17,8 @@ from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read
 from rlobj.insight.replaying.result import Replay
 from rlobj.insight.replaying.tallies import Tallies
 from rlobj.objectives.evaluator import Values
-from rlobj.objectives.explanation import rule_columns
 from rlobj.objectives.frame import Frame
+from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule, declared, score_columns
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward

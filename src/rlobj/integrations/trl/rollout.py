@@ -18,7 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.base.interleaved import Interleaved
 from rlobj.integrations.trl.progress import Inputs, Row
-from rlobj.objectives.joining import differ, rounding, total_reward
+from rlobj.objectives.rewards import differ, relative_rounding, total_reward
 from rlobj.ranks import agree, any_rank, together
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def equal_groups(rewards: Tensor, size: int) -> Tensor:
             after another.
         size: of a group.
     """
-    slack = rounding(torch.float32)  # as TRL keeps rewards
+    slack = relative_rounding(torch.float32)  # as TRL keeps rewards
     equal = [not any(differ(each, slack) for each in group.T) for group in rewards.split(size)]
     return torch.tensor(equal, device=rewards.device).repeat_interleave(size)
 

@@ -33,8 +33,8 @@ from rlobj.integrations.trl.rollout import (
     turn_columns,
 )
 from rlobj.integrations.trl.scores import TrlScore
-from rlobj.objectives.joining import total_reward
 from rlobj.objectives.objective import Objective
+from rlobj.objectives.rewards import total_reward
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, agree
 from rlobj.runs.loss_metrics import MicroBatchResult, combine

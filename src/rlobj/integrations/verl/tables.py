@@ -17,10 +17,10 @@ from verl.utils import tensordict_utils
 
 from rlobj.base.errors import BatchError
 from rlobj.integrations.verl.names import PADDING
-from rlobj.objectives.joining import trained_positions
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.operators import column
 from rlobj.objectives.statistics import Comm, gather
+from rlobj.objectives.token_columns import trained_positions
 from rlobj.objectives.tokens import TokenBatch
 
 NEEDED = (

@@ -27,8 +27,9 @@ from rlobj.base.errors import RunError
 from rlobj.base.files import write_whole
 from rlobj.integrations.verl.settings import Settings
 from rlobj.integrations.verl.tables import correct, rollout_table, scored, values
+from rlobj.objectives.loss import LossOutput
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import LossOutput, Plan
+from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, any_rank, together
 

@@ -1,6 +1,16 @@
 """Rules over the columns of a TokenBatch, in Python and as text.
 
-See `rlobj.objectives.rules.operators` for the language."""
+operators    the language: columns and functions as Python objects
+columns      the names of columns and functions
+parsing      text -> expression
+nodes        numbers and rules with their methods, and each kind of expression
+expression   Expr, the base of all: its level, its parts and its text
+populations  what expressions about many tokens have in common
+arguments    checks of arguments
+custom       rules written in Python
+
+This module has the pydantic fields for rules and numbers. `rlobj.objectives.frame` evaluates them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +21,10 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchem
 
 from rlobj.base.errors import ConfigError
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared, score_columns
+from rlobj.objectives.rules.custom import CustomRule, custom_rule
 from rlobj.objectives.rules.expression import Expr, Level
-from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number
-from rlobj.objectives.rules.operators import outside
-from rlobj.objectives.rules.parsing import CustomRule, custom_rule, parse
+from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number, outside
+from rlobj.objectives.rules.parsing import parse
 
 __all__ = [
     "COLUMNS",

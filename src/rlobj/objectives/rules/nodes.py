@@ -12,30 +12,25 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules.columns import COLUMNS, LEVELS, declared_columns
-from rlobj.objectives.rules.expression import (
-    CUT_BY,
-    NUMBER,
-    UNARY,
-    Along,
-    Binary,
-    By,
-    Expr,
-    Level,
-    OfPopulation,
-    Path,
-    Ranking,
+from rlobj.objectives.rules.arguments import (
     Rounding,
-    Unit,
-    call,
-    check_amount,
     check_choice,
     check_fraction,
     check_size,
-    inside,
-    level_by,
     plain,
     rounded_share,
+)
+from rlobj.objectives.rules.columns import COLUMNS, LEVELS, declared_columns
+from rlobj.objectives.rules.expression import NUMBER, UNARY, Binary, Expr, Level, call, inside
+from rlobj.objectives.rules.populations import (
+    CUT_BY,
+    By,
+    OfPopulation,
+    Path,
+    Populated,
+    Ranking,
+    Unit,
+    level_by,
 )
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -431,6 +426,14 @@ class Logic(Binary, Rule):
     """left (& |) right."""
 
 
+def operands(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list[Any]:
+    """The operands of a chain of one operator: a | b | c -> a, b, c; None has none."""
+    if isinstance(expression, kind) and expression.operator == operator:
+        sides = (expression.left, expression.right)
+        return [part for side in sides for part in operands(side, kind, operator)]
+    return [] if expression is None else [expression]
+
+
 @dataclass(frozen=True)
 class Not(Rule):
     """~rule."""
@@ -536,13 +539,24 @@ class Sample(Ranking, Rule):
     by: ClassVar[By] = "update"
 
     def __post_init__(self) -> None:
-        amount = check_amount(self.amount)
+        amount = self.amount
+        if isinstance(amount, Number):
+            fits = amount.level == Level.UPDATE
+        else:
+            whole = type(amount) is int and amount >= 0
+            fits = whole or (isinstance(amount, float) and 0 <= amount <= 1)
+        if not fits:
+            raise ConfigError(
+                f"sample({amount}): expected a whole number of tokens, a float in [0, 1], or an "
+                "expression with one value for the update, such as (prob < 0.002).count()"
+            )
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
         check_size("sample(at_least=...)", self.at_least)
         check_choice("sample(): of", self.of, ("rule", "all", "response"))
         check_choice("round", self.round, ("ceil", "floor"))
-        object.__setattr__(self, "amount", amount)
+        if not isinstance(amount, Number):
+            object.__setattr__(self, "amount", plain(amount))
 
     def __str__(self) -> str:
         return call(self, self.rule, "sample", self.amount)
@@ -578,8 +592,38 @@ class Quantified(OfPopulation, Rule):
     """Whether a rule holds somewhere (any) or everywhere (all) in a population."""
 
 
-class Scan(Along, Number):
+@dataclass(frozen=True)
+class Scan(Populated, Number):
     """A sum along the response or the turn; see `Number.prefix_sum`."""
+
+    value: Number
+    side: Literal["prefix", "suffix"]
+    decay: float = 1.0
+    by: Path = "response"
+
+    def __post_init__(self) -> None:
+        check_choice(f"{self.side}_sum(): by", self.by, get_args(Path))
+        if self.by == "turn" and self.level == Level.TURN:
+            raise ConfigError(
+                f"{self.side}_sum(by='turn') adds up the tokens of a turn, and '{self.value}' has "
+                "one value per turn; leave out by"
+            )
+        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
+        object.__setattr__(self, "decay", plain(self.decay))
+
+    def __str__(self) -> str:
+        return call(self, self.value, f"{self.side}_sum")
+
+    @property
+    def level(self) -> Level:
+        """What it goes along: turns if the number is one of turns, else tokens."""
+        return Level.TURN if self.value.level == Level.TURN else Level.TOKEN
+
+
+def outside(rule: Rule) -> Rule:
+    """The tokens that a rule does not select: also those on which it is undefined, unlike `~`."""
+    undefined = any(isinstance(node, Aggregate | Quantile | Rank) for node in rule.walk())
+    return When(rule, Constant(0), Constant(1)) > 0 if undefined else ~rule
 
 
 def _check_ranked(name: str, value: Number, by: By, of: Unit = "token") -> None:

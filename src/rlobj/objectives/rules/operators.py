@@ -1,4 +1,4 @@
-"""Number and Rule: the operators and methods that build expressions.
+"""The rule language in Python: its columns, its functions, and the methods of numbers and rules.
 
     prob < 0.002                               a rule, true or false per token
     (advantage > 0) & (prob < 0.002)           &, | and ~ (in text also: and, or, not)
@@ -21,8 +21,6 @@
 Each population is that of the update, of a group, of a position in a group's responses, of a
 response, of a turn, or of a group's turns of one number: by="update", "group", "position",
 "response", "turn" or "group_turn". A token on which a number is undefined belongs to no population.
-
-The columns of rules as Python objects, for example `prob < 0.002`.
 """
 
 from __future__ import annotations
@@ -31,52 +29,14 @@ from typing import Any
 
 from rlobj.objectives.rules.columns import declared
 from rlobj.objectives.rules.nodes import (
-    Aggregate,
     Column,
     Function,
     Number,
-    Quantile,
-    Rank,
     Rule,
     When,
     as_number,
     as_rule,
 )
-
-__all__ = [
-    "advantage",
-    "clip",
-    "collision",
-    "column",
-    "covariance",
-    "entropy",
-    "exp",
-    "gradient_norm",
-    "length",
-    "log",
-    "logprob",
-    "maximum",
-    "minimum",
-    "old_collision",
-    "old_entropy",
-    "old_logprob",
-    "old_prob",
-    "old_surprisal",
-    "position",
-    "prob",
-    "proxy_gap",
-    "ratio",
-    "ref_gap",
-    "reward",
-    "sampler_gap",
-    "sign",
-    "sqrt",
-    "surprisal",
-    "turn",
-    "turn_position",
-    "turn_reward",
-    "when",
-]
 
 
 def _function(name: str, *values: Any) -> Number:
@@ -129,12 +89,6 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
         'when(surprisal.top(0.1), W, 1)'
     """
     return When(as_rule(rule, "when"), as_number(then), as_number(otherwise))
-
-
-def outside(rule: Rule) -> Rule:
-    """The tokens that a rule does not select: also those on which it is undefined, unlike `~`."""
-    undefined = any(isinstance(node, Aggregate | Quantile | Rank) for node in rule.walk())
-    return when(rule, 0, 1) > 0 if undefined else ~rule
 
 
 def column(name: str) -> Number:

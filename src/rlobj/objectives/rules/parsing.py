@@ -2,8 +2,6 @@
 
 The text is never evaluated: each allowed node builds one expression. Anything else is an error with
 a caret under its first character.
-
-Rules written in Python.
 """
 
 from __future__ import annotations
@@ -13,124 +11,17 @@ import inspect
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
 from functools import reduce
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, Message, nearest
-from rlobj.base.targets import has_stand_in, import_target
 from rlobj.objectives.rules import nodes
 from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
-from rlobj.objectives.rules.expression import Expr, Level, settings
-from rlobj.objectives.rules.nodes import Rule
-
-
-class CustomRule(Rule):
-    """Base class of rules written in Python; subclasses are frozen dataclasses.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> from rlobj import CustomRule, prob
-        >>> @dataclass(frozen=True)
-        ... class Isolated(CustomRule):
-        ...     threshold: float = 0.002
-        ...     def reads(self):
-        ...         return (prob,)
-        ...     def select(self, frame):
-        ...         rare = frame.number(prob) < self.threshold
-        ...         alone = frame.table.sum_by_response(rare.double()) == 1
-        ...         return rare & frame.table.spread(alone)
-    """
-
-    origin: ClassVar[str] = ""
-    level: ClassVar[Level] = Level.TOKEN  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @property
-    def target(self) -> str:
-        """The import path, as text has it: custom("my_pkg.rules:Isolated", threshold=0.002)."""
-        return self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
-
-    def __str__(self) -> str:
-        return f"custom({', '.join([repr(self.target), *settings(self, required=True)])})"
-
-    def reads(self) -> tuple[Expr, ...]:
-        """The expressions that `select` asks the frame for; the objective needs their columns."""
-        return ()
-
-    def children(self) -> tuple[Expr, ...]:
-        reads = self.reads()
-        if not is_dataclass(self) or type(self).__hash__ is None or not isinstance(reads, tuple):
-            raise ConfigError(
-                f"{self.target}: write @dataclass(frozen=True) above the class, and return a tuple "
-                "of expressions from reads"
-            )
-        return (*super().children(), *reads)
-
-    def select(self, frame: Any) -> Any:
-        """The rule's tokens, bool [N].
-
-        `plan` calls this once per update on every rank, with all tokens of this rank. The result
-        must not depend on how the update is split into tables or ranks: tokens of other ranks may
-        only be read through `frame.comm.sum`, which every rank must call equally often. The
-        functions of `rlobj.objectives.statistics` are exact and take `frame.comm`.
-
-        Args:
-            frame: `number(expression)` [N], `rule(expression)` bool [N], `decided` bool [N],
-                `table` (the TokenBatch of this rank's tokens), `comm` and `state`.
-        """
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class _StandIn(CustomRule):
-    """A rule that is not imported here; it keeps its settings."""
-
-    named: str
-    settings: tuple[tuple[str, Any], ...]
-
-    @property
-    def target(self) -> str:
-        return self.named
-
-    def __str__(self) -> str:
-        given = [f"{k}={x if isinstance(x, Expr) else repr(x)}" for k, x in self.settings]
-        return f"custom({', '.join([repr(self.named), *given])})"
-
-    def reads(self) -> tuple[Expr, ...]:
-        return tuple(value for _, value in self.settings if isinstance(value, Expr))
-
-
-def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
-    """A rule written in Python: an instance of a subclass of `CustomRule`.
-
-    Where settings are only read, it is a stand-in.
-
-    Args:
-        target: "package.module:Class" or "path/to/file.py:Class".
-        settings: the fields of the class.
-
-    Raises:
-        ConfigError: there is no such class, or it has no such fields.
-    """
-    if has_stand_in(target):
-        return _StandIn(str(target), tuple(settings.items()))
-    member = import_target(target)
-    if not (isinstance(member, type) and issubclass(member, CustomRule)):
-        raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
-    names = tuple(inspect.signature(member).parameters)
-    for name in settings:
-        if name not in names:
-            raise ConfigError(f"{target} has no setting '{name}'.{nearest(name, names)}")
-    member.origin = str(target)
-    try:
-        return member(**settings)
-    except TypeError as error:  # a setting without default is absent
-        raise ConfigError(f"{target}: {error}") from None
-
+from rlobj.objectives.rules.custom import custom_rule
+from rlobj.objectives.rules.expression import Expr
 
 MAX_DEPTH = 100
 """The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
-
 _OPERATORS: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

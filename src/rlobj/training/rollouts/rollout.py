@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlobj.data import Problem
-from rlobj.objectives.joining import differ
+from rlobj.objectives.rewards import differ
 from rlobj.rewards import Graded
 from rlobj.rewards.functions import ColumnValue
 from rlobj.samplers import Sample

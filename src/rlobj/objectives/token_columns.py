@@ -1,0 +1,204 @@
+"""The columns of a TokenBatch, read from tensors, arrays, lists and padded tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlobj.base.errors import BatchError, nearest
+
+_NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
+"""What torch raises for a value that is not a table of numbers."""
+_BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "mask")
+
+
+def read_column(name: str, value: Any, device: torch.device | None = None) -> torch.Tensor:
+    """A column as a tensor.
+
+    Args:
+        name: the column.
+        value: a tensor, an array or a list.
+        device: of the tensor; None = that of the value.
+
+    Raises:
+        BatchError: an entry is not a number, or has another size than the one before it.
+    """
+    rows = value.tolist() if isinstance(value, np.ndarray) else value
+    for form in (value, rows):  # torch refuses some layouts and types of numpy
+        try:
+            return torch.as_tensor(form, device=device)
+        except _NO_NUMBERS:
+            if isinstance(value, torch.Tensor):
+                raise
+    for row, entry in enumerate(rows if isinstance(rows, list | tuple) else ()):
+        try:
+            torch.as_tensor([rows[0], entry])
+        except _NO_NUMBERS:
+            expected = "expected a number, or as many numbers as in the row before"
+            padded = isinstance(entry, list | tuple)
+            unit = "response" if padded or name in _BY_RESPONSE else "row"
+            raise BatchError(
+                f"column '{name}' is {entry!r:.60} at {unit} {row}; {expected}"
+            ) from None
+    raise BatchError(f"column '{name}' is {rows!r:.60}; expected a tensor or a list of numbers")
+
+
+def per_reward(name: str, value: Any) -> tuple[Any, ...]:
+    """The names or the weights of several rewards.
+
+    Raises:
+        BatchError: the value is not a list of names, or of numbers.
+    """
+    names = name == "reward_names"
+    values = value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
+    if isinstance(values, list | tuple):
+        texts = all(isinstance(name, str) for name in values)
+        if texts if names else read_column(name, values).dim() == 1:
+            return tuple(values)
+    what = "name" if names else "number"
+    raise BatchError(f"{name} is {value!r:.60}; expected a list with one {what} for each reward")
+
+
+def whole_numbers(name: str, values: torch.Tensor) -> torch.Tensor:
+    """A column of integers, int64.
+
+    Raises:
+        BatchError: a value is not a whole number.
+    """
+    if values.dtype == torch.int64:
+        return values
+    hardly_compared = (torch.uint16, torch.uint32, torch.uint64)
+    values = values.long() if values.dtype in hardly_compared else values
+    wrong = values[values.long() != values]
+    if len(wrong):
+        row = (values.long() != values).nonzero()[0].tolist()
+        unit = "response" if name in _BY_RESPONSE else "row"
+        raise BatchError(f"column '{name}' must hold integers, got {wrong[0]} at {unit} {row[0]}")
+    return values.long()
+
+
+def trained_positions(mask: Any) -> torch.Tensor:
+    """A mask of trained positions as booleans, in its own shape.
+
+    Raises:
+        BatchError: a value is neither 0 nor 1.
+    """
+    values = read_column("mask", mask)
+    trained = values.bool()
+    if (wrong := trained != values).any():
+        place = wrong.nonzero()[0].tolist()
+        units = ("response", "position")[-len(place) :]
+        where = ", ".join(f"{unit} {i}" for unit, i in zip(units, place, strict=False))
+        raise BatchError(
+            f"mask is {values[tuple(place)].item()} at {where}; expected 1 at trained positions, "
+            "else 0"
+        )
+    return trained
+
+
+def mapping(columns: Any) -> Mapping[str, Any]:
+    """Columns of a user's own, by name.
+
+    Raises:
+        BatchError: something else than a mapping with names.
+    """
+    if isinstance(columns, Mapping) and all(isinstance(name, str) for name in columns):
+        return columns
+    raise BatchError(f"columns is {columns!r:.60}; expected names: columns={{'stage': [...]}}")
+
+
+def user_column(
+    name: str, value: Any, logprobs: torch.Tensor, lengths: torch.Tensor, reserved: Collection[str]
+) -> torch.Tensor:
+    """A column of a user's own, one number per token, [N].
+
+    Args:
+        name: the column.
+        value: [N], or [B].
+        logprobs: [N].
+        lengths: tokens of each response, [B].
+        reserved: names of the TokenBatch's own columns.
+
+    Raises:
+        BatchError: another shape, or a name of the TokenBatch's own columns.
+    """
+    if name in reserved:
+        raise BatchError(
+            f"columns={{{name!r}: ...}}: a TokenBatch has a column of this name. Pass "
+            f"TokenBatch({name}=...), or take another name"
+        )
+    value = read_column(name, value, logprobs.device)
+    if value.is_complex():
+        raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
+    if value.shape == lengths.shape != logprobs.shape:
+        value = value.repeat_interleave(lengths)
+    if value.shape != logprobs.shape:
+        raise BatchError(
+            f"column '{name}' has shape {list(value.shape)}, expected [{len(logprobs)}] (tokens) "
+            f"or [{len(lengths)}] (responses)"
+        )
+    return full_precision(value, torch.float64)
+
+
+def full_precision(values: torch.Tensor, otherwise: torch.dtype) -> torch.Tensor:
+    """Floats of at least 32 bits, differentiable; integers and booleans as `otherwise`."""
+    floating = values.dtype.is_floating_point
+    return values.to(torch.promote_types(values.dtype, torch.float32) if floating else otherwise)
+
+
+_REWARDS = ("rewards", "reward_names", "reward_weights")
+
+
+def flat_columns(
+    mask: torch.Tensor,
+    columns: Mapping[str, Any],
+    known: Collection[str],
+    per_token: Collection[str],
+) -> dict[str, Any]:
+    """The arguments of a TokenBatch; see `TokenBatch.from_padded`.
+
+    Args:
+        mask: [B, T], non-zero at trained tokens.
+        columns: [B, T], or a form in which the TokenBatch takes them.
+        known: the names of all columns.
+        per_token: the names of those that must be [B, T].
+
+    Raises:
+        BatchError: an unknown column, a wrong value or shape, or rewards without groups.
+    """
+    mask = trained_positions(mask)
+    if mask.dim() != 2:
+        raise BatchError(f"mask must be [B, T], got shape {list(mask.shape)}")
+    if columns.get("rewards") is not None and columns.get("groups") is None:
+        raise BatchError(
+            "from_padded has rewards and no groups, which say what rewards are compared with. Pass "
+            "groups=[...]: one number for each response, the same for the responses of a prompt"
+        )
+    flat: dict[str, Any] = {"groups": torch.zeros(len(mask), dtype=torch.int64)}
+    for name, value in columns.items():
+        if name not in known:
+            raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
+        if name == "columns":  # columns of the caller's own, by name
+            users = flat_columns(mask, mapping(value), {*value, "groups"}, ())
+            flat[name] = {key: users.get(key) for key in value}  # the TokenBatch refuses None
+            continue
+        if value is None and name != "logprobs":
+            continue
+        if name in _REWARDS or isinstance(value, int):
+            flat[name] = value
+            continue
+        value = read_column(name, value)
+        if value.shape == mask.shape:
+            flat[name] = value[mask.to(value.device)]
+            flat["_spread"] = flat.get("_spread", False) or name == "advantages"
+        elif value.shape == mask.shape[:1] and name not in per_token:
+            flat[name] = value
+        else:
+            raise BatchError(
+                f"column '{name}' has shape {list(value.shape)}, expected "
+                f"{list(mask.shape)} like the mask"
+            )
+    return {**flat, "lengths": mask.sum(1), "mask": mask}
