@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlobj.answers.comparison import check_equivalence
+from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import normalize
 from rlobj.answers.structure_parser import parse_structure

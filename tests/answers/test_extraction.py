@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlobj.answers.comparison import check_equivalence
+from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.extraction import extract_answer
 from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
 

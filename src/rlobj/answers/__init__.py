@@ -9,17 +9,27 @@ This package stands alone: it needs neither torch nor the rest of rlobj, except 
 
     verifier               MathVerifier: responses -> verdicts; any thread, with deadlines
     worker                 what its processes compare: what exact arithmetic cannot decide
-    extraction             response -> text of the final answer
     guards                 compare equal text and integers; refuse answers too large to evaluate
+    equivalence            compare two texts
+    version                what a verdict depends on, besides the answers
+
+    response -> text of the final answer
+    extraction             the rule; the answer after a phrase
+    boxes, cases           the answer in boxes; answers for different cases
+    sentences, assertions  the sentence of an answer, and whether it asserts the answer
+
+    text -> structure: a value, tuple, list, interval, matrix, words, ...
     normalization, lexer   text -> tokens
     expression_parser      tokens -> expression tree
-    structure_parser       tokens -> structure: a value, tuple, list, interval, matrix, words, ...
-    relations              its parts: equations and inequalities
-    structures             compare values and sets of real numbers exactly
-    comparison             compare two structures part by part, and two texts
+    structure_parser       tokens -> structure
+    conditions, relations  its parts: conditions and layouts; equations and inequalities
+    phrases, units, words  its words: around a value, after a value, and in place of one
+
+    two structures -> equal or not
+    comparison             compare part by part; the order in which rules decide
+    exact, regions         compare values and sets of real numbers exactly
     numeric, points        compare values by evaluation at many points (mpmath, in a worker)
     symbolic               compare integrals, limits and infinite sums (math-verify, in a worker)
-    version                what a verdict depends on, besides the answers
 """
 
 from rlobj.answers.extraction import extract_answer

@@ -1,26 +1,25 @@
 """Compare the structure of an answer with the structure of the gold answer, part by part.
 
-Every function returns True, False, or None if the comparer of values cannot decide.
-
-Compare two answers given as text.
+`RULES` is the order of decision, from top to bottom: the first rule that decides counts. Every
+function returns True, False, or None if the comparer of values cannot decide.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Final, Literal
 
+from rlobj.answers.exact import ExactComparer, Truth
 from rlobj.answers.expressions import names
-from rlobj.answers.lexer import Unreadable
-from rlobj.answers.normalization import join_comma_groups, normalize
-from rlobj.answers.phrases import PERCENT
-from rlobj.answers.structure_parser import parse_structure
+from rlobj.answers.regions import as_region, has_parameters, same_region
 from rlobj.answers.structures import (
     Based,
     Chain,
-    ExactComparer,
     Interval,
     Items,
     Matrix,
@@ -30,70 +29,83 @@ from rlobj.answers.structures import (
     Rounded,
     Scalar,
     Structure,
-    Truth,
     Tuple,
     Words,
-    as_point,
-    as_region,
-    has_parameters,
-    in_notation_of,
     names_in,
     rename,
-    same_region,
     without_name,
 )
+from rlobj.answers.units import PERCENT
 from rlobj.answers.words import normalize_words
+
+Decision = Truth | Literal["later"]
+LATER: Final = "later"
+"""A rule that does not decide leaves the pair to the rules after it."""
+Rule = Callable[..., Decision]
+
+_MAX_CHOICES = 256
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
 def compare(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """Return whether two structures are the same answer; different kinds never are."""
-    equation = isinstance(gold, Named) and gold.compound
-    if equation or isinstance(answer, Relation) or isinstance(gold, Relation):
-        return _relations(answer, gold, comparer)
-    if isinstance(gold, Chain):
-        return compare(answer, gold.values[0], comparer)
-    if isinstance(gold, Rounded):
-        return compare(answer, gold.value or gold.about, comparer)
-    if isinstance(answer, Chain):
-        return _all(compare(each, without_name(gold), comparer) for each in answer.values)
-    if isinstance(answer, Rounded):
-        return _rounded(answer, without_name(gold), comparer)
-    if isinstance(answer, Named) or isinstance(gold, Named):
-        return _named(answer, gold, comparer)
-    if isinstance(answer, Words) or isinstance(gold, Words):
-        return _text(answer) == _text(gold) != ""
-    if isinstance(answer, (Interval, Region)) or isinstance(gold, (Interval, Region)):
-        return _regions(answer, gold, comparer)
-    if isinstance(answer, Items) or isinstance(gold, Items):
-        return _lists(answer, gold, comparer)
-    if isinstance(answer, Scalar) and isinstance(gold, Scalar):
-        if None not in (answer.unit, gold.unit) and answer.unit != gold.unit:
-            return False
-        if gold.unit != PERCENT or answer.unit is not None:
-            return comparer.equal(answer, gold)
-        return _any(comparer.equal(answer, each) for each in (gold, _hundredfold(gold)))
-    if isinstance(answer, Based) or isinstance(gold, Based):
-        return answer == gold
-    if getattr(answer, "brackets", "()") != getattr(gold, "brackets", "()"):
+    for rule in _rules_about(type(answer), type(gold)):
+        decision = rule(answer, gold, comparer)
+        if decision != LATER:
+            return decision
+    return False
+
+
+@functools.cache
+def _rules_about(answer: type[Structure], gold: type[Structure]) -> list[Rule]:
+    """The rules about an answer and a gold answer of these kinds, in their order."""
+    rules: list[Rule] = []
+    for side, kinds, rule in RULES:
+        matches = {"answer": issubclass(answer, kinds), "gold": issubclass(gold, kinds)}
+        matches |= {"either": any(matches.values()), "both": all(matches.values())}
+        if matches[side]:
+            rules.append(rule)
+    return rules
+
+
+# The rules, in their order.
+
+
+def _gold_equation(answer: Structure, gold: Named, comparer: ExactComparer) -> Decision:
+    """A gold answer such as x + y = 5 is an equation, and so must be the answer."""
+    return _relations(answer, gold, comparer) if gold.compound else LATER
+
+
+def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    """Equations and inequalities are equal if their differences have a constant ratio."""
+    if isinstance(gold, Named) and not (gold.compound or names_in(gold.value)):
+        return False  # the gold x = 5 needs a solved equation
+    relation, gold_relation = _equation(answer), _equation(gold)
+    if relation is None or gold_relation is None or relation.symbol != gold_relation.symbol:
         return False
-    given, expected = _rows(answer, gold), _rows(gold, answer)
-    if given is None or expected is None or list(map(len, given)) != list(map(len, expected)):
-        return False
-    return _all(
-        compare(a, g, comparer)
-        for row, gold_row in zip(given, expected, strict=True)
-        for a, g in zip(row, gold_row, strict=True)
-    )
+    tree, gold_tree = (("-", side.left, side.right) for side in (relation, gold_relation))
+    ordered = relation.symbol in ("<", "<=")
+    return bool(names(tree)) and comparer.proportional(tree, gold_tree, ordered)
 
 
-def _hundredfold(gold: Scalar) -> Scalar:
-    """62.5 for 62.5%: benchmarks mean the number before the sign."""
-    value = None if gold.value is None else gold.value * 100
-    return replace(gold, tree=("*", gold.tree, Fraction(100)), value=value)
+def _gold_chain(answer: Structure, gold: Chain, comparer: ExactComparer) -> Truth:
+    """A gold answer 2^{10} = 1024 is its first value."""
+    return compare(answer, gold.values[0], comparer)
 
 
-def _rounded(answer: Rounded, gold: Structure, comparer: ExactComparer) -> Truth:
+def _gold_rounding(answer: Structure, gold: Rounded, comparer: ExactComparer) -> Truth:
+    """A gold answer 14/3 ≈ 4.67 is its exact value, and ≈ 4.67 its rounded one."""
+    return compare(answer, gold.value or gold.about, comparer)
+
+
+def _chain(answer: Chain, gold: Structure, comparer: ExactComparer) -> Truth:
+    """All values of an answer 2^{10} = 1024 must equal the gold answer."""
+    return _all(compare(value, without_name(gold), comparer) for value in answer.values)
+
+
+def _rounding(answer: Rounded, gold: Structure, comparer: ExactComparer) -> Truth:
     """14/3 ≈ 4.67 equals 14/3 if both are close; ≈ 4.67 alone can equal a decimal only."""
+    gold = without_name(gold)
     if answer.value is None:
         decimal = isinstance(gold, Scalar) and gold.decimal
         return compare(answer.about, gold, comparer) if decimal else False
@@ -103,15 +115,178 @@ def _rounded(answer: Rounded, gold: Structure, comparer: ExactComparer) -> Truth
     return _all((compare(answer.value, gold, comparer), comparer.near(answer.about, value)))
 
 
-def _rows(structure: Structure, other: Structure) -> Sequence[Sequence[Structure]] | None:
+def _letter_of_choice(answer: Structure, gold: Structure, comparer: ExactComparer) -> Decision:
+    """The letter C equals the choice (C) 12."""
+    for choice, letter in ((answer, gold), (gold, answer)):
+        if isinstance(letter, Words) and getattr(choice, "name", "") == f"choice {letter.text}":
+            return True
+    return LATER
+
+
+def _other_name(answer: Named, gold: Named, comparer: ExactComparer) -> Decision:
+    """Values of other names are equal as one function, f(n) = 2n and f(x) = 2x, or as equations."""
+    if answer.name == gold.name:
+        return LATER
+    if (value := _as_function(answer, gold)) is not None:
+        return compare(value, gold.value, comparer)
+    return _relations(answer, gold, comparer)
+
+
+def _other_order_of_names(answer: Named, gold: Structure, comparer: ExactComparer) -> Decision:
+    """(y, x) = (1, 2) is no answer, because the gold answer has the order of the alphabet."""
+    letters = answer.name.strip("()[]").split(",")
+    return False if letters != sorted(letters) and _in_alphabet(letters) else LATER
+
+
+def _other_variable(answer: Structure, gold: Structure, comparer: ExactComparer) -> Decision:
+    """x in [0, 1] is about another name than 0 < y < 1."""
+    variable = getattr(answer, "variable", None) or getattr(gold, "variable", None)
+    named = [side.name for side in (answer, gold) if isinstance(side, Named)]
+    return False if variable and any(name != variable for name in named) else LATER
+
+
+def _value_before_name(answer: Named, gold: Structure, comparer: ExactComparer) -> Decision:
+    """2k + 1 = n has its value at the left, if the gold answer does not know n."""
+    value = answer.value.tree if isinstance(answer.value, Scalar) else None
+    if answer.tree is None or isinstance(gold, Named) or not isinstance(value, tuple):
+        return LATER
+    if value[0] != "name" or value[1] in names_in(gold):
+        return LATER
+    return compare(Scalar(answer.tree, None), gold, comparer)
+
+
+def _without_names(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    """A name may be left out: x = 5 is 5."""
+    return compare(without_name(answer), without_name(gold), comparer)
+
+
+def _words(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    """Words equal the same words only."""
+    return _text(answer) == _text(gold) != ""
+
+
+def _sets(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    """Intervals and regions are compared by their ends, and with parameters part by part."""
+    variables = {getattr(side, "variable", None) for side in (answer, gold)} - {None}
+    answer_set, gold_set = as_region(answer), as_region(gold)
+    if len(variables) > 1 or answer_set is None or gold_set is None:
+        return False
+    parameters = has_parameters(answer_set) or has_parameters(gold_set)
+    if parameters or isinstance(answer_set, Interval):
+        same = _same_parts(answer_set, gold_set, comparer)
+        if parameters or same is not False:
+            return same
+    return same_region(gold_set, answer_set, comparer)
+
+
+def _set_in_braces(answer: Structure, gold: Structure, comparer: ExactComparer) -> Decision:
+    """{5} is not a number."""
+    for one, other in ((answer, gold), (gold, answer)):
+        if isinstance(one, Items) and one.braces and not isinstance(other, Items):
+            return False
+    return LATER
+
+
+def _named_coordinates(answer: Items, gold: Structure, comparer: ExactComparer) -> Decision:
+    """y = 2, x = 1 is the tuple (1, 2); a list without names is no tuple of that length."""
+    values = _flat(answer)
+    if not isinstance(gold, Tuple) or len(values) != len(gold.items):
+        return LATER
+    coordinates = {value.name: value.value for value in values if isinstance(value, Named)}
+    if len(coordinates) < len(gold.items) or answer.alternatives:
+        return False
+    if _in_alphabet(coordinates):
+        coordinates = dict(sorted(coordinates.items()))
+    return compare(Tuple(tuple(coordinates.values()), "()"), gold, comparer)
+
+
+def _several_unknowns(answer: Items, gold: Structure, comparer: ExactComparer) -> Decision:
+    """x = 1, y = 2 says which is which, so a list without names does not equal it."""
+    unknowns = {re.sub(r"_\w+|'", "", v.name) for v in _flat(answer) if isinstance(v, Named)}
+    named = any(isinstance(value, Named) for value in _flat(gold))
+    return False if len(unknowns) > 1 and not named else LATER
+
+
+def _lists(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    """Lists and sets are equal in any order."""
+    return _matched(_flat(answer), _flat(gold), comparer)
+
+
+def _other_unit(answer: Scalar, gold: Scalar, comparer: ExactComparer) -> Decision:
+    """A unit may be left out, but not be another one."""
+    return False if None not in (answer.unit, gold.unit) and answer.unit != gold.unit else LATER
+
+
+def _percent(answer: Scalar, gold: Scalar, comparer: ExactComparer) -> Decision:
+    """For 62.5%, benchmarks mean 0.625 or the number before the sign."""
+    if gold.unit != PERCENT or answer.unit is not None:
+        return LATER
+    value = None if gold.value is None else gold.value * 100
+    before_sign = replace(gold, tree=("*", gold.tree, Fraction(100)), value=value)
+    return _any(comparer.equal(answer, meant) for meant in (gold, before_sign))
+
+
+def _values(answer: Scalar, gold: Scalar, comparer: ExactComparer) -> Truth:
+    """Values are equal if the comparer says so."""
+    return comparer.equal(answer, gold)
+
+
+def _numerals(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    """A numeral in a base equals the same numeral only."""
+    return answer == gold
+
+
+def _rows(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    """Tuples and matrices have the same brackets, the same shape and equal entries."""
+    if getattr(answer, "brackets", "()") != getattr(gold, "brackets", "()"):
+        return False
+    rows, gold_rows = _entries(answer, gold), _entries(gold, answer)
+    if list(map(len, rows)) != list(map(len, gold_rows)):
+        return False
+    entries, gold_entries = (itertools.chain.from_iterable(side) for side in (rows, gold_rows))
+    return _all(compare(a, g, comparer) for a, g in zip(entries, gold_entries, strict=True))
+
+
+Side = Literal["answer", "gold", "either", "both"]
+RULES: tuple[tuple[Side, type[Structure] | tuple[type[Structure], ...], Rule], ...] = (
+    ("gold", Named, _gold_equation),
+    ("either", Relation, _relations),
+    ("gold", Chain, _gold_chain),
+    ("gold", Rounded, _gold_rounding),
+    ("answer", Chain, _chain),
+    ("answer", Rounded, _rounding),
+    ("either", Named, _letter_of_choice),
+    ("both", Named, _other_name),
+    ("answer", Named, _other_order_of_names),
+    ("either", Named, _other_variable),
+    ("answer", Named, _value_before_name),
+    ("either", Named, _without_names),
+    ("either", Words, _words),
+    ("either", (Interval, Region), _sets),
+    ("either", Items, _set_in_braces),
+    ("answer", Items, _named_coordinates),
+    ("answer", Items, _several_unknowns),
+    ("either", Items, _lists),
+    ("both", Scalar, _other_unit),
+    ("both", Scalar, _percent),
+    ("both", Scalar, _values),
+    ("either", Based, _numerals),
+    ("both", (Tuple, Matrix), _rows),
+)
+"""Whose structure must be of which kind, and the rule; the first rule that decides counts."""
+
+
+# What the rules are made of.
+
+
+def _entries(structure: Structure, other: Structure) -> Sequence[Sequence[Structure]]:
     """Rows of a matrix or tuple; a column counts as a row if the other one is a tuple."""
     if isinstance(structure, Tuple):
         return [structure.items]
-    if isinstance(structure, Matrix):
-        if isinstance(other, Tuple) and all(len(row) == 1 for row in structure.rows):
-            return [[row[0] for row in structure.rows]]
-        return structure.rows
-    return None
+    assert isinstance(structure, Matrix)
+    if isinstance(other, Tuple) and all(len(row) == 1 for row in structure.rows):
+        return [[row[0] for row in structure.rows]]
+    return structure.rows
 
 
 def _text(structure: Structure) -> str:
@@ -120,26 +295,9 @@ def _text(structure: Structure) -> str:
     return normalize_words(structure.latex) if isinstance(structure, Scalar) else ""
 
 
-def _named(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
-    for one, other in ((answer, gold), (gold, answer)):
-        if isinstance(other, Words) and getattr(one, "name", "") == f"choice {other.text}":
-            return True
-    if isinstance(answer, Named) and isinstance(gold, Named) and answer.name != gold.name:
-        if (value := _as_function(answer, gold)) is not None:
-            return compare(value, gold.value, comparer)
-        return _relations(answer, gold, comparer)
-    letters = answer.name.strip("()[]").split(",") if isinstance(answer, Named) else []
-    if letters != sorted(letters) and "".join(sorted(letters)) in _ALPHABET:
-        return False  # (y, x) = (1, 2)
-    variable = getattr(answer, "variable", None) or getattr(gold, "variable", None)
-    for each in (answer, gold):
-        if isinstance(each, Named) and variable not in (None, each.name):
-            return False
-    if isinstance(answer, Named) and answer.tree is not None and not isinstance(gold, Named):
-        value = answer.value.tree if isinstance(answer.value, Scalar) else None
-        if isinstance(value, tuple) and value[0] == "name" and value[1] not in names_in(gold):
-            return compare(Scalar(answer.tree, None), gold, comparer)  # 2k + 1 = n
-    return compare(without_name(answer), without_name(gold), comparer)
+def _in_alphabet(letters: Iterable[str]) -> bool:
+    """Return whether these are letters that follow each other in the alphabet, in any order."""
+    return "".join(sorted(letters)) in _ALPHABET
 
 
 def _as_function(answer: Named, gold: Named) -> Structure | None:
@@ -154,10 +312,11 @@ def _as_function(answer: Named, gold: Named) -> Structure | None:
         plain, applied = sorted(trees, key=lambda tree: tree[0] == "apply")
         of_another = plain[1] == "y" and len(applied) == 3 and applied[2] != ("name", "y")
         return answer.value if of_another else None
-    (_, given, *old), (_, expected, *new) = trees
-    if given != expected or len(old) != len(new) or {t[0] for t in trees} != {"apply"}:
+    (_, function, *old), (_, gold_function, *new) = trees
+    applied = {tree[0] for tree in trees} == {"apply"}
+    if not applied or function != gold_function or len(old) != len(new):
         return None
-    if not all(isinstance(each, tuple) and each[0] == "name" for each in (*old, *new)):
+    if not all(isinstance(part, tuple) and part[0] == "name" for part in (*old, *new)):
         return None
     mapping = {a[1]: b[1] for a, b in zip(old, new, strict=True)}
     if len(mapping) < len(old) or (names_in(answer.value) - set(mapping)) & set(mapping.values()):
@@ -165,29 +324,10 @@ def _as_function(answer: Named, gold: Named) -> Structure | None:
     return rename(answer.value, mapping)
 
 
-def _lists(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
-    given, expected = _flat(answer), _flat(gold)
-    for one, other in ((answer, gold), (gold, answer)):
-        if isinstance(one, Items) and one.braces and not isinstance(other, Items):
-            return False  # {5} is not a number
-    if isinstance(gold, Tuple) and isinstance(answer, Items) and len(given) == len(gold.items):
-        labelled = {each.name: each.value for each in given if isinstance(each, Named)}
-        if len(labelled) < len(gold.items) or answer.alternatives:
-            return False
-        labels = "".join(sorted(labelled))
-        if labels in _ALPHABET:  # y = 2, x = 1
-            labelled = {label: labelled[label] for label in labels}
-        return compare(Tuple(tuple(labelled.values()), "()"), gold, comparer)
-    unknowns = {re.sub(r"_\w+|'", "", each.name) for each in given if isinstance(each, Named)}
-    if len(unknowns) > 1 and not any(isinstance(each, Named) for each in expected):
-        return False  # x = 1, y = 2 says which is which
-    return _matched(given, expected, comparer)
-
-
 def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
     r"""Elements of a list; \pm inside a list or tuple gives two, and each keeps the name."""
     if isinstance(structure, Named):
-        return [replace(structure, value=each) for each in _flat(structure.value, inner)]
+        return [replace(structure, value=value) for value in _flat(structure.value, inner)]
     if isinstance(structure, Items) and not (inner and structure.braces):
         return [leaf for item in structure.items for leaf in _flat(item, inner=True)]
     if isinstance(structure, Tuple):
@@ -201,17 +341,15 @@ def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
     return [structure]
 
 
-_MAX_CHOICES = 256
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-
-
-def _matched(given: list[Structure], expected: list[Structure], comparer: ExactComparer) -> Truth:
+def _matched(
+    answers: Sequence[Structure], golds: Sequence[Structure], comparer: ExactComparer
+) -> Truth:
     """Return whether two lists are equal as multisets."""
-    if len(given) != len(expected):
+    if len(answers) != len(golds):
         return False
-    left = list(given)
+    left = list(answers)
     undecided = False
-    for gold in expected:
+    for gold in golds:
         truths = []
         for index, answer in enumerate(left):
             truth = compare(answer, gold, comparer)
@@ -226,39 +364,13 @@ def _matched(given: list[Structure], expected: list[Structure], comparer: ExactC
     return None if undecided else True
 
 
-def _regions(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
-    variables = {getattr(each, "variable", None) for each in (answer, gold)} - {None}
-    given, expected = as_region(answer), as_region(gold)
-    if len(variables) > 1 or given is None or expected is None:
+def _same_parts(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
+    if isinstance(answer, Interval) and isinstance(gold, Interval):
+        ends = ((answer.low, gold.low), (answer.high, gold.high))
+        return answer.closed == gold.closed and _all(compare(a, g, comparer) for a, g in ends)
+    if not isinstance(answer, Region) or not isinstance(gold, Region):
         return False
-    parameters = has_parameters(given) or has_parameters(expected)
-    if parameters or isinstance(given, Interval):
-        same = _same_parts(given, expected, comparer)
-        if parameters or same is not False:
-            return same
-    return same_region(expected, given, comparer)
-
-
-def _same_parts(given: Structure, expected: Structure, comparer: ExactComparer) -> Truth:
-    if isinstance(given, Interval) and isinstance(expected, Interval):
-        ends = ((given.low, expected.low), (given.high, expected.high))
-        return given.closed == expected.closed and _all(compare(a, g, comparer) for a, g in ends)
-    if not isinstance(given, Region) or not isinstance(expected, Region):
-        return False
-    same = given.operator == expected.operator
-    return same and _matched(list(given.parts), list(expected.parts), comparer)
-
-
-def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
-    """Equations and inequalities are equal if their differences have a constant ratio."""
-    if isinstance(gold, Named) and not (gold.compound or names_in(gold.value)):
-        return False  # the gold x = 5 needs a solved equation
-    given, expected = _equation(answer), _equation(gold)
-    if given is None or expected is None or given.symbol != expected.symbol:
-        return False
-    answer_tree, gold_tree = (("-", each.left, each.right) for each in (given, expected))
-    ordered = given.symbol in ("<", "<=")
-    return bool(names(answer_tree)) and comparer.proportional(answer_tree, gold_tree, ordered)
+    return answer.operator == gold.operator and _matched(answer.parts, gold.parts, comparer)
 
 
 def _equation(structure: Structure) -> Relation | None:
@@ -270,83 +382,14 @@ def _equation(structure: Structure) -> Relation | None:
 
 
 def _all(truths: Iterable[Truth]) -> Truth:
-    found: Truth = True
+    result: Truth = True
     for truth in truths:
         if truth is False:
             return False
-        found = found and truth
-    return found
+        result = result and truth
+    return result
 
 
 def _any(truths: Iterable[Truth]) -> Truth:
     opposite = _all(None if truth is None else not truth for truth in truths)
     return None if opposite is None else not opposite
-
-
-NOT_SETTLED = "not settled"
-"""The reason if the comparer could not decide some values."""
-
-_LIST_OR_NUMBER = re.compile(r"[0-9]{3}(?:,\s*[0-9]{3}){2,}")
-"""A gold answer such as 353,357,360, which may be a list or a number; the answer decides."""
-
-_DERIVATIVE = re.compile(r"['′’]|prime|dot|\{\s*(?:d|\\partial)|d\S*/d")
-"""Marks without which an answer has no derivative."""
-
-_MIN_PROSE_WORDS = 4
-"""A gold answer with this many words is a sentence and cannot be compared."""
-
-
-def check_equivalence(
-    answer: str, gold: str, comparer: ExactComparer | None = None
-) -> tuple[bool | None, str]:
-    """Return whether an answer equals the gold answer, and the reason.
-
-    None is the reply if the gold answer is at fault, or if the comparer cannot decide some values.
-
-    Args:
-        answer: LaTeX, plain mathematics or words.
-        gold: the gold answer, in the same form.
-        comparer: compares values; default: exact arithmetic only.
-    """
-    comparer = comparer or ExactComparer()
-    try:
-        expected = parse_structure(gold)
-    except (Unreadable, RecursionError):
-        if normalize(answer).replace(" ", "") == normalize(gold).replace(" ", ""):
-            return True, "same text"
-        if "\\" in gold or not re.search("[A-Za-z]{3}", gold):
-            return None, "gold not readable"
-        expected = Words(normalize_words(gold))
-    if "\\mu" in answer and "mu" in names_in(expected):
-        answer = answer.replace("\\mu", "\\mu{}")  # a factor, not micro
-    try:
-        given = parse_structure(answer)
-        if isinstance(expected, (Items, Tuple)) and join_comma_groups(normalize(answer)):
-            given = parse_structure(answer, grouped=False)
-    except (Unreadable, RecursionError) as error:
-        if not isinstance(expected, Words):
-            return False, f"not readable: {error}"
-        given = Words(normalize_words(answer))
-    if isinstance(expected, Tuple):
-        given = as_point(given)
-    if isinstance(given, Items) and _LIST_OR_NUMBER.fullmatch(gold):
-        expected = parse_structure(gold, grouped=False)
-    if _DERIVATIVE.search(answer):
-        given = in_notation_of(given, expected)
-    correct = compare(given, expected, comparer)
-    if not correct and _is_prose(expected):
-        return None, "gold is prose"
-    if correct is False and _is_words(given) and not _is_words(expected):
-        return False, "not an answer"
-    return correct, NOT_SETTLED if correct is None else comparer.reason
-
-
-def _is_words(structure: Structure) -> bool:
-    return isinstance(structure, Words) and len(structure.text) > 1
-
-
-def _is_prose(gold: Structure) -> bool:
-    gold = without_name(gold)
-    if isinstance(gold, Items):
-        return any(map(_is_prose, gold.items))
-    return isinstance(gold, Words) and len(gold.text.split()) >= _MIN_PROSE_WORDS

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeGuard
 
-from rlobj.answers.expressions import Tree, Unsupported, derivative, number
+from rlobj.answers.derivatives import derivative
+from rlobj.answers.expressions import Tree, Unsupported
 from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
+from rlobj.answers.rationals import number
 from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, GREEK, UNSUPPORTED
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}

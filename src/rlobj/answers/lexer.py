@@ -23,6 +23,8 @@ class Token(NamedTuple):
     """Whether there is a blank before it."""
 
 
+Tokens = list[Token]
+
 _TOKEN = re.compile(
     r"(?P<blank>[\s~]+|\\\(|\\\)|\\\[|\\\]|\$)"
     r"|(?P<number>[0-9]*\.[0-9]*\([0-9]+\)|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"

@@ -8,7 +8,8 @@ import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
 
-from rlobj.answers.vocabulary import LISTS, read_repeating, table
+from rlobj.answers.repeating import read_repeating
+from rlobj.answers.vocabulary import LISTS, table
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()", strict=True))

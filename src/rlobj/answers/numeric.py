@@ -18,9 +18,10 @@ from typing import Any
 
 import mpmath
 
+from rlobj.answers.exact import NEAR, TOLERANCE, ExactComparer, last_digit
 from rlobj.answers.expressions import Tree, names, parts_of
 from rlobj.answers.points import generator, points
-from rlobj.answers.structures import NEAR, TOLERANCE, ExactComparer, Scalar, is_infinite, last_digit
+from rlobj.answers.structures import Scalar, is_infinite
 
 _DIGITS = 110
 _MAX_DIGITS = 2500

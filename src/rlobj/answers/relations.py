@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from rlobj.answers.expression_parser import parse_expression
-from rlobj.answers.expressions import Tree, linear, names
-from rlobj.answers.lexer import Token, Unreadable, join_text
+from rlobj.answers.expressions import Tree, names
+from rlobj.answers.lexer import Tokens, Unreadable, join_text
+from rlobj.answers.rationals import linear
 from rlobj.answers.structures import (
     INFINITY,
     MINUS_INFINITY,
@@ -45,7 +46,6 @@ _DOUBTFUL = re.compile(LISTS["doubtful"])
 """Words before a value that deny it, doubt it or change it."""
 _OPERATORS = frozenset(("int", "iint", "iiint", "lim", "sum", "prod"))
 
-Tokens = list[Token]
 ParseSide = Callable[[Tokens], Structure]
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from rlobj.answers.extraction import last_box
+from rlobj.answers.boxes import last_box
 from rlobj.evaluation.estimators import (
     Estimate,
     Interval,
