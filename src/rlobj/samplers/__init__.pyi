@@ -1,10 +1,10 @@
+from .response import Response as Response
 from .transformers import TransformersSampler as TransformersSampler
 from .transformers import eos_ids as eos_ids
 from .types import Distribution as Distribution
 from .types import Done as Done
 from .types import Feed as Feed
 from .types import Request as Request
-from .types import Sample as Sample
 from .types import Sampler as Sampler
 from .types import SamplingSettings as SamplingSettings
 from .types import derive_seed as derive_seed

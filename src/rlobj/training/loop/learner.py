@@ -27,7 +27,7 @@ from rlobj.ranks import any_rank
 from rlobj.records.metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
 from rlobj.records.observed import POLICY, ObservedUpdate
 from rlobj.records.token_metrics import token_metrics
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
 from rlobj.scoring import PolicyScorer
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses
@@ -159,7 +159,7 @@ class Learner:
         whole = self.shard(rollout)
         table, balance = self.score(whole), {"tokens/rank_balance": whole.imbalance}
         if not self._finite(table):
-            on_update(0, MiniBatch(table, whole.sequences), None, SKIPPED)
+            on_update(0, MiniBatch(table, whole.responses), None, SKIPPED)
             return {**SKIPPED, **balance}
         with self.clock.inside("planning"):
             [table] = self.objective.with_advantages([table], self.comm)
@@ -359,7 +359,7 @@ class Learner:
 
     # The sampler's log-probs beside the policy's.
 
-    def compare_samples(self, samples: Sequence[Sample], drawn: bool = False) -> dict[str, float]:
+    def compare_samples(self, samples: Sequence[Response], drawn: bool = False) -> dict[str, float]:
         """The gap between sampler and policy on some samples of each rank.
 
         Args:
@@ -369,10 +369,12 @@ class Learner:
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
-        sequences = [(s.prompt, s.tokens) for s in samples]
+        sequences = [(response.prompt, response.interleaved) for response in samples]
         with torch.no_grad():
             columns = self.forward.columns(self.scorer, sequences, entropy=True, collision=True)
-        sampler = torch.tensor([x for s in samples for x in s.logprobs]).to(columns["logprobs"])
+        sampler = torch.tensor([value for r in samples for value in r.logprobs]).to(
+            columns["logprobs"]
+        )
         return self._samples.compare(columns, sampler, self.state, drawn=drawn, whole=drawn)
 
     def _compare_measured(

@@ -41,7 +41,7 @@ from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
 from rlobj.records.texts import TokenTexts
-from rlobj.samplers import Sampler, TransformersSampler
+from rlobj.samplers import Response, Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.training import checkpoint
 from rlobj.training.choosing import explained, held_out_share, open_hardware, settled
@@ -54,7 +54,6 @@ from rlobj.training.loop.trainer import Trainer
 from rlobj.training.memory import Choice
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.own_columns import OwnColumns
-from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import open_trackers, require_trackers
 
@@ -254,7 +253,7 @@ def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | No
         return [float(mark) for mark in find(prompt, written)]
 
     def judged(response: Response) -> Sequence[float]:
-        tokens = response.sample.tokens
+        tokens = response.tokens
         if not response.grade.correct:
             return [math.nan] * len(tokens)
         return marks(response.problem.prompt, tuple(tokens))

@@ -35,7 +35,7 @@ from rlobj.ranks import ProcessGroup, together
 from rlobj.records.observed import ObservedUpdate
 from rlobj.records.recorder import Recorder
 from rlobj.rewards import Grader
-from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
+from rlobj.samplers import Response, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
 from rlobj.training import checkpoint
 from rlobj.training.loop.callbacks import Callback
@@ -262,7 +262,7 @@ class Trainer:
             SamplerGap: fresh samples do not come from the policy.
         """
         self.learner.clock.start("scoring")
-        few = [response.sample for response in rollout.dead[: PROBE_PROMPTS * PROBE_SAMPLES]]
+        few = rollout.dead[: PROBE_PROMPTS * PROBE_SAMPLES]
         return {**self.learner.compare_samples(few), "train/skipped_updates": 1.0}
 
     def after_update(
@@ -312,9 +312,9 @@ class Trainer:
 
         probes, score = self.probes, getattr(self.sampler, "score", None)
 
-        def exchange() -> tuple[list[Sample], list[float]]:
+        def exchange() -> tuple[list[Response], list[float]]:
             """Fresh samples where they are needed, and the engine's log-probs of the probes."""
-            fresh: list[Sample] = []
+            fresh: list[Response] = []
             with together(self.comm, "probing the sampler", survive=steps > 0):
                 if self.config.sampling.async_depth or (score and not probes.sequences):
                     fresh = self._draw()
@@ -332,7 +332,7 @@ class Trainer:
         if self.config.sampling.async_depth:  # rollouts are too old to be compared with the policy
             self.learner.compare_samples(fresh, drawn=True)
 
-    def _draw(self) -> list[Sample]:
+    def _draw(self) -> list[Response]:
         """Some short samples of the first problems."""
         settings = self.config.sampling.settings()
         short = settings.model_copy(update={"max_tokens": min(settings.max_tokens, PROBE_TOKENS)})
