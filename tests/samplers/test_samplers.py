@@ -22,8 +22,9 @@ from transformers import (
 )
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers import SamplingSettings, Sent, TransformersSampler, compare
+from rlobj.samplers import SamplingSettings, Sent, TransformersSampler
 from rlobj.samplers.transformers import draw, truncate
+from rlobj.training.rollouts.weight_checks import compare
 
 CHARACTERS = ["<pad>", "<eos>", *"abcdefghij0123456789"]
 EOS = 1

@@ -9,9 +9,6 @@ from .types import Sampler as Sampler
 from .types import SamplingSettings as SamplingSettings
 from .types import derive_seed as derive_seed
 from .weights import Digest as Digest
-from .weights import Held as Held
 from .weights import Live as Live
 from .weights import Received as Received
 from .weights import Sent as Sent
-from .weights import compare as compare
-from .weights import compare_live as compare_live

@@ -46,11 +46,10 @@ from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
-from rlobj.training.rollouts.probes import Probes
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sample_table import write_samples
 from rlobj.training.rollouts.sharding import MiniBatch
-from rlobj.training.rollouts.synchronizer import Synchronizer
+from rlobj.training.rollouts.weight_checks import Probes, Synchronizer
 from rlobj.training.trackers import Trackers
 
 PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
