@@ -21,7 +21,7 @@ from benchmarks.harness import keep_freed_memory, peak_mib, return_freed_memory
 from rlobj import TokenBatch, load_preset
 from rlobj.models.embedded import build_tokenizer
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.samplers import Received, Sample, SamplingSettings
+from rlobj.samplers import Received, Response, SamplingSettings
 from rlobj.training import Callback
 
 if TYPE_CHECKING:
@@ -137,11 +137,11 @@ class RandomSampler:
         settings: SamplingSettings,
         seeds: Sequence[int],
         done: Any = None,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Response]]:
         """The responses of each prompt."""
         return [self._group(list(prompt)) for prompt in prompts]
 
-    def _group(self, prompt: list[int]) -> list[Sample]:
+    def _group(self, prompt: list[int]) -> list[Response]:
         number = int(str(self.tokenizer.decode(prompt)))
         draws = torch.Generator().manual_seed(number)
         equal = int((number + 1) * self.dead + 1e-9) > int(number * self.dead + 1e-9)
@@ -150,7 +150,7 @@ class RandomSampler:
             ids = torch.randint(self.vocabulary, (length,), generator=draws).tolist()
             text = RIGHT if equal or place % 2 else WRONG
             chances = [-math.log(self.vocabulary)] * length
-            samples.append(Sample(prompt, ids, chances, text, "stop", self.version))
+            samples.append(Response(prompt, ids, chances, text, "stop", self.version))
         return samples
 
     def sync(self, weights: Iterable[Any], version: int) -> None:

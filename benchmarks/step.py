@@ -23,7 +23,7 @@ from benchmarks import harness
 from benchmarks.harness import Table, asked, cpu_seconds, medians
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy, train
 from rlobj import Objective, TokenBatch, load_preset
-from rlobj.samplers import Sample, SamplingSettings
+from rlobj.samplers import Response, SamplingSettings
 from rlobj.scoring import PolicyScorer
 
 VOCABULARY, GROUP, DEAD, SIGMA, AT_ONCE = 1024, 8, 0.3, 0.8, 8
@@ -49,7 +49,7 @@ CASES = {
 
 
 def plain_step(
-    model: Any, objective: Objective, samples: Sequence[Sample], sort: bool, widest: bool
+    model: Any, objective: Objective, samples: Sequence[Response], sort: bool, widest: bool
 ) -> float:
     """The gradient norm of one update by padded micro-batches of equal counts.
 
@@ -66,7 +66,7 @@ def plain_step(
     order = range(len(samples))
     if sort:
         order = sorted(order, key=lambda i: len(samples[i].tokens))
-    sequences = [(samples[i].prompt_ids, samples[i].token_ids) for i in order]
+    sequences = [(samples[i].prompt, samples[i].tokens) for i in order]
     longest = max(len(prompt) + len(response) for prompt, response in sequences)
     scorer = PolicyScorer(model, packed=False)
 

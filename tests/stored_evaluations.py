@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.data import Problem
-from rlobj.evaluation import EvaluationResult, ResponseRecord, Samples, summarise_folder
+from rlobj.evaluation import EvaluationResult, Samples, summarise_folder
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.responses import grade_stored
 from rlobj.rewards import Reward
+from rlobj.samplers import Response
 
 
 def stored(
@@ -26,7 +27,7 @@ def stored(
     """
     problems = {gold: Problem(gold, f"{gold}?", gold) for gold in rows}
     responses = {
-        ("r", gold, i): ResponseRecord(i, i, text, len(text), "stop")
+        ("r", gold, i): Response((), (), (), text, "stop", 0, id=i, seed=i, length=len(text))
         for gold, texts in rows.items()
         for i, text in enumerate(texts)
     }

@@ -26,7 +26,9 @@ FLOORS = (
     {"base"},
     {"workers"},
     {"answers", "installation", "objectives", "reporting"},
-    {"data", "rewards", "samplers", "scoring"},
+    {"data", "scoring"},
+    {"rewards"},
+    {"samplers"},
     {"conversations"},
     {"ranks", "settings"},
     {"runs"},
@@ -68,18 +70,8 @@ def room_of(module: str) -> str | None:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, module) of every import, those in functions too; not those for the type checker."""
-    tree = parsed(path)
-    checking = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for branch in node.body
-        for inner in ast.walk(branch)
-    }
-    for node in ast.walk(tree):
-        if id(node) in checking:
-            continue
+    """(line, module) of every import, also those in functions and those for the type checker."""
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

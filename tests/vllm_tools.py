@@ -15,9 +15,10 @@ from rlobj.conversations import EnvironmentSettings, Turn
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
-from rlobj.samplers import Sample, Sampler, SamplingSettings, Sent, compare
+from rlobj.samplers import Response, Sampler, SamplingSettings, Sent
 from rlobj.samplers.vllm import installed
 from rlobj.scoring import score_samples
+from rlobj.training.rollouts.weight_checks import compare
 
 TOLERANCE = 1e-4
 """Largest |Δ log-prob| in float32, nats."""
@@ -64,7 +65,7 @@ def prompts(count: int = 12) -> list[list[int]]:
 
 def draw(
     sampler: Sampler, ids: Sequence[Sequence[int]] | None = None, **settings: Any
-) -> list[Sample]:
+) -> list[Response]:
     """Four responses to each prompt, in one list."""
     ids = prompts() if ids is None else ids
     asked = SamplingSettings(**{"max_tokens": 12, **settings})
@@ -73,7 +74,7 @@ def draw(
 
 
 @torch.no_grad()
-def gap(model: Any, samples: Sequence[Sample], **settings: Any) -> float:
+def gap(model: Any, samples: Sequence[Response], **settings: Any) -> float:
     """Largest |Δ log-prob| between the sampler's and the trainer's scoring, nats."""
     scored = score_samples(
         model, [(each.prompt_ids, each.token_ids) for each in samples], **settings
@@ -127,7 +128,7 @@ def check_conversations(sampler: Sampler, model: Any) -> None:
         if len(order) == len(problems) - 1:
             Slow.others.set()
 
-    def hold(chosen: list[Problem], done: Callable[[int, Any], None]) -> list[Sample]:
+    def hold(chosen: list[Problem], done: Callable[[int, Any], None]) -> list[Response]:
         seeds = [int(problem.id) for problem in chosen]
         with open_conversations(
             settings, sampler, tokenizer, None, lambda x: x.prompt, given=Slow

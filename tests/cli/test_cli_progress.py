@@ -8,14 +8,9 @@ import pytest
 from screens import console, text_of
 
 from rlobj.data import Problem
-from rlobj.evaluation import (
-    BenchmarkSummary,
-    GradedBenchmark,
-    GradedProblem,
-    ResponseRecord,
-    summarise,
-)
+from rlobj.evaluation import BenchmarkSummary, GradedBenchmark, GradedProblem, summarise
 from rlobj.rewards import Graded
+from rlobj.samplers import Response
 from rlobj.training.progress import LiveScreen, PlainScreen, screen_of
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
@@ -23,9 +18,9 @@ FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
 
 def half_right() -> BenchmarkSummary:
     """One problem, two samples, one of them right."""
-    responses = tuple(ResponseRecord(sample, 0, "2", 1, "stop") for sample in (0, 1))
-    grades = tuple(Graded(float(right), right, "", "2") for right in (True, False))
-    answered = GradedProblem(Problem("a", "1+1=", "2"), responses, grades)
+    grades = (Graded(float(right), right, "", "2") for right in (True, False))
+    responses = (Response([1], [2], [0.0], "2", "stop", 0, grade=grade) for grade in grades)
+    answered = GradedProblem(Problem("a", "1+1=", "2"), tuple(responses))
     return summarise(GradedBenchmark("evaluation", (answered,)))
 
 

@@ -19,7 +19,7 @@ from rlobj.conversations import EnvironmentSettings, Turn
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
-from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
+from rlobj.samplers import Response, SamplingSettings, TransformersSampler
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training import run_training
 
@@ -55,7 +55,7 @@ def hold(
     context: int | None = None,
     tokens: int = 60,
     **settings: Any,
-) -> list[Sample]:
+) -> list[Response]:
     """Two conversations about each problem; a turn ends with a semicolon or the end token."""
     sampler = TransformersSampler(model, TOKENIZER)
     given = EnvironmentSettings(target="given", **settings)
@@ -68,7 +68,7 @@ def hold(
     return [sample for group in found for sample in group]
 
 
-def ends(samples: list[Sample]) -> set[str]:
+def ends(samples: list[Response]) -> set[str]:
     return {sample.turns[-1].end for sample in samples}
 
 
@@ -77,7 +77,7 @@ def test_the_policys_tokens_are_rows_and_what_it_reads_is_context(model):
     assert max(len(sample.turns) for sample in samples) == 3
     for sample in samples:
         assert sum(turn.size for turn in sample.turns) == len(sample.tokens)
-        assert len(sample.by_turn()) == len(sample.logprobs) == len(sample.tokens)
+        assert len(sample.logprobs) == len(sample.tokens)
         for turn in sample.turns[:-1]:
             assert TOKENIZER.decode(turn.observed) == turn.observation == f"{len(turn.text)};"
         assert sample.text == sample.turns[-1].text
@@ -90,7 +90,7 @@ def test_the_trainer_scores_the_turns_as_they_were_drawn(model, packed):
     scorer = PolicyScorer(model)
     scorer.packed = packed
     parts = [[sample] for sample in samples] if packed else [samples]  # one row has one sequence
-    pairs = [[(each.prompt, each.response) for each in part] for part in parts]
+    pairs = [[(each.prompt, each.interleaved) for each in part] for part in parts]
     scored = torch.cat([score_samples(scorer, part).logprobs for part in pairs])
     drawn = torch.tensor([logprob for sample in samples for logprob in sample.logprobs])
     assert torch.allclose(scored, drawn, atol=1e-5)

@@ -10,24 +10,33 @@ from dataclasses import replace
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.conversations.environment import ToolUse, TurnRecord
-from rlobj.conversations.grading import described, limited, sums, turn_rewards, with_turns
+from rlobj.conversations.grading import limited, sums, turn_rewards, with_turns
 from rlobj.data import Problem
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.rewards import Graded, Reward, function_grader
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
+from rlobj.samplers.response import ToolUse, TurnRecord
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.rollouts.collector import environment_weight
-from rlobj.training.rollouts.rollout import Response, Rollout
+from rlobj.training.rollouts.rollout import Rollout
 
 FAILED = ToolUse("python", "timeout", 2.0)
 TURNS = (
     TurnRecord(2, "?1*2;", array("i", [7]), "2;", 0.25, uses=(ToolUse("calculator"), FAILED)),
     TurnRecord(1, "#2", array("i"), "", 0.5, True, end="done"),
 )
-SAMPLE = Sample([1], [2, 3, 4], [0.0] * 3, "#2", "stop", 0, TURNS)
-PROBLEM = with_turns(Problem("1", "1*2=", "2", {"hint": "x"}), [*map(described, TURNS)])
+SAMPLE = Response(
+    [1],
+    [2, 3, 4],
+    [0.0] * 3,
+    "#2",
+    "stop",
+    0,
+    TURNS,
+    problem=Problem("1", "1*2=", "2", {"hint": "x"}),
+)
+PROBLEM = with_turns(SAMPLE)
 
 
 def test_the_reward_environment_adds_up_the_turns_and_knows_what_is_right():
@@ -75,8 +84,9 @@ def test_a_conversation_that_was_cut_is_graded_as_the_setting_says(end, at_limit
     [(0.75, 1.0, (0.25, 0.5)), (0.7, 0.2, (0.05, 0.65)), (1.0, 0.0, (0.0, 1.0))],
 )
 def test_the_rewards_of_turns_add_up_to_that_of_the_response(reward, weight, expected):
-    assert turn_rewards(SAMPLE, reward, weight) == pytest.approx(expected)
-    assert turn_rewards(Sample([1], [2], [0.0], "2", "stop", 0), reward, weight) == ()
+    graded = replace(SAMPLE, grade=Graded(reward, None, "", None))
+    assert turn_rewards(graded, weight) == pytest.approx(expected)
+    assert turn_rewards(replace(graded, turns=()), weight) == ()
 
 
 def test_the_weight_of_the_environment_is_that_among_several_rewards():
@@ -106,10 +116,10 @@ def test_an_environment_gives_the_rewards_unless_others_are_named():
 
 
 def test_a_conversation_that_was_cut_without_a_verdict_counts_as_wrong_in_training():
-    cut = Sample([1], [2], [0.0], "?", "length", 0, (replace(TURNS[0], size=1, end="turns"),))
+    cut = Response([1], [2], [0.0], "?", "length", 0, (replace(TURNS[0], size=1, end="turns"),))
     grades = [Graded(1.0, True, "", None), Graded(0.0, None, "", None), Graded(0.0, None, "", None)]
     responses = [
-        Response(k, k, PROBLEM, sample, grade, grade.reward)
+        replace(sample, id=k, group=k, problem=PROBLEM, grade=grade)
         for k, (sample, grade) in enumerate(zip((SAMPLE, cut, SAMPLE), grades, strict=True))
     ]
     for known, expected in ((responses, 0.5), (responses[1:], None)):

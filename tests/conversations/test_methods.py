@@ -20,7 +20,7 @@ from rlobj.conversations import (
 )
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Chat, Problem
-from rlobj.samplers import Sample, SamplingSettings
+from rlobj.samplers import Response, SamplingSettings
 
 PROBLEM = Problem("1", "Count to 3.", "3", {"start": 1})
 SETTINGS = EnvironmentSettings(deadline=5)
@@ -219,7 +219,7 @@ class Script:
                 ids = TOKENIZER(next(self.turns) + "<|im_end|>")["input_ids"]
                 text = TOKENIZER.decode(ids, skip_special_tokens=True)
                 zeros = [0.0] * len(ids)
-                arrived(request, Sample(request.prompt, ids, zeros, text, "stop", 0))
+                arrived(request, Response(request.prompt, ids, zeros, text, "stop", 0))
 
 
 def hold(turns: list[str], problem: Problem = PROBLEM, **opened: Any) -> tuple[Any, list[str]]:

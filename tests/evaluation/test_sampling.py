@@ -14,7 +14,7 @@ from rlobj.evaluation.responses import blocks_of
 from rlobj.evaluation.samples import FORMAT
 from rlobj.installation import installed_version
 from rlobj.rewards import Exact
-from rlobj.samplers import Sample, SamplingSettings, derive_seed
+from rlobj.samplers import Response, SamplingSettings, derive_seed
 
 PROBLEMS = [Problem(str(n), f"{n}+1=", str(n + 1)) for n in range(5)]
 SETTINGS = SamplingSettings(max_tokens=4)
@@ -41,7 +41,7 @@ class Echo:
         return [[self._sample(prompt, seed)] for prompt, seed in zip(prompts, seeds, strict=True)]
 
     def _sample(self, prompt, seed):
-        return Sample(list(prompt), [1], [0.0], self._text(prompt, seed), "stop", 0)
+        return Response(list(prompt), [1], [0.0], self._text(prompt, seed), "stop", 0)
 
     def _text(self, prompt, seed):
         return str(prompt[0] + 1) if seed % 3 == 0 else f"\u2028 wrong \ud800 {seed}\r\n"
@@ -75,7 +75,7 @@ def test_every_problem_has_its_responses_in_order():
     evaluation = run(Echo(), callback=received)
     assert [each.problem for each in evaluation.problems] == PROBLEMS
     for each in evaluation.problems:
-        assert [response.sample for response in each.responses] == [0, 1, 2, 3]
+        assert [response.id for response in each.responses] == [0, 1, 2, 3]
         right = [grade.correct for grade in each.grades]
         assert right == [response.seed % 3 == 0 for response in each.responses]
     assert sum(received.graded_responses) == 20

@@ -14,10 +14,10 @@ from rlobj.models.embedded import build_tokenizer
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.runs.reading import read_records
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import judge
-from rlobj.training.rollouts.rollout import Response, Rollout
+from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import shard
 
 PROBLEM = replace(TASKS["scratchpad"].problems("train")[0], prompt="6+9+3+8=", answer="26")
@@ -29,9 +29,9 @@ def responses(tokenizer, *texts: tuple[str, bool | None]) -> Rollout:
     for number, (text, correct) in enumerate(texts):
         ids = [*tokenizer(text).input_ids, tokenizer.eos_token_id]
         prompt = tokenizer(PROBLEM.prompt).input_ids
-        sample = Sample(prompt, ids, [-1.0] * len(ids), text, "stop", 0)
         grade = Graded(float(bool(correct)), correct, text, "")
-        made.append(Response(number, 0, PROBLEM, sample, grade, float(bool(correct))))
+        facts = {"id": number, "problem": PROBLEM, "grade": grade}
+        made.append(Response(prompt, ids, [-1.0] * len(ids), text, "stop", 0, **facts))
     return Rollout(made, [], 1, {}, {})
 
 

@@ -22,8 +22,9 @@ from transformers import (
 )
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers import SamplingSettings, Sent, TransformersSampler, compare
+from rlobj.samplers import SamplingSettings, Sent, TransformersSampler
 from rlobj.samplers.transformers import draw, truncate
+from rlobj.training.rollouts.weight_checks import compare
 
 CHARACTERS = ["<pad>", "<eos>", *"abcdefghij0123456789"]
 EOS = 1
@@ -91,14 +92,14 @@ def forced_logits(model, sample):
     modes = model.training
     model.eval()
     with torch.no_grad():
-        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
-        logits = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+        ids = torch.tensor([[*sample.prompt, *sample.tokens]])
+        logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1]
     model.train(modes)
     return logits
 
 
 def gathered(scores, sample):
-    chosen = torch.tensor(sample.token_ids)[:, None]
+    chosen = torch.tensor(sample.tokens)[:, None]
     return scores.log_softmax(-1).gather(-1, chosen)[:, 0]
 
 
@@ -118,13 +119,13 @@ def flat(samples):
 
 
 def tokens(samples):
-    return [sample.token_ids for sample in flat(samples)]
+    return [sample.tokens.tolist() for sample in flat(samples)]
 
 
 def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     samples = flat(drawn(sampler, 16, seed=3, temperature=0.7, max_tokens=9))
-    assert len({len(sample.token_ids) for sample in samples}) > 1, "no row left the batch early"
+    assert len({len(sample.tokens) for sample in samples}) > 1, "no row left the batch early"
     for sample in samples:
         expected = gathered(forced_logits(any_model, sample) / 0.7, sample)
         torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-5, rtol=0)
@@ -195,7 +196,7 @@ def test_draws_do_not_depend_on_the_block_size(monkeypatch):
 def test_samples_depend_on_the_seed_and_neither_read_nor_change_the_global_random_state(sampler):
     torch.manual_seed(1)
     first = drawn(sampler, 8, seed=7)
-    assert len({tuple(sample.token_ids) for sample in first[0]}) > 4
+    assert len({tuple(sample.tokens) for sample in first[0]}) > 4
     torch.manual_seed(2)
     before = torch.get_rng_state()
     assert drawn(sampler, 8, seed=7) == first
@@ -216,7 +217,7 @@ def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
     narrow = TransformersSampler(sampler.model, tokenizer, batch_tokens=25)
     wide, few = (flat(drawn(each, 3, seed=2)) for each in (sampler, narrow))
     for one, other in zip(wide, few, strict=True):
-        assert one.token_ids == other.token_ids
+        assert one.tokens == other.tokens
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
@@ -226,32 +227,32 @@ def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, tokeni
     together = drawn(sampler, 1, temperature=0, max_tokens=8)
     for prompt, (sample,) in zip(PROMPTS, together, strict=True):
         ((alone,),) = sampler.sample([prompt], count=1, settings=settings, seeds=[1])
-        assert sample.prompt_ids == prompt
-        assert sample.token_ids == alone.token_ids
-        assert sample.token_ids == forced_logits(any_model, sample).argmax(-1).tolist()
-        assert sample.logprobs == array("f", [0.0] * len(sample.token_ids))
+        assert sample.prompt.tolist() == prompt
+        assert sample.tokens == alone.tokens
+        assert sample.tokens.tolist() == forced_logits(any_model, sample).argmax(-1).tolist()
+        assert sample.logprobs == array("f", [0.0] * len(sample.tokens))
 
 
 def test_a_response_ends_with_eos_or_at_max_tokens(sampler):
     samples = flat(drawn(sampler, 20))
     assert {sample.finish for sample in samples} == {"stop", "length"}
     for sample in samples:
-        assert EOS not in sample.token_ids[:-1]
-        assert (sample.finish == "stop") == (sample.token_ids[-1] == EOS)
+        assert EOS not in sample.tokens[:-1]
+        assert (sample.finish == "stop") == (sample.tokens[-1] == EOS)
         if sample.finish == "length":
-            assert len(sample.token_ids) == 6
-        assert len(sample.logprobs) == len(sample.token_ids)
-        assert sample.text == "".join(CHARACTERS[i] for i in sample.token_ids if i > EOS)
+            assert len(sample.tokens) == 6
+        assert len(sample.logprobs) == len(sample.tokens)
+        assert sample.text == "".join(CHARACTERS[i] for i in sample.tokens if i > EOS)
 
 
 def test_a_stop_string_of_several_tokens_ends_a_response_and_is_kept(sampler):
     free = flat(drawn(sampler, 20, max_tokens=8))
-    shown = attrgetter("token_ids", "text", "finish")
+    shown = attrgetter("tokens", "text", "finish")
 
     def raw(sample):
-        return "".join(CHARACTERS[token] for token in sample.token_ids)
+        return "".join(CHARACTERS[token] for token in sample.tokens)
 
-    stop = tuple(raw(sample)[2:4] for sample in free[:20] if min(sample.token_ids[:4]) > EOS)[:3]
+    stop = tuple(raw(sample)[2:4] for sample in free[:20] if min(sample.tokens[:4]) > EOS)[:3]
     stopped = flat(drawn(sampler, 20, max_tokens=8, stop=stop))
     ends = [
         min((raw(one).find(text) + 2 for text in stop if text in raw(one)), default=None)
@@ -278,7 +279,7 @@ def test_the_generation_config_does_not_change_the_distribution(sampler, tokeniz
 def test_special_tokens_of_the_generation_config_end_a_response(sampler, tokenizer):
     sampler.model.generation_config.eos_token_id = [EOS, 0]
     samples = flat(drawn(TransformersSampler(sampler.model, tokenizer), 20))
-    last = {sample.token_ids[-1] for sample in samples if sample.finish == "stop"}
+    last = {sample.tokens[-1] for sample in samples if sample.finish == "stop"}
     assert last == {EOS, 0}
 
 

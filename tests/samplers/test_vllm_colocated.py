@@ -144,11 +144,11 @@ def test_logprobs_are_those_of_the_sampled_distribution(tied, settings):
     asked = SamplingSettings(max_tokens=12, **settings)
     cut = 0
     for sample in draw(sampler, **settings):
-        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+        ids = torch.tensor([[*sample.prompt, *sample.tokens]])
         with torch.no_grad():
-            logits = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
+            logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1]
         scores = truncate(logits, asked)
-        expected = scores.log_softmax(-1).gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+        expected = scores.log_softmax(-1).gather(-1, torch.tensor(sample.tokens)[:, None])[:, 0]
         assert torch.allclose(torch.tensor(sample.logprobs), expected, atol=TOLERANCE)
         cut += int(scores.isinf().sum())
     assert (cut > 0) == (settings.keys() != {"temperature"})
@@ -159,11 +159,11 @@ def test_greedy_takes_the_most_likely_token_with_logprob_zero(tied):
     samples = draw(sampler, temperature=0)
     assert len(samples) == 4 * len(prompts())
     for sample in samples:
-        assert sample.logprobs == array("f", [0.0] * len(sample.token_ids))
-        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+        assert sample.logprobs == array("f", [0.0] * len(sample.tokens))
+        ids = torch.tensor([[*sample.prompt, *sample.tokens]])
         with torch.no_grad():
-            best = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1].argmax(-1)
-        assert best.tolist() == sample.token_ids
+            best = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1].argmax(-1)
+        assert best.tolist() == sample.tokens.tolist()
 
 
 def test_responses_depend_only_on_prompt_and_seed(tied):
@@ -179,7 +179,7 @@ def test_responses_depend_only_on_prompt_and_seed(tied):
             seeds=[seeds[index] for index in order],
         )
         return {
-            index: [sample.token_ids for sample in samples]
+            index: [sample.tokens.tolist() for sample in samples]
             for index, samples in zip(order, found, strict=True)
         }
 
@@ -240,11 +240,11 @@ def test_long_prompts_are_drawn_together_as_they_are_alone(tied):
 def test_a_stop_string_or_the_eos_token_ends_a_response_and_is_kept(tied):
     model, sampler = tied
     samples = draw(sampler, stop=("5", "+1"), max_tokens=20, temperature=2.0)
-    texts = {id(each): build_tokenizer().decode(each.token_ids) for each in samples}  # with <bos>
+    texts = {id(each): build_tokenizer().decode(each.tokens) for each in samples}  # with <bos>
     eos = build_tokenizer().eos_token_id
-    stopped = [each for each in samples if each.finish == "stop" and each.token_ids[-1] != eos]
+    stopped = [each for each in samples if each.finish == "stop" and each.tokens[-1] != eos]
     assert 0 < len(stopped) < sum(each.finish == "stop" for each in samples)
-    assert not [each for each in samples if eos in each.token_ids[:-1]]
+    assert not [each for each in samples if eos in each.tokens[:-1]]
     for sample in stopped:
         assert texts[id(sample)].endswith(("5", "+1"))
         assert sample.text.endswith(("5", "1"))

@@ -279,7 +279,7 @@ def test_scores_are_read_while_a_run_holds_the_lease(served, model):
     sampler = synced(served, model, 65)
     samples, scorer = draw(sampler), ServerScorer(served.url, name="sage", temperature=1.0)
     scorer.check(sampler.tokenizer)
-    sequences = [(each.prompt_ids, each.token_ids) for each in samples]
+    sequences = [(each.prompt, each.tokens) for each in samples]
     for sample, values in zip(samples, scorer.logprobs(sequences), strict=True):
         assert values == pytest.approx(list(sample.logprobs), abs=TOLERANCE)
     assert sampler.received().version == 65

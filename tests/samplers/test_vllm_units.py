@@ -19,7 +19,7 @@ from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, extension,
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.extension import WeightExtension
-from rlobj.samplers.vllm.responses import Collected, Response, engine_seed, request_fields
+from rlobj.samplers.vllm.responses import Collected, Completion, engine_seed, request_fields
 
 # Versions.
 
@@ -102,7 +102,7 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
 
     def read(*logprobs: float) -> list[float]:
         collected = Collected([[1]], 1, settings, Tokenizer(), 0)
-        collected.add(0, [Response([7] * len(logprobs), list(logprobs), "stop")])
+        collected.add(0, [Completion([7] * len(logprobs), list(logprobs), "stop")])
         [[sample]] = collected.all()
         return list(sample.logprobs)
 
@@ -112,9 +112,9 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
             read(*broken)
     collected = Collected([[1]] * 99, 1, settings, Tokenizer(), 0)
     for index in range(63):
-        collected.add(index, [Response([7], [math.nan], "stop")])
+        collected.add(index, [Completion([7], [math.nan], "stop")])
     with pytest.raises(RunError, match="not finite"):  # before the last response
-        collected.add(63, [Response([7], [math.nan], "stop")])
+        collected.add(63, [Completion([7], [math.nan], "stop")])
     choice = {"logprobs": {"token_logprobs": [None]}, "token_ids": [7], "finish_reason": "stop"}
     assert math.isnan(_response(choice).logprobs[0])
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from rlobj.base.errors import RunError
-from rlobj.samplers import Digest, Held, Live, Received, Sent, compare, compare_live
+from rlobj.samplers import Digest, Live, Received, Sent
 from rlobj.samplers.weights import digest
+from rlobj.training.rollouts.weight_checks import Held, compare, compare_live
 
 LAYERS = {f"layers.{i}.weight": torch.randn(7, 5) for i in range(3)}
 

@@ -42,7 +42,7 @@ def by_hand(model: Any, rollout: Rollout, config: RunConfig) -> None:
     """The updates of one step in a plain loop: passes, phases, mini-batches."""
     objective, training = config.resolved_objective(), config.training
     groups = [r.group for r in rollout.responses]
-    sequences = [(list(r.sample.prompt), list(r.sample.tokens)) for r in rollout.responses]
+    sequences = [(list(r.prompt), list(r.tokens)) for r in rollout.responses]
     settings = {"temperature": config.sampling.temperature, "entropy": True}
     with torch.no_grad():
         old = score_samples(model, sequences, **settings)
@@ -89,7 +89,10 @@ def test_passes_make_the_updates_of_a_plain_loop(policy, tmp_path, preset, passe
     config = config_of(policy, preset, training={"passes": passes, "warmup_steps": 0})
     with open_trainer(config, tmp_path / "run") as trainer:
         taken = trainer.pipeline.take(0)
-        graded = [dataclasses.replace(r, reward=float(r.id % 3 == 0)) for r in taken.responses]
+        graded = [
+            dataclasses.replace(r, grade=dataclasses.replace(r.grade, reward=float(r.id % 3 == 0)))
+            for r in taken.responses
+        ]
         rollout = dataclasses.replace(taken, responses=graded)
         trainer.pipeline.take = lambda _: rollout
         model = copy.deepcopy(trainer.policy.model)

@@ -178,7 +178,7 @@ def test_a_prompt_may_have_the_feedback_of_the_reward(policy, tmp_path):
         ]
         for each, text in zip(rollout.responses, texts, strict=True):
             row = next(row for row in rows if row["prompt"] == each.problem.prompt)
-            assert text == f"{row['prompt']}{len(each.sample.text)},{row['more']},"
+            assert text == f"{row['prompt']}{len(each.text)},{row['more']},"
 
 
 def change(run: Path, what: str) -> None:

@@ -14,9 +14,9 @@ from forked import call_in_ranks
 from rlobj.data import Problem
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.rollouts.rollout import Response, Rollout
+from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import StepBatch, shard, spread
 
 SIGMAS = [0.5, 0.8, 1.1]
@@ -60,18 +60,19 @@ def made(group: int, j: int) -> Response:
     """The same response wherever it is made; undecided now and then, some groups dead."""
     generator = torch.Generator().manual_seed(100 * group + j)
     length = int((3 + 1.1 * torch.randn((), generator=generator)).exp())
-    sample = Sample(
-        prompt_ids=range(2 + group % 5),
-        token_ids=torch.randint(0, 999, (length,), generator=generator).tolist(),
+    reward = math.nan if j == 5 and group % 3 == 0 else float(group % 4 == 0 or j % 2)
+    return Response(
+        prompt=range(2 + group % 5),
+        tokens=torch.randint(0, 999, (length,), generator=generator).tolist(),
         logprobs=(-torch.rand(length, generator=generator)).tolist(),
         text=f"{group}.{j}",
         finish="stop",
         weight_version=0,
+        id=group * SIZE + j,
+        group=group,
+        problem=Problem(id=str(group), prompt="", answer=""),
+        grade=Graded(reward, None, "", None),
     )
-    reward = math.nan if j == 5 and group % 3 == 0 else float(group % 4 == 0 or j % 2)
-    problem = Problem(id=str(group), prompt="", answer="")
-    grade = Graded(reward, None, "", None)
-    return Response(group * SIZE + j, group, problem, sample, grade, reward)
 
 
 def rollout_of(rank: int, size: int) -> Rollout:

@@ -13,7 +13,7 @@ from tiny import tiny_config
 
 from rlobj.base.errors import RunError
 from rlobj.rewards import Graded, Grader
-from rlobj.samplers import Sample, SamplingSettings, TransformersSampler
+from rlobj.samplers import Response, SamplingSettings, TransformersSampler
 from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
 from rlobj.training.rollouts.grading import Grading
@@ -100,8 +100,8 @@ def test_the_phases_of_a_step_add_up_to_its_time(policy, tmp_path, depth):
 # Grading beside sampling.
 
 
-def sample(text: str) -> Sample:
-    return Sample([1], [2], [-0.5], text, "stop", 0)
+def sample(text: str) -> Response:
+    return Response([1], [2], [-0.5], text, "stop", 0)
 
 
 class Slow(Grader):
@@ -129,8 +129,8 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
         for calls, g in enumerate((3, 0, 4)):
             grading.done(g, groups[g])
             forked.wait_until(lambda: len(grader.threads) > calls)  # noqa: B023
-        grades = grading.finish(groups)
-    assert [[(x.reward, x.reason) for x in grade] for grade in grades] == [
+        graded = grading.finish(groups)
+    assert [[(r.grade.reward, r.grade.reason) for r in group] for group in graded] == [
         [(float(f"{g}{j}"), f"p{g}") for j in range(3)] for g in range(5)
     ]
     assert "MainThread" not in grader.threads[:3]
@@ -153,13 +153,14 @@ def test_a_grader_that_fails_ends_sampling_and_the_call():
 def test_a_grader_that_hangs_does_not_keep_an_interrupted_program():
     code = """
 import time
+from rlobj.data import Problem
+from rlobj.samplers import Response
 from rlobj.training.rollouts.grading import Grading
 class Hangs:
     batched = False
     def score(self, responses, problems): time.sleep(1000)
-class Sample: text = ""
-with Grading(Hangs(), ["p"]) as grading:
-    grading.done(0, [Sample()])
+with Grading(Hangs(), [Problem("p", "", "")]) as grading:
+    grading.done(0, [Response([1], [2], [0.0], "", "stop", 0)])
     time.sleep(0.1)
     raise KeyboardInterrupt
 """
@@ -192,15 +193,15 @@ def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
 # Tokens in four bytes.
 
 
-def test_a_sample_holds_arrays_and_shows_lists():
+def test_a_response_holds_arrays():
     import pickle
 
-    one = Sample([1, 2], [3, 4, 5], [-0.5, -0.25, -1.0], "abc", "stop", 7)
-    assert one.prompt_ids + one.token_ids == [1, 2, 3, 4, 5]
+    one = Response([1, 2], [3, 4, 5], [-0.5, -0.25, -1.0], "abc", "stop", 7)
+    assert one.prompt.tolist() + one.tokens.tolist() == [1, 2, 3, 4, 5]
     assert one.logprobs.tolist() == [-0.5, -0.25, -1.0]
     assert (one.tokens.itemsize, one.logprobs.itemsize) == (4, 4)
-    assert pickle.loads(pickle.dumps(one)) == one != Sample([1], [3], [0.0], "a", "stop", 7)
+    assert pickle.loads(pickle.dumps(one)) == one != Response([1], [3], [0.0], "a", "stop", 7)
     values = torch.rand(1000).log()
     assert torch.equal(
-        torch.tensor(Sample([], [], values.tolist(), "", "stop", 0).logprobs), values
+        torch.tensor(Response([], [], values.tolist(), "", "stop", 0).logprobs), values
     )

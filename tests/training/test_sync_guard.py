@@ -140,8 +140,8 @@ def test_log_probs_that_do_not_follow_the_weights_stop_the_run_in_two_steps(
     trainer, engine, monkeypatch
 ):
     """The engine computes with a copy of its weights, and its own weights are right."""
-    monkeypatch.setattr("rlobj.training.rollouts.synchronizer.compare_live", lambda *_, **__: None)
-    monkeypatch.setattr("rlobj.training.rollouts.sample_checks.check_gap", lambda *_: None)
+    monkeypatch.setattr("rlobj.training.rollouts.weight_checks.compare_live", lambda *_, **__: None)
+    monkeypatch.setattr("rlobj.training.rollouts.weight_checks.check_gap", lambda *_: None)
     monkeypatch.setattr(engine, "reload_weights", lambda *, weights_iterator: [*weights_iterator])
     with pytest.raises(RunError, match="does not use the weights of the last sync"):
         [run_step(trainer) for _ in range(2)]

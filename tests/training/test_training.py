@@ -24,7 +24,7 @@ from rlobj.models.loading import load_model
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards.kinds import Graded
 from rlobj.runs.run_folder import RunFolder, dump_config, read_run_config
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
 from rlobj.settings.presets import load_preset, preset_names
 from rlobj.settings.run_config import ModelConfig
 from rlobj.settings.training import TrainingConfig, learning_rate
@@ -189,13 +189,13 @@ def test_bfloat16_is_the_arithmetic_of_sampler_and_trainer_alike(policy, tmp_pat
 @pytest.mark.parametrize("mismatch", [None, {"kind": "truncate"}])
 def test_unknown_log_probs_of_the_sampler_are_counted(policy, tmp_path, monkeypatch, mismatch):
     """With a mismatch there is a scoring pass; without one the update is the first to score."""
-    create, made = Sample.__init__, itertools.count()
+    made = itertools.count()
 
-    def half_unknown(self, prompt_ids, token_ids, logprobs, *fields):
+    def half_unknown(prompt, tokens, logprobs, *fields):
         unknown = [math.nan] if next(made) % 2 else []
-        create(self, prompt_ids, token_ids, unknown + list(logprobs)[len(unknown) :], *fields)
+        return Response(prompt, tokens, unknown + list(logprobs)[len(unknown) :], *fields)
 
-    monkeypatch.setattr(Sample, "__init__", half_unknown)
+    monkeypatch.setattr("rlobj.samplers.transformers.Response", half_unknown)
     config = tiny_config(policy, "grpo", objective={"mismatch": mismatch}, training={"steps": 1})
     [line] = run_training(config, tmp_path / "run").history
     assert line["sampler/nan_tokens"] == line["response/count"] / 2 == 128

@@ -67,8 +67,8 @@ def test_the_first_live_groups_of_whole_batches_are_trained_on(policy, tmp_path,
     assert sorted(group_ids(rollout.dead)) == sorted(set(verdicts) - set(live[:4]))
     before = [each for each in live if each < drawn - 4 * oversampling]
     assert len(before) < 4  # no batch was drawn without need
-    texts = {each.id: each.sample.text for each in every.responses}
-    assert all(texts[each.id] == each.sample.text for each in rollout.responses + rollout.dead)
+    texts = {each.id: each.text for each in every.responses}
+    assert all(texts[each.id] == each.text for each in rollout.responses + rollout.dead)
 
 
 def test_surplus_groups_are_counted_apart_from_groups_without_signal(policy, tmp_path):

@@ -30,9 +30,7 @@ from rlobj.conversations.environment import (
     Environment,
     Message,
     NoRoom,
-    ToolUse,
     Turn,
-    TurnRecord,
     checked_messages,
     checked_reward,
     checked_turn,
@@ -43,7 +41,8 @@ from rlobj.conversations.environment import (
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
-from rlobj.samplers import Done, Feed, Request, Sample, Sampler, SamplingSettings, derive_seed
+from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings, derive_seed
+from rlobj.samplers.response import ToolUse, TurnRecord
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +74,11 @@ class _Spoken:
     logprobs: array[float] = field(default_factory=lambda: array("f"))
     version: int = -1
 
-    def add(self, turn: TurnRecord, sample: Sample) -> None:
+    def add(self, turn: TurnRecord, sample: Response) -> None:
         """Add a turn."""
         self.turns.append(turn)
-        self.tokens += sample.tokens
-        self.logprobs += sample.logprobs
+        self.tokens.extend(sample.tokens)
+        self.logprobs.extend(sample.logprobs)
         self.version = sample.weight_version
 
     def read(self) -> array[int]:
@@ -91,12 +90,12 @@ class _Spoken:
             start += turn.size
         return ids
 
-    def sample(self) -> Sample:
+    def sample(self) -> Response:
         """The conversation as one response."""
         last = self.turns[-1]
         finish = "stop" if last.end == "done" else "length"
         arrays = (self.prompt, self.tokens, self.logprobs)
-        return Sample(*arrays, last.text, finish, self.version, self.turns)
+        return Response(*arrays, last.text, finish, self.version, self.turns)
 
 
 class Conversations:
@@ -164,7 +163,7 @@ class Conversations:
         settings: SamplingSettings,
         seeds: Sequence[int],
         done: Done | None = None,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Response]]:
         """Hold `count` conversations about each problem; the arguments are those of a sampler.
 
         The seed of a turn is derived from the problem's seed, the number of the conversation and
@@ -186,7 +185,7 @@ class Conversations:
         self._running()
         feed: Feed[Request] = Feed(sources=len(problems) * count)
         call = _Call(feed, settings, seeds)
-        groups: list[list[Sample | None]] = [[None] * count for _ in problems]
+        groups: list[list[Response | None]] = [[None] * count for _ in problems]
 
         async def one(index: int, number: int) -> None:
             spoken = await self._converse(call, problems[index], (index, number))
@@ -214,7 +213,7 @@ class Conversations:
             raise _first(failed) from None
         return [[each for each in group if each is not None] for group in groups]
 
-    def _arrived(self, request: Request, sample: Sample) -> None:
+    def _arrived(self, request: Request, sample: Response) -> None:
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
 
     async def _converse(self, call: _Call, problem: Problem, place: _Place) -> _Spoken:
@@ -335,7 +334,7 @@ class Conversations:
 
     async def _drawn(
         self, call: _Call, spoken: _Spoken, place: _Place
-    ) -> tuple[Sample, tuple[int, int | None]]:
+    ) -> tuple[Response, tuple[int, int | None]]:
         """The next turn, and the tokens that are left then: of the policy, and in all.
 
         Raises:
@@ -348,7 +347,7 @@ class Conversations:
         answer = self._loop.create_future()
         most = policy if whole is None else min(policy, whole)
         call.feed.put(Request(place, answer, read, seed, most))
-        sample: Sample = await answer
+        sample: Response = await answer
         if spoken.turns and sample.weight_version != spoken.version:
             raise RunError("the weights changed during a conversation")
         size = len(sample.tokens)
@@ -358,7 +357,7 @@ class Conversations:
         self,
         environment: Environment,
         spoken: _Spoken,
-        sample: Sample,
+        sample: Response,
         left: tuple[int, int | None],
         seed: int,
     ) -> TurnRecord:
@@ -411,7 +410,7 @@ class Conversations:
         spoken: _Spoken,
         turn: TurnRecord,
         answer: Turn,
-        sample: Sample,
+        sample: Response,
         left: tuple[int, int | None],
     ) -> TurnRecord:
         """The turn with an answer, and why the conversation ends, if it does."""

@@ -5,35 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from array import array
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.showing import shown
+from rlobj.samplers.response import ToolUse
 
 Message = dict[str, Any]
 """A message as chat templates read it: `role`, `content`, and perhaps `tool_calls` or `name`."""
 
 _BESIDE = 1 << 16
 """Characters of the messages that a method returns, as JSON without their contents."""
-
-
-@dataclass(frozen=True)
-class ToolUse:
-    """One call of a tool: what the record keeps of it.
-
-    Attributes:
-        name: of the tool.
-        error: "" if it returned, else "error" (it raised, or the call was malformed), "timeout",
-            "crash" (its process ended) or "flood" (it wrote too much).
-        seconds: that it took.
-    """
-
-    name: str
-    error: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,31 +38,6 @@ class Turn:
     done: bool = False
     correct: bool | None = None
     uses: tuple[ToolUse, ...] = ()
-
-
-@dataclass(frozen=True)
-class TurnRecord:
-    """A turn of the policy, and what the environment answered.
-
-    Attributes:
-        size: tokens that the policy wrote.
-        text: of these tokens, without special tokens.
-        observed: token ids that the policy reads next; empty after the last turn.
-        observation: their text, without what the chat template adds; "" after the last turn.
-        reward: of the turn.
-        correct: what the environment says of the whole response.
-        uses: the calls of tools.
-        end: "" = the conversation went on; else why it ended: "done" or a name in `ENDS`.
-    """
-
-    size: int
-    text: str
-    observed: array[int]
-    observation: str = ""
-    reward: float = 0.0
-    correct: bool | None = None
-    uses: tuple[ToolUse, ...] = ()
-    end: str = ""
 
 
 ENDS = {

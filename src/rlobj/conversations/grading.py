@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rlobj.conversations.environment import ENDS, LIMITS, ToolUse, TurnRecord
+from rlobj.conversations.environment import ENDS, LIMITS
 from rlobj.data import Problem
-from rlobj.rewards import Graded
+from rlobj.rewards import Graded, Grader
 from rlobj.rewards.kinds import TURNS
-from rlobj.samplers import Sample
+from rlobj.samplers.response import Response, ToolUse, TurnRecord
 
 
-def with_turns(problem: Problem, turns: Sequence[Mapping[str, Any]]) -> Problem:
-    """The problem as graders get it: its column `turns` has the turns of the conversation."""
-    return replace(problem, extra={**problem.extra, TURNS: [*turns]}) if turns else problem
+def graded(grader: Grader, responses: Sequence[Response], at_limit: float | str) -> list[Response]:
+    """The responses with their grades, from one call of the grader.
+
+    Args:
+        grader: open.
+        responses: each has its problem.
+        at_limit: of those that were cut; see `EnvironmentSettings.at_limit`.
+    """
+    texts = [response.text for response in responses]
+    grades = grader.score(texts, [with_turns(response) for response in responses])
+    return [
+        replace(
+            response,
+            grade=limited(grade, response.turns[-1].end if response.turns else "done", at_limit),
+        )
+        for response, grade in zip(responses, grades, strict=True)
+    ]
+
+
+def with_turns(response: Response) -> Problem:
+    """Its problem as graders get it: the column `turns` has the turns of the conversation."""
+    problem, turns = response.problem, [*map(described, response.turns)]
+    return replace(problem, extra={**problem.extra, TURNS: turns}) if turns else problem
 
 
 def calls_of(turn: TurnRecord) -> Sequence[ToolUse]:
@@ -39,6 +60,20 @@ def described(turn: TurnRecord) -> dict[str, Any]:
     }
 
 
+def turn_of(line: Mapping[str, Any]) -> TurnRecord:
+    """A turn from what `described` gave, without the numbers of its tokens."""
+    return TurnRecord(
+        size=0,
+        text=str(line["text"]),
+        observed=array("i"),
+        observation=str(line["observation"]),
+        reward=float(line["reward"]),
+        correct=line["correct"],
+        uses=tuple(ToolUse(**use) for use in line.get("uses", ())),
+        end=line["end"],
+    )
+
+
 def limited(grade: Graded, end: str, at_limit: float | str) -> Graded:
     """The grade of a response whose conversation may have been cut.
 
@@ -54,32 +89,31 @@ def limited(grade: Graded, end: str, at_limit: float | str) -> Graded:
     return replace(grade, reward=float(at_limit), correct=False, reason=ENDS[end])
 
 
-def turn_rewards(sample: Sample, reward: float, weight: float) -> tuple[float, ...]:
-    """The rewards of the turns of a response; they add up to its reward.
+def turn_rewards(response: Response, weight: float) -> tuple[float, ...]:
+    """The rewards of the turns of a graded response; they add up to its reward.
 
     What the environment gave for a turn counts for this turn. All else, such as the verdict on the
     last message or a length penalty, counts for the last one.
 
     Args:
-        sample: the response.
-        reward: of the response; NaN = undecided.
+        response: the response; its reward is NaN if it is undecided.
         weight: of the environment's rewards in the response's; 0 = they are not in it.
     """
-    early = [weight * turn.reward for turn in sample.turns[:-1]]
-    return (*early, reward - math.fsum(early)) if sample.turns else ()
+    early = [weight * turn.reward for turn in response.turns[:-1]]
+    return (*early, response.reward - math.fsum(early)) if response.turns else ()
 
 
-def sums(samples: Sequence[Sample]) -> dict[str, float]:
+def sums(responses: Sequence[Response]) -> dict[str, float]:
     """Sums over conversations, by what they count."""
-    turns = [turn for sample in samples for turn in sample.turns]
+    turns = [turn for response in responses for turn in response.turns]
     uses = [use for turn in turns for use in calls_of(turn)]
-    ends = [sample.turns[-1].end for sample in samples if sample.turns]
+    ends = [response.turns[-1].end for response in responses if response.turns]
     return {
         "turns": len(turns),
         "calls": len(uses),
         "errors": sum(bool(use.error) for use in uses),
         "timeouts": sum(use.error == "timeout" for use in uses),
         "seconds": sum(use.seconds for use in uses),
-        "with_calls": sum(any(map(calls_of, sample.turns)) for sample in samples),
+        "with_calls": sum(any(map(calls_of, response.turns)) for response in responses),
         **{f"at_{name}": sum(end == name for end in ends) for name in ENDS},
     }

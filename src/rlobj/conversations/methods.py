@@ -17,13 +17,13 @@ from rlobj.conversations.environment import (
     Adapter,
     Environment,
     Message,
-    ToolUse,
     Turn,
     checked_reward,
 )
 from rlobj.conversations.pool import ToolPool, ToolResult
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
+from rlobj.samplers.response import ToolUse
 
 START_SECONDS = 120.0
 """Limit on the first making of an environment, which may load what all of them share."""

@@ -13,13 +13,14 @@ from rlobj.base.targets import PYTHON_OBJECT, import_target
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.deadlines import called_now, release
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.environment import Environment, Message, ToolUse, Turn
+from rlobj.conversations.environment import Environment, Message, Turn
 from rlobj.conversations.methods import START_SECONDS, ToolEnvironment, adapted
 from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Chat, Problem
 from rlobj.samplers import Sampler
+from rlobj.samplers.response import ToolUse
 
 _CALL = re.compile(r"\?(\d{1,9})([+*-])(\d{1,9});")
 """A call of the calculator: the policy writes `?37*46;`, and reads `1702;`."""

@@ -11,7 +11,6 @@ from .responses import sample_and_grade as sample_and_grade
 from .result import EvaluationResult as EvaluationResult
 from .samples import GradedBenchmark as GradedBenchmark
 from .samples import GradedProblem as GradedProblem
-from .samples import ResponseRecord as ResponseRecord
 from .samples import Samples as Samples
 from .summary import BenchmarkSummary as BenchmarkSummary
 from .summary import summarise as summarise

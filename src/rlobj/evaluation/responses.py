@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.grading import described, limited, with_turns
+from rlobj.conversations.grading import graded
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.samples import GradedBenchmark, Key, ResponseRecord, Samples
+from rlobj.evaluation.samples import GradedBenchmark, Key, Samples
 from rlobj.rewards import Grader
-from rlobj.samplers import Sample, Sampler, SamplingSettings, derive_seed
+from rlobj.samplers import Response, Sampler, SamplingSettings, derive_seed
 
 
 def sample_and_grade(
@@ -94,14 +95,13 @@ def _store(
     keys: Sequence[Key],
     seeds: Sequence[int],
     index: int,
-    group: Sequence[Sample],
+    group: Sequence[Response],
 ) -> None:
     """Store the response to a prompt; a second time changes nothing."""
-    key, [sample] = keys[index], group
+    key, [response] = keys[index], group
     if key not in samples.responses:
-        length, turns = len(sample.tokens), tuple(map(described, sample.turns))
-        response = ResponseRecord(key[2], seeds[index], sample.text, length, sample.finish, turns)
-        samples.add({key: response})
+        no_ids: Any = {"prompt": (), "tokens": (), "logprobs": ()}
+        samples.add({key: replace(response, **no_ids, id=key[2], seed=seeds[index])})
         callback.sampled(key[0], 1 + samples.gather()[key[0]])
 
 
@@ -127,18 +127,9 @@ def grade_stored(
     """
     report(samples, benchmark, total, callback)
     if waiting := [key for key in keys if key not in samples.grades]:
-        responses = [samples.responses[key] for key in waiting]
-        asked = [
-            with_turns(problems[key[1]], response.turns)
-            for key, response in zip(waiting, responses, strict=True)
-        ]
-        graded = [
-            limited(grade, response.turns[-1]["end"] if response.turns else "done", "graded")
-            for grade, response in zip(
-                grader.score([each.text for each in responses], asked), responses, strict=True
-            )
-        ]
-        samples.grade(dict(zip(waiting, graded, strict=True)))
+        responses = [replace(samples.responses[key], problem=problems[key[1]]) for key in waiting]
+        grades = [response.grade for response in graded(grader, responses, "graded")]
+        samples.grade(dict(zip(waiting, grades, strict=True)))
         report(samples, benchmark, total, callback)
 
 

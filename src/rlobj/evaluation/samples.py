@@ -23,20 +23,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from rlobj.base.errors import Argument, ConfigError, DataError, Message, RunError, reported
 from rlobj.base.files import WHOLE, a_file, parse_json, read_whole, write_whole
 from rlobj.base.folders import lock_folder, refuse_links
 from rlobj.base.paths import there
+from rlobj.conversations.grading import described, turn_of
 from rlobj.data import Problem
 from rlobj.installation import require_format
 from rlobj.rewards import Graded
+from rlobj.samplers import Response
 
 SETTINGS = "settings.json"
 FORMAT = 1
@@ -49,35 +51,16 @@ Line = TypeVar("Line")
 
 
 @dataclass(frozen=True)
-class ResponseRecord:
-    """One response to one problem.
-
-    Attributes:
-        sample: its index among the problem's responses, from 0.
-        seed: of sampling; the same seed, prompt, weights and engine give the response again.
-        text: the response.
-        tokens: its length, the EOS token included; None if it is not known.
-        finish: "stop": an EOS token or a stop string; "length": cut at `max_tokens`; None if it is
-            not known.
-        turns: of a conversation, as `conversations.grading.described` has them; `text` is that of
-            the last one.
-    """
-
-    sample: int
-    seed: int
-    text: str
-    tokens: int | None
-    finish: Literal["stop", "length"] | None
-    turns: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclass(frozen=True)
 class GradedProblem:
-    """A problem with its responses and their grades, in the order of `ResponseRecord.sample`."""
+    """A problem with its graded responses, in the order of their ids."""
 
     problem: Problem
-    responses: tuple[ResponseRecord, ...]
-    grades: tuple[Graded, ...]
+    responses: tuple[Response, ...]
+
+    @property
+    def grades(self) -> tuple[Graded, ...]:
+        """The grades of the responses."""
+        return tuple(response.grade for response in self.responses)
 
     @property
     def correct(self) -> int:
@@ -118,22 +101,21 @@ class GradedBenchmark:
         Without any reward nobody knows it of a function; all other graders would say it. An
         environment gives no verdict on a conversation that was cut, which counts as wrong.
         """
-        pairs = [x for each in self.problems for x in zip(each.responses, each.grades, strict=True)]
-        decided = [
-            grade.correct
-            for response, grade in pairs
-            if not grade.undecided
-            and not (response.turns and response.finish == "length" and grade.correct is None)
+        responses = [response for problem in self.problems for response in problem.responses]
+        verdicts = [
+            response.grade.correct
+            for response in responses
+            if not response.grade.undecided and not response.cut_without_verdict
         ]
-        if decided:
-            return None not in decided
-        return not any(grade.reason.endswith("custom") for _, grade in pairs)
+        if verdicts:
+            return None not in verdicts
+        return not any(response.grade.reason.endswith("custom") for response in responses)
 
     @property
     def verifiers(self) -> tuple[str, ...]:
         """The versions of the verifier that gave the grades; empty if none is known."""
-        found = {grade.verifier for each in self.problems for grade in each.grades}
-        return tuple(sorted(each or "unknown" for each in found)) if found - {None} else ()
+        versions = {grade.verifier for problem in self.problems for grade in problem.grades}
+        return tuple(sorted(v or "unknown" for v in versions)) if versions - {None} else ()
 
 
 class Samples:
@@ -155,7 +137,7 @@ class Samples:
         if self.path is not None:
             there(self.path)
         self.rank = rank
-        self.responses: dict[Key, ResponseRecord] = {}
+        self.responses: dict[Key, Response] = {}
         self.grades: dict[Key, Graded] = {}
         self._settings: dict[str, Any] = {}
         self._problems: dict[str, list[Problem]] = {}
@@ -320,16 +302,16 @@ class Samples:
     def _of_others(self, kind: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
         return chain.from_iterable(self._lines(name, read) for name in self._others(kind))
 
-    def add(self, responses: Mapping[Key, ResponseRecord]) -> None:
+    def add(self, responses: Mapping[Key, Response]) -> None:
         """Add responses; the file has them when this returns.
 
         Raises:
             RunError: the disk refused.
         """
         lines = (
-            {**_named(key), "seed": each.seed, "tokens": each.tokens, "finish": each.finish}
-            | {"response": each.text, **({"turns": each.turns} if each.turns else {})}
-            for key, each in responses.items()
+            {**_named(key), "seed": r.seed, "tokens": r.length, "finish": r.finish}
+            | {"response": r.text, **({"turns": [*map(described, r.turns)]} if r.turns else {})}
+            for key, r in responses.items()
         )
         self._append("samples.jsonl", lines)
         self.responses.update(responses)
@@ -350,14 +332,13 @@ class Samples:
 
     def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
         """The graded responses of a benchmark; problems without any are left out."""
-        own = sorted(key for key in self.grades if key[0] == benchmark)
-        keys = {name: list(those) for name, those in groupby(own, itemgetter(1))}
+        keys = sorted(key for key in self.grades if key[0] == benchmark)
+        by_problem = {name: list(those) for name, those in groupby(keys, itemgetter(1))}
         found = []
         for problem in problems:
-            if of_problem := keys.get(problem.id):
-                responses = tuple(map(self.responses.__getitem__, of_problem))
-                grades = tuple(map(self.grades.__getitem__, of_problem))
-                found.append(GradedProblem(problem, responses, grades))
+            if of_problem := by_problem.get(problem.id):
+                responses = (replace(self.responses[k], grade=self.grades[k]) for k in of_problem)
+                found.append(GradedProblem(problem, tuple(responses)))
         return GradedBenchmark(benchmark, tuple(found))
 
     def write(self, name: str, text: str) -> None:
@@ -428,10 +409,20 @@ def _key(line: dict[str, Any]) -> Key:
     return key
 
 
-def _response(line: dict[str, Any]) -> tuple[Key, ResponseRecord]:
+def _response(line: dict[str, Any]) -> tuple[Key, Response]:
     key = _key(line)
-    text, turns = str(line.pop("response")), tuple(line.pop("turns", ()))
-    return key, ResponseRecord(key[2], text=text, turns=turns, **line)
+    return key, Response(
+        prompt=(),
+        tokens=(),
+        logprobs=(),
+        text=str(line["response"]),
+        finish=line["finish"],
+        weight_version=0,
+        turns=[turn_of(turn) for turn in line.get("turns", ())],
+        id=key[2],
+        seed=line["seed"],
+        length=line["tokens"],
+    )
 
 
 def _grade(line: dict[str, Any]) -> tuple[Key, Graded]:

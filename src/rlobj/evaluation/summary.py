@@ -26,7 +26,7 @@ from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens per response; nan if no length is known.
+    """Tokens per response; nan without any.
 
     Attributes:
         mean: over all responses.
@@ -52,7 +52,7 @@ class BenchmarkSummary:
         samples_per_problem: n of avg@n: the largest number of responses of a problem.
         counts: (responses, right, undecided) of each problem.
         votes: of the same problems; empty if the grader gives no answers.
-        truncated: share of responses cut at the length limit, of those whose end is known.
+        truncated: share of responses cut at the length limit.
         format: share of responses with a closed, non-empty box.
         no_answer: share of responses that are wrong because they have no answer that can be read.
         undecided_reasons: number of responses without a verdict, by reason.
@@ -207,8 +207,8 @@ class ProblemCounts:
         counts: (responses, right, undecided).
         votes: of its responses.
         rewards: of the decided responses.
-        lengths: (tokens, right or not) of the responses whose length is known.
-        cut: whether the length limit cut a response, for those whose end is known.
+        lengths: tokens of each response, and whether it is right.
+        cut: whether the length limit cut a response.
         boxed: whether a response has a closed, non-empty box.
         no_answer: whether a response is wrong because it has no answer.
         reasons: of the responses without a verdict.
@@ -229,15 +229,13 @@ class ProblemCounts:
     def of(cls, problem: GradedProblem, equal: Equal | None = None) -> ProblemCounts:
         """Count the graded responses of a problem; `equal` as in `summarise`."""
         responses, grades = problem.responses, problem.grades
-        pairs = zip(responses, grades, strict=True)
-        known = [(each.tokens, grade.correct) for each, grade in pairs]
         return cls(
             counts=(len(grades), problem.correct, problem.undecided),
             votes=count_votes(problem, equal),
             rewards=problem.rewards,
-            lengths=tuple((count, correct) for count, correct in known if count is not None),
-            cut=tuple(each.finish == "length" for each in responses if each.finish is not None),
-            boxed=tuple(last_box(each.text) is not None for each in responses),
+            lengths=tuple((response.length, response.grade.correct) for response in responses),
+            cut=tuple(response.finish == "length" for response in responses),
+            boxed=tuple(last_box(response.text) is not None for response in responses),
             no_answer=tuple(grade.no_answer for grade in grades),
             reasons=tuple(grade.reason for grade in grades if grade.undecided),
             causes=tuple(grade.cause for grade in grades if grade.cause is not None),

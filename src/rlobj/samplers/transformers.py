@@ -21,15 +21,14 @@ from rlobj.base.batches import by_length
 from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
 from rlobj.objectives.statistics import hash_keys
+from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import (
     NOT_FINITE,
     Done,
     Feed,
     Request,
-    Sample,
     SamplingSettings,
     check_prompts,
-    packed,
 )
 from rlobj.samplers.weights import Digest, Received, digest
 
@@ -128,7 +127,7 @@ class TransformersSampler:
         settings: SamplingSettings,
         seeds: Sequence[int],
         done: Done | None = None,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Response]]:
         """Draw `count` responses for each prompt, in the order of the prompts; one seed per prompt.
 
         `done` is called when the last response to a prompt ends.
@@ -141,10 +140,10 @@ class TransformersSampler:
         packs = [packed("i", prompt) for prompt in prompts]
         keys = torch.tensor(seeds, dtype=torch.long)
         limits = [settings.max_tokens] * len(prompts)
-        samples: dict[int, Sample] = {}
+        samples: dict[int, Response] = {}
         missing = [count] * len(prompts)
 
-        def group(owner: int) -> list[Sample]:
+        def group(owner: int) -> list[Response]:
             return [samples[owner * count + i] for i in range(count)]
 
         with _evaluating(self.model), torch.no_grad(), self._arithmetic():
@@ -165,7 +164,7 @@ class TransformersSampler:
         self,
         feed: Feed[Request],
         settings: SamplingSettings,
-        done: Callable[[Request, Sample], None],
+        done: Callable[[Request, Response], None],
     ) -> None:
         """Draw a response to each request of a feed, as soon as each of its sources has one.
 
@@ -228,7 +227,7 @@ class TransformersSampler:
         rows: list[int],
         settings: SamplingSettings,
         of_prompts: tuple[Tensor, Sequence[int]],
-    ) -> Iterator[tuple[int, Sample]]:
+    ) -> Iterator[tuple[int, Response]]:
         """Draw the samples of one batch of rows; yield (row, sample) as they end.
 
         `of_prompts` are the seed of each prompt and the largest number of tokens of its responses.
@@ -251,7 +250,7 @@ class TransformersSampler:
                 row, finish = rows[place], "stop" if ended[i] else "length"
                 yield (
                     row,
-                    Sample(prompts[row // count], ids[i], values[i], texts[i], finish, version),
+                    Response(prompts[row // count], ids[i], values[i], texts[i], finish, version),
                 )
 
     def _decode(

@@ -1,28 +1,26 @@
-"""The interface of samplers: settings, samples and methods."""
+"""The interface of samplers: settings and methods."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 import torch
 from pydantic import Field, StringConstraints
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.interleaved import Interleaved
 from rlobj.base.progress import beat
 from rlobj.base.validation import Model
+from rlobj.samplers.response import Response
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlobj.conversations.environment import TurnRecord
     from rlobj.samplers.weights import Received
 
 
@@ -33,89 +31,6 @@ def derive_seed(*parts: int | str) -> int:
     """Hash all parts to a seed in [0, 2^62), which is the same on every machine."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
-
-
-class Sample:
-    """One response to one prompt; immutable. Token ids are stored as four-byte arrays.
-
-    Example: prompt "1+1=", response "2" and end of text, weight version 3
-        Sample(prompt_ids=[5, 10, 5, 12], token_ids=[6, 1], logprobs=[-0.7, -0.1], text="2",
-               finish="stop", weight_version=3)
-
-    Args:
-        prompt_ids: token ids. An int32 array is not copied, so a group can share it.
-        token_ids: token ids of the response. An EOS token that the model drew is included, and it
-            is trained on.
-        logprobs: log-probability of each token, in nats, under the distribution it was drawn from:
-            after the temperature, renormalised over the tokens that top-k, top-p and min-p leave.
-            Greedy tokens have 0. NaN = unknown.
-        text: `token_ids` decoded without special tokens; a stop string is included.
-        finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached.
-        weight_version: the version of the last `sync`; 0 before the first.
-        turns: of a conversation: its turns; `token_ids` and `logprobs` are those of all turns, and
-            `text` is that of the last one. () = the response is one turn.
-
-    Attributes:
-        prompt: `prompt_ids` as an array of int32.
-        tokens: `token_ids` as an array of int32.
-        logprobs: `logprobs` as an array of float32.
-    """
-
-    __slots__ = ("finish", "logprobs", "prompt", "text", "tokens", "turns", "weight_version")
-
-    def __init__(
-        self,
-        prompt_ids: Iterable[int],
-        token_ids: Iterable[int],
-        logprobs: Iterable[float],
-        text: str,
-        finish: Literal["stop", "length"],
-        weight_version: int,
-        turns: Sequence[TurnRecord] = (),
-    ) -> None:
-        self.prompt = packed("i", prompt_ids)
-        self.tokens = packed("i", token_ids)
-        self.logprobs = packed("f", logprobs)
-        self.text = text
-        self.finish: Literal["stop", "length"] = finish
-        self.weight_version = weight_version
-        self.turns = tuple(turns)
-
-    @property
-    def response(self) -> Sequence[int]:
-        """The token ids of the response, with what was said between them in a conversation."""
-        if not self.turns:
-            return self.tokens
-        ends = itertools.accumulate(turn.size for turn in self.turns)
-        heard = [(end, turn.observed) for end, turn in zip(ends, self.turns, strict=True)]
-        return Interleaved(self.tokens, heard)
-
-    def by_turn(self) -> list[int]:
-        """The number of the turn of each token, from 0."""
-        return [k for k, turn in enumerate(self.turns) for _ in range(turn.size)]
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        """The token ids of the prompt, as a new list."""
-        return self.prompt.tolist()
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The token ids of the response, as a new list."""
-        return self.tokens.tolist()
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sample):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return (
-            f"Sample({self.text!r}, {len(self.prompt)} + {len(self.tokens)} tokens, "
-            f"{self.finish!r}, version {self.weight_version})"
-        )
 
 
 NOT_FINITE = (
@@ -151,13 +66,6 @@ def check_prompts(
             )
 
 
-def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:
-    """Return the values as a four-byte array; an array of this type is returned unchanged."""
-    if isinstance(values, array) and values.typecode == code:
-        return values
-    return array(code, values)
-
-
 class Distribution(Model):
     """The distribution that tokens are sampled from. The default is the model's own."""
 
@@ -180,7 +88,7 @@ class SamplingSettings(Distribution):
     """a response ends when it contains one of these texts"""
 
 
-Done = Callable[[int, list[Sample]], None]
+Done = Callable[[int, list[Response]], None]
 """Called with the index of a prompt and its finished samples."""
 
 
@@ -308,7 +216,7 @@ class Sampler(Protocol):
         settings: SamplingSettings,
         seeds: Sequence[int],
         done: Done | None = None,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Response]]:
         """Draw `count` responses for each prompt, in the order of the prompts.
 
         A response depends on the weights, the prompt, the prompt's seed and the response's index
@@ -332,7 +240,7 @@ class Sampler(Protocol):
         self,
         feed: Feed[Request],
         settings: SamplingSettings,
-        done: Callable[[Request, Sample], None],
+        done: Callable[[Request, Response], None],
     ) -> None:
         """Draw a response to each request of a feed until it is closed.
 

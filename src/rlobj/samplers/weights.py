@@ -1,28 +1,19 @@
-"""Check that the weights a sampler received, and those it computes with, are those that were sent.
+"""Digests of weights: of those that a trainer sends, and of those that a sampler has.
 
-sent = Sent(weights)
-sampler.sync(sent, version)
-compare(sent.digests, version, sampler.received())
-compare_live(sent.digests, version, sampler.live())
+`training.rollouts.weight_checks` compares them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import RunError, Setting
-
 _BLOCKS = {"cpu": 1 << 16}
 """Values per block on a CPU (fits its cache). Other devices use 2^24, for few kernel launches."""
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -152,128 +143,3 @@ class Sent:
         """Consume the remaining weights, because getting a tensor may need all ranks."""
         for _ in self._weights:
             pass
-
-
-def compare(sent: Mapping[str, Digest], version: int, received: Received) -> None:
-    """Check that a sampler has the weights that were sent to it.
-
-    Raises:
-        RunError: the version differs, or tensors are missing, unknown or different (by name).
-    """
-    if received.version != version:
-        weights = "no weights" if received.version < 0 else f"version {received.version}"
-        raise RunError(
-            f"the sampler has {weights}, the trainer has version {version}: a weight sync was "
-            "skipped or lost, or the sampling server was restarted.",
-            finding="sampler-drift",
-        )
-    if received.digests is None:
-        return
-    arrived = received.digests
-    both = sent.keys() & arrived.keys()
-    problems = {
-        "did not arrive": sent.keys() - arrived.keys(),
-        "was never sent": arrived.keys() - sent.keys(),
-        "arrived with other values": {name for name in both if sent[name] != arrived[name]},
-    }
-    _refuse(f"the sampler does not have the trainer's weights of version {version}:", problems)
-
-
-@dataclass(frozen=True)
-class Held:
-    """What the trainer sent in a sync, and what the engine computes with.
-
-    Attributes:
-        version: the version of the weights.
-        sent: digest of each tensor that was sent.
-        live: those of the engine.
-    """
-
-    version: int
-    sent: Mapping[str, Digest]
-    live: Live
-
-    def pairs(self) -> Iterator[tuple[str, Digest, Digest, bool]]:
-        """Yield (name, engine's digest, trainer's digest, fused) of what can be compared.
-
-        Tensors of the engine whose parts were not sent under these names are added up by layer,
-        "layer N", and so are the sent tensors that are left over.
-        """
-        left, others = dict(self.sent), dict[str, Digest]()
-        for name, (source, found) in self.live.tensors.items():
-            parts = self.live.parts(source)
-            if self.sent.keys() >= set(parts):
-                yield name, found, reduce(add, [self.sent[each] for each in parts]), len(parts) > 1
-                for each in parts:  # a packed copy has the same parts
-                    left.pop(each, None)
-            else:
-                place = _layer(name)
-                others[place] = others[place] + found if place in others else found
-        for place, found in others.items():
-            mine = [own for name, own in left.items() if _layer(name) == place]
-            if mine:
-                yield place, found, reduce(add, mine), False
-
-
-def compare_live(held: Held, before: Held | None, *, exact: bool = True) -> None:
-    """Check that an engine computes with the weights that it received.
-
-    - A tensor whose parts are known has the digest of what was sent. An engine may transpose a
-      tensor that is not fused; if it kept the order before, it keeps it now.
-    - Anything else must change where the trainer's weights of the same layer have changed, and only
-      there: tensors in shards, with padding or under other names.
-
-    Args:
-        held: what was sent last, and the engine's weights now.
-        before: the same when this was checked last; None = never.
-        exact: False = all tensors are held to the second rule.
-
-    Raises:
-        RunError: it computes with others (by name).
-    """
-    past = {name: (theirs, mine) for name, theirs, mine, _ in before.pairs()} if before else {}
-    homes = {mine.unordered: name for name, _, mine, _ in held.pairs()}
-    problems: dict[str, set[str]] = {}
-    for name, theirs, mine, fused in held.pairs():
-        exactly = exact and held.live.whole and name in held.live.tensors
-        old_theirs, old_mine = past.get(name, (None, mine))
-        what = ""
-        if not exactly or theirs.length != mine.length:
-            if before is not None and (mine == old_mine) != (theirs == old_theirs):
-                what = "did not change" if theirs == old_theirs else "changed without a reason"
-        elif theirs.unordered != mine.unordered:
-            home = homes.get(theirs.unordered)
-            if before is not None and theirs.unordered == old_mine.unordered:
-                what = f"still has the values of version {before.version}"
-            else:
-                what = f"has the values of {home}" if home else "has other values"
-        elif theirs != mine and (fused or (before is not None and old_theirs == old_mine)):
-            what = "has its values in another order"
-        if what:
-            problems.setdefault(what, set()).add(name)
-    _refuse(
-        f"the engine received the weights of version {held.version} and computes with others:",
-        problems,
-        "\nSo its samples do not come from the policy. Restart the engine, then resume the run. An "
-        "engine that transforms weights as it loads them is no fault: then use ",
-        Setting("sampling.max_logprob_gap", "NUMBER"),
-        ".",
-    )
-
-
-def _layer(name: str) -> str:
-    """Return the layer of a tensor: the first number in its name."""
-    match = re.search(r"\.(\d+)\.", name)
-    return f"layer {match[1]}" if match else "outside the layers"
-
-
-def _refuse(head: str, problems: Mapping[str, set[str]], *advice: str | Setting) -> None:
-    """Raise an error with a line for each problem that some tensors have, and advice behind it."""
-    lines = [_line(sorted(names), what) for what, names in problems.items() if names]
-    if lines:
-        raise RunError("\n".join([head, *lines]), *advice, finding="sampler-drift")
-
-
-def _line(names: list[str], what: str) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"  {', '.join(names[:_SHOWN])}{more}: {what}"

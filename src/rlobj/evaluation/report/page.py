@@ -14,11 +14,12 @@ from rlobj.base.files import packaged, write_whole
 from rlobj.conversations.environment import ENDS
 from rlobj.evaluation.report.facts import facts, flat, shared
 from rlobj.evaluation.report.tables import reading_notes, summary_table
-from rlobj.evaluation.samples import GradedProblem, ResponseRecord
+from rlobj.evaluation.samples import GradedProblem
 from rlobj.evaluation.summary import BenchmarkResult
 from rlobj.reporting import visible
 from rlobj.reporting.pages import definition_list, fill, html_table, render_page, script_safe
-from rlobj.rewards import Graded
+from rlobj.samplers import Response
+from rlobj.samplers.response import TurnRecord
 
 _asset = partial(packaged, "rlobj.evaluation.report")
 TEXT_BUDGET = 40_000_000
@@ -113,10 +114,10 @@ def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[st
 
 def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
     counts = Counter(
-        verdict(response, grade)
-        for each in results
-        for problem in each.graded.problems
-        for response, grade in zip(problem.responses, problem.grades, strict=True)
+        verdict(response)
+        for result in results
+        for problem in result.graded.problems
+        for response in problem.responses
     )
     return "".join(
         f"<label class=chip><input type=checkbox name=verdict value={letter} checked>"
@@ -135,8 +136,9 @@ def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> 
     )
 
 
-def verdict(response: ResponseRecord, grade: Graded) -> str:
+def verdict(response: Response) -> str:
     """The letter of a response; one that was cut and is not right is truncated."""
+    grade = response.grade
     if grade.undecided:
         return "u"
     if grade.correct:
@@ -157,36 +159,33 @@ def problem_data(each: GradedProblem, says_right: bool = True) -> Mapping[str, A
         "gold": each.problem.answer,
         "share": None if math.isnan(share) else share,
         "rewards": [grade.reward if not grade.undecided else None for grade in each.grades],
-        "verdicts": "".join(map(verdict, each.responses, each.grades)),
+        "verdicts": "".join(map(verdict, each.responses)),
         "answers": [grade.answer for grade in each.grades],
         "reasons": [grade.reason for grade in each.grades],
-        "samples": [response.sample for response in each.responses],
+        "samples": [response.id for response in each.responses],
         "seeds": [str(response.seed) for response in each.responses],  # too large for JavaScript
-        "tokens": [response.tokens for response in each.responses],
+        "tokens": [response.length for response in each.responses],
         "finishes": [response.finish for response in each.responses],
     }
 
 
-def said(response: ResponseRecord) -> Said:
+def said(response: Response) -> Said:
     """What a page shows of a response; control characters of the environment are symbols."""
     return [
         {
-            "text": str(turn["text"]),
-            "observation": "\n".join(map(visible, str(turn["observation"]).split("\n"))),
+            "text": turn.text,
+            "observation": "\n".join(map(visible, turn.observation.split("\n"))),
             "note": _note(turn),
         }
         for turn in response.turns
     ] or response.text
 
 
-def _note(turn: Mapping[str, Any]) -> str:
+def _note(turn: TurnRecord) -> str:
     """The reward of a turn, its calls, and why the conversation ended."""
-    uses = [
-        visible(f"{use['name']}: {use['error']}" if use["error"] else str(use["name"]), 80)
-        for use in turn.get("uses", ())
-    ]
-    parts = [f"reward {turn['reward']:.3g}", f"calls {', '.join(uses)}" if uses else ""]
-    return "; ".join(filter(None, [*parts, ENDS.get(turn["end"], "")]))
+    uses = [visible(f"{use.name}: {use.error}" if use.error else use.name, 80) for use in turn.uses]
+    parts = [f"reward {turn.reward:.3g}", f"calls {', '.join(uses)}" if uses else ""]
+    return "; ".join(filter(None, [*parts, ENDS.get(turn.end, "")]))
 
 
 def kept_texts(

@@ -1,5 +1,4 @@
 from .checks import CHECKS as CHECKS
-from .details import agreed as agreed
 from .diagnosing import diagnose as diagnose
 from .findings import Diagnosis as Diagnosis
 from .findings import Finding as Finding

@@ -21,6 +21,7 @@ from rlobj.base.paths import step_of
 from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.reporting import visible
+from rlobj.rewards.kinds import agreed
 from rlobj.runs.reading import Record
 
 STEPS = 20
@@ -120,13 +121,6 @@ def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
     for file in sorted((run / "samples").glob("*.parquet")):
         if until - STEPS < step_of(file) <= until:
             yield parquet.read_table(a_file(file), columns=list(columns))
-
-
-def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:
-    """Whether the common answer of a group is right; None if its responses do not all agree."""
-    if len(answers) < 3 or None in answers or None in correct or len(set(answers)) > 1:
-        return None
-    return bool(correct[0])
 
 
 def details_of(

@@ -18,7 +18,7 @@ from rlobj.samplers.types import Feed, Mapped
 from rlobj.samplers.vllm.auth import SILENCE
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.fleet import Fleet
-from rlobj.samplers.vllm.responses import Asked, Response, VllmBase
+from rlobj.samplers.vllm.responses import Asked, Completion, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
 from rlobj.samplers.vllm.transfer import Transfer
 from rlobj.samplers.weights import Live, Received
@@ -102,7 +102,7 @@ class VllmServerSampler(VllmBase):
         with waiting():  # the servers' patience is the limit
             self._fleet.complete(Mapped(feed, body), arrived, self._expected)
 
-    def _responses(self, answer: Any) -> list[Response]:
+    def _responses(self, answer: Any) -> list[Completion]:
         return [_response(choice) for choice in sorted(answer["choices"], key=lambda c: c["index"])]
 
     def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
@@ -196,7 +196,7 @@ class VllmServerSampler(VllmBase):
                     node.get("/health")
 
 
-def _response(choice: Any) -> Response:
+def _response(choice: Any) -> Completion:
     logprobs = choice["logprobs"] or {"token_logprobs": []}
     values = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
-    return Response(choice["token_ids"], values, choice["finish_reason"])
+    return Completion(choice["token_ids"], values, choice["finish_reason"])

@@ -18,7 +18,7 @@ from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.process_state import default_group_kept, isolated, random_states_kept
-from rlobj.samplers.vllm.responses import Asked, Response, VllmBase
+from rlobj.samplers.vllm.responses import Asked, Completion, VllmBase
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings
 from rlobj.samplers.weights import Live, Received
 
@@ -141,7 +141,7 @@ class VllmSampler(VllmBase):
             finally:  # after an error: the engine can be used again
                 engine.abort_request(list(places))
 
-    def _responses(self, answer: Any) -> list[Response]:
+    def _responses(self, answer: Any) -> list[Completion]:
         return list(map(_response, answer.outputs))
 
     def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
@@ -214,7 +214,7 @@ class VllmSampler(VllmBase):
         return torch.compiler.set_stance("force_eager")
 
 
-def _response(output: Any) -> Response:
+def _response(output: Any) -> Completion:
     ids = list(output.token_ids)
     entries = zip(output.logprobs, ids, strict=True)
-    return Response(ids, [entry[token].logprob for entry, token in entries], output.finish_reason)
+    return Completion(ids, [entry[token].logprob for entry, token in entries], output.finish_reason)

@@ -12,7 +12,8 @@ from typing import Any
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.interleaved import own, whole
 from rlobj.samplers import types as samplers
-from rlobj.samplers.types import Done, Feed, Mapped, Request, Sample, SamplingSettings
+from rlobj.samplers.response import Response, packed
+from rlobj.samplers.types import Done, Feed, Mapped, Request, SamplingSettings
 
 SCORING: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
 """vLLM's sampling parameters for a request that scores its prompt."""
@@ -27,8 +28,8 @@ Asked = tuple[Sequence[int], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Response:
-    """One response of vLLM."""
+class Completion:
+    """A response as vLLM gives it."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -117,11 +118,11 @@ class Collected:
     tokenizer: Any
     version: int
     done: Done | None = None
-    _groups: dict[int, list[Sample]] = field(default_factory=dict)
+    _groups: dict[int, list[Response]] = field(default_factory=dict)
     _tokens: int = 0
     _unknown: int = 0
 
-    def add(self, index: int, responses: Sequence[Response]) -> None:
+    def add(self, index: int, responses: Sequence[Completion]) -> None:
         """Convert the responses to a prompt.
 
         Raises:
@@ -141,11 +142,11 @@ class Collected:
             self._check()
         ids = [response.token_ids for response in responses]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        shared, greedy = samplers.packed("i", self.prompts[index]), self.settings.temperature == 0
+        shared, greedy = packed("i", self.prompts[index]), self.settings.temperature == 0
         own = [
-            Sample(
-                prompt_ids=shared,
-                token_ids=response.token_ids,
+            Response(
+                prompt=shared,
+                tokens=response.token_ids,
                 logprobs=[0.0] * len(response.token_ids) if greedy else response.logprobs,
                 text=text,
                 finish="stop" if response.finish == "stop" else "length",
@@ -157,7 +158,7 @@ class Collected:
         if self.done is not None:
             self.done(index, self._groups[index])
 
-    def all(self) -> list[list[Sample]]:
+    def all(self) -> list[list[Response]]:
         """The samples of all prompts, in their order.
 
         Raises:
@@ -197,7 +198,7 @@ class VllmBase(ABC):
         settings: SamplingSettings,
         seeds: Sequence[int],
         done: Done | None = None,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Response]]:
         """Draw `count` responses for each prompt, in the order of the prompts.
 
         `done` is called when a prompt's responses are finished.
@@ -227,7 +228,7 @@ class VllmBase(ABC):
         self,
         feed: Feed[Request],
         settings: SamplingSettings,
-        done: Callable[[Request, Sample], None],
+        done: Callable[[Request, Response], None],
     ) -> None:
         """Draw a response to each request of a feed; new ones join those that are being drawn.
 
@@ -266,7 +267,7 @@ class VllmBase(ABC):
         """Have prompts answered; call `arrived` with the number of each one and its answer."""
 
     @abstractmethod
-    def _responses(self, answer: Any) -> list[Response]:
+    def _responses(self, answer: Any) -> list[Completion]:
         """Read the responses to a prompt."""
 
     @abstractmethod

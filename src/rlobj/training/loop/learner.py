@@ -26,7 +26,7 @@ from rlobj.ranks import any_rank
 from rlobj.runs.loss_metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.token_metrics import token_metrics
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
 from rlobj.scoring import PolicyScorer
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.training import learning_rate
@@ -36,8 +36,8 @@ from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_
 from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout
-from rlobj.training.rollouts.sample_checks import SampleChecks
 from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
+from rlobj.training.rollouts.weight_checks import SampleChecks
 
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
@@ -160,7 +160,7 @@ class Learner:
         whole = self.shard(rollout)
         table, balance = self.score(whole), {"tokens/rank_balance": whole.imbalance}
         if not self._finite(table):
-            on_update(0, MiniBatch(table, whole.sequences), None, SKIPPED)
+            on_update(0, MiniBatch(table, whole.responses), None, SKIPPED)
             return {**SKIPPED, **balance}
         with self.clock.inside("planning"):
             [table] = self.objective.with_advantages([table], self.comm)
@@ -360,7 +360,7 @@ class Learner:
 
     # The sampler's log-probs beside the policy's.
 
-    def compare_samples(self, samples: Sequence[Sample], drawn: bool = False) -> dict[str, float]:
+    def compare_samples(self, samples: Sequence[Response], drawn: bool = False) -> dict[str, float]:
         """The gap between sampler and policy on some samples of each rank.
 
         Args:
@@ -370,10 +370,12 @@ class Learner:
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
-        sequences = [(s.prompt, s.tokens) for s in samples]
+        sequences = [(response.prompt, response.interleaved) for response in samples]
         with torch.no_grad():
             columns = self.forward.columns(self.scorer, sequences, entropy=True, collision=True)
-        sampler = torch.tensor([x for s in samples for x in s.logprobs]).to(columns["logprobs"])
+        sampler = torch.tensor([value for r in samples for value in r.logprobs]).to(
+            columns["logprobs"]
+        )
         return self._samples.compare(columns, sampler, self.state, drawn=drawn, whole=drawn)
 
     def _compare_measured(

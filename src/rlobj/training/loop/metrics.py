@@ -15,10 +15,10 @@ from rlobj.conversations.environment import ENDS
 from rlobj.conversations.grading import calls_of
 from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.data import ProblemStream
-from rlobj.insight.diagnosis import agreed
 from rlobj.objectives.statistics import Comm
-from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
-from rlobj.training.rollouts.rollout import Response, Rollout, has_signal
+from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED, agreed
+from rlobj.samplers import Response
+from rlobj.training.rollouts.rollout import Rollout, has_signal
 
 
 def rollout_metrics(
@@ -110,7 +110,7 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
     decided = [r for r in responses if not math.isnan(r.reward)]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     causes = Counter(r.grade.cause for r in responses)
-    called = [r for r in responses if any(map(calls_of, r.sample.turns))]
+    called = [r for r in responses if any(map(calls_of, r.turns))]
     with_calls = [r.grade.correct for r in called]
     return {
         "responses": len(responses),
@@ -121,31 +121,21 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         "reward": sum(r.reward for r in decided),
         "reward_square": sum(r.reward * r.reward for r in decided),
         "judged": len(verdicts),
-        "cut": sum(map(_cut, responses)),
-        "cut_with": sum(map(_cut, called)),
+        "cut": sum(r.cut_without_verdict for r in responses),
+        "cut_with": sum(r.cut_without_verdict for r in called),
         "right": sum(verdicts),
         "judged_with": sum(verdict is not None for verdict in with_calls),
         "right_with": sum(verdict is True for verdict in with_calls),
-        "tokens": sum(len(r.sample.tokens) for r in responses),
-        "truncated": sum(r.sample.finish == "length" for r in responses),
+        "tokens": sum(len(r.tokens) for r in responses),
+        "truncated": sum(r.finish == "length" for r in responses),
         "no_answer": sum(causes[cause] for cause in NO_ANSWER),
         **{cause: causes[cause] for cause in NOT_COMPARED},
         **{
             f"reward/{name}": sum(r.grade.rewards[k] for r in decided)
             for k, name in enumerate(names)
         },
-        **conversation_sums([r.sample for r in responses]),
+        **conversation_sums(responses),
     }
-
-
-def _cut(response: Response) -> bool:
-    """Whether a conversation was cut, so that the environment could give no verdict."""
-    sample, grade = response.sample, response.grade
-    return (
-        bool(sample.turns)
-        and sample.finish == "length"
-        and not (grade.undecided or grade.correct is not None)
-    )
 
 
 BUCKETS = 4096
@@ -168,7 +158,7 @@ def sameness_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
             of them cut, that all give the same answer, by its grade.
     """
     responses = [*rollout.responses, *rollout.dead]
-    cut = [r.grade.correct for r in responses if r.sample.finish == "length"]
+    cut = [r.grade.correct for r in responses if r.finish == "length"]
     verdicts = [_agreed(list(group)) for _, group in groupby(responses, lambda r: r.group)]
     counts = [
         sum(verdict is True for verdict in cut),
@@ -176,7 +166,7 @@ def sameness_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
         sum(verdict is True for verdict in verdicts),
         sum(verdict is False for verdict in verdicts),
     ]
-    texts = _histogram(r.sample.text for r in responses)
+    texts = _histogram(r.text for r in responses)
     golds = _histogram(r.problem.answer for r in responses)
     whole = comm.sum(torch.cat([torch.tensor(counts), texts, golds]))
     right, judged, agreed_right, agreed_wrong = whole[: len(counts)].tolist()
@@ -192,7 +182,7 @@ def sameness_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
 
 
 def _agreed(group: Sequence[Response]) -> bool | None:
-    if any(r.sample.finish == "length" for r in group):
+    if any(r.finish == "length" for r in group):
         return None
     return agreed([r.grade.answer for r in group], [r.grade.correct for r in group])
 

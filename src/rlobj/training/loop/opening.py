@@ -38,7 +38,7 @@ from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.run_folder import RunFolder, is_run, read_settings
 from rlobj.runs.texts import TokenTexts
-from rlobj.samplers import Sampler, TransformersSampler
+from rlobj.samplers import Response, Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
@@ -55,7 +55,6 @@ from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.hardware import open_hardware
 from rlobj.training.rollouts.own_columns import OwnColumns
-from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import open_trackers, require_trackers
 
@@ -255,7 +254,7 @@ def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | No
         return [float(mark) for mark in find(prompt, written)]
 
     def judged(response: Response) -> Sequence[float]:
-        tokens = response.sample.tokens
+        tokens = response.tokens
         if not response.grade.correct:
             return [math.nan] * len(tokens)
         return marks(response.problem.prompt, tuple(tokens))

@@ -28,6 +28,7 @@ from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
+from rlobj.samplers import Response
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import PolicyScorer
 from rlobj.settings.run_config import RunConfig
@@ -35,7 +36,6 @@ from rlobj.settings.scores import ScoreConfig
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer
-from rlobj.training.rollouts.rollout import Response
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
 
 
@@ -169,12 +169,11 @@ class Scores:
         """
         for name, score in self.all.items():
             sequences = [
-                (prompt, with_end(tokens, score.own_end, score.settings.end))
-                for prompt, (_, tokens) in zip(
-                    whole.prompts.get(name) or [each[0] for each in whole.sequences],
-                    whole.sequences,
-                    strict=True,
+                (
+                    response.score_prompts.get(name, response.prompt),
+                    with_end(tokens, score.own_end, score.settings.end),
                 )
+                for response, (_, tokens) in zip(whole.responses, whole.sequences, strict=True)
             ]
             columns = self._columns(name, score, sequences, table)
             if score.frozen is not None or score.server is not None:

@@ -32,7 +32,7 @@ from rlobj.rewards import Grader
 from rlobj.runs import run_folder
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.recorder import Recorder
-from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
+from rlobj.samplers import Response, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
 from rlobj.settings.resuming import changed, code_digest, recorded
 from rlobj.settings.run_config import RunConfig, settings_of
@@ -46,11 +46,10 @@ from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
-from rlobj.training.rollouts.probes import Probes
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sample_table import write_samples
 from rlobj.training.rollouts.sharding import MiniBatch
-from rlobj.training.rollouts.synchronizer import Synchronizer
+from rlobj.training.rollouts.weight_checks import Probes, Synchronizer
 from rlobj.training.trackers import Trackers
 
 PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
@@ -262,7 +261,7 @@ class Trainer:
             SamplerGap: fresh samples do not come from the policy.
         """
         self.learner.clock.start("scoring")
-        few = [response.sample for response in rollout.dead[: PROBE_PROMPTS * PROBE_SAMPLES]]
+        few = rollout.dead[: PROBE_PROMPTS * PROBE_SAMPLES]
         return {**self.learner.compare_samples(few), "train/skipped_updates": 1.0}
 
     def after_update(
@@ -312,9 +311,9 @@ class Trainer:
 
         probes, score = self.probes, getattr(self.sampler, "score", None)
 
-        def exchange() -> tuple[list[Sample], list[float]]:
+        def exchange() -> tuple[list[Response], list[float]]:
             """Fresh samples where they are needed, and the engine's log-probs of the probes."""
-            fresh: list[Sample] = []
+            fresh: list[Response] = []
             with together(self.comm, "probing the sampler", survive=steps > 0):
                 if self.config.sampling.async_depth or (score and not probes.sequences):
                     fresh = self._draw()
@@ -332,7 +331,7 @@ class Trainer:
         if self.config.sampling.async_depth:  # rollouts are too old to be compared with the policy
             self.learner.compare_samples(fresh, drawn=True)
 
-    def _draw(self) -> list[Sample]:
+    def _draw(self) -> list[Response]:
         """Some short samples of the first problems."""
         settings = self.config.sampling.settings()
         short = settings.model_copy(update={"max_tokens": min(settings.max_tokens, PROBE_TOKENS)})

@@ -7,25 +7,26 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
 
 from rlobj.base.errors import RunError, Setting
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.grading import limited, turn_rewards
+from rlobj.conversations.grading import turn_rewards
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
-from rlobj.rewards import Graded, Grader, Reward, Several
+from rlobj.rewards import Grader, Reward, Several
 from rlobj.runs.rows import TokenTexts
-from rlobj.samplers import Sample, Sampler, derive_seed
+from rlobj.samplers import Response, Sampler, derive_seed
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.sampling import DynamicSampling
 from rlobj.training.rollouts.grading import Grading
 from rlobj.training.rollouts.own_columns import OwnColumns
-from rlobj.training.rollouts.rollout import Response, Rollout, Seconds, has_signal
+from rlobj.training.rollouts.rollout import Rollout, Seconds, has_signal
 
 
 @dataclass
@@ -106,7 +107,7 @@ class Collector:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed
         start, asked = time.perf_counter(), [problem for _, problem in problems]
-        with Grading(self.grader, asked) as grading:
+        with Grading(self.grader, asked, self.config.environment.at_limit) as grading:
             settings: Any = {
                 "count": size,
                 "settings": self.config.sampling.settings(),
@@ -114,46 +115,56 @@ class Collector:
                 "done": grading.done,
             }
             if self.conversations is None:
-                samples = self.sampler.sample([*map(self.policy.encode, asked)], **settings)
+                drawn = self.sampler.sample([*map(self.policy.encode, asked)], **settings)
             else:
-                samples = self.conversations.sample(asked, **settings)
-            grades = [grade for group in grading.finish(samples) for grade in group]
-        flat = [sample for group in samples for sample in group]
-        at_limit = self.config.environment.at_limit
-        ends = [sample.turns[-1].end if sample.turns else "done" for sample in flat]
-        grades = [limited(*pair, at_limit) for pair in zip(grades, ends, strict=True)]
-        columns = [*map(self._columns.of, (p for p in asked for _ in range(size)), flat, grades)]
-        grades, rewards = self._shaped(grades, flat)
-        weight = environment_weight(self.config.rewards)
-        by_turn = [turn_rewards(*pair, weight) for pair in zip(flat, rewards, strict=True)]
+                drawn = self.conversations.sample(asked, **settings)
+            responses = self._shaped(list(chain(*grading.finish(drawn))))
+        weight, numbers = (
+            environment_weight(self.config.rewards),
+            [number for number, _ in problems],
+        )
+        responses = [
+            replace(
+                response,
+                id=numbers[i // size] * size + i % size,
+                group=numbers[i // size],
+                columns=self._columns.of(response),
+                turn_rewards=turn_rewards(response, weight),
+            )
+            for i, response in enumerate(responses)
+        ]
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
-        graded = zip(flat, grades, rewards, columns, by_turn, strict=True)
-        return [
-            [Response(group * size + j, group, problem, *next(graded)) for j in range(size)]
-            for group, problem in problems
-        ]
+        return [responses[i : i + size] for i in range(0, len(responses), size)]
 
     @functools.cached_property
     def _columns(self) -> OwnColumns:
         return OwnColumns(self.config, TokenTexts(self.policy.tokenizer).text)
 
-    def _shaped(
-        self, grades: Sequence[Graded], samples: Sequence[Sample]
-    ) -> tuple[Sequence[Graded], list[float]]:
-        """The grades, and the rewards plus the penalty on overlong responses."""
-        rewards = torch.tensor([grade.reward for grade in grades], dtype=torch.float64)
-        overlong = self.config.rewards.overlong
+    def _shaped(self, responses: list[Response]) -> list[Response]:
+        """The responses with the penalty on overlong ones in their rewards."""
+        overlong, longest = self.config.rewards.overlong, self.config.sampling.max_tokens
         if overlong is None:
-            return grades, rewards.tolist()
-        lengths = torch.tensor([len(sample.tokens) for sample in samples])
-        longest = self.config.sampling.max_tokens
-        if self.config.rewards.names is not None:
-            penalties = overlong.shape(torch.zeros_like(rewards), lengths, longest).tolist()
-            pairs = zip(grades, penalties, strict=True)
-            grades = [replace(grade, rewards=(*grade.rewards, penalty)) for grade, penalty in pairs]
-        return grades, overlong.shape(rewards, lengths, longest).tolist()
+            return responses
+        lengths = torch.tensor([response.length for response in responses])
+        rewards = torch.tensor([response.reward for response in responses], dtype=torch.float64)
+        penalties = overlong.shape(torch.zeros_like(rewards), lengths, longest).tolist()
+        several = self.config.rewards.names is not None
+        shaped = zip(
+            responses, overlong.shape(rewards, lengths, longest).tolist(), penalties, strict=True
+        )
+        return [
+            replace(
+                response,
+                grade=replace(
+                    response.grade,
+                    reward=reward,
+                    rewards=(*response.grade.rewards, penalty) if several else (),
+                ),
+            )
+            for response, reward, penalty in shaped
+        ]
 
     def _live(self, group: Sequence[Response]) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
@@ -170,4 +181,4 @@ class Collector:
 def environment_weight(rewards: Reward) -> float:
     """The weight of the environment's rewards in the reward of a response."""
     parts = rewards.of if isinstance(rewards, Several) else [rewards]
-    return sum(each.weight for each in parts if each.kind == "environment")
+    return sum(part.weight for part in parts if part.kind == "environment")

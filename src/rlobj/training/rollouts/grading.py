@@ -6,12 +6,13 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rlobj.base.progress import beat
-from rlobj.conversations.grading import described, with_turns
+from rlobj.conversations.grading import graded
 from rlobj.data import Problem
-from rlobj.rewards import Graded, Grader
-from rlobj.samplers import Sample
+from rlobj.rewards import Grader
+from rlobj.samplers import Response
 
 
 class Grading:
@@ -23,18 +24,21 @@ class Grading:
     Args:
         grader: an open grader.
         problems: one problem for each prompt.
+        at_limit: see `EnvironmentSettings.at_limit`.
 
     Attributes:
         seconds: time spent on grading after sampling had ended.
         hidden: seconds spent on grading during sampling.
     """
 
-    def __init__(self, grader: Grader, problems: Sequence[Problem]) -> None:
+    def __init__(
+        self, grader: Grader, problems: Sequence[Problem], at_limit: float | str = "graded"
+    ) -> None:
         self.seconds = self.hidden = 0.0
         self._grader = grader
-        self._problems = problems
-        self._waiting: queue.SimpleQueue[tuple[int, list[Sample]] | None] = queue.SimpleQueue()
-        self._grades: dict[int, list[Graded]] = {}
+        self._problems, self._at_limit = problems, at_limit
+        self._waiting: queue.SimpleQueue[tuple[int, list[Response]] | None] = queue.SimpleQueue()
+        self._graded: dict[int, list[Response]] = {}
         self._error: BaseException | None = None
         self._ended = False
         self._busy = 0.0
@@ -48,7 +52,7 @@ class Grading:
         self._ended = True
         self._waiting.put(None)
 
-    def done(self, index: int, samples: list[Sample]) -> None:
+    def done(self, index: int, samples: list[Response]) -> None:
         """Take the finished samples of a prompt; pass this method to `Sampler.sample`.
 
         They wait for the others if the grader is batched.
@@ -61,8 +65,8 @@ class Grading:
         if not self._grader.batched:
             self._waiting.put((index, samples))
 
-    def finish(self, groups: Sequence[list[Sample]]) -> list[list[Graded]]:
-        """Return the grades of all samples, in their order.
+    def finish(self, groups: Sequence[list[Response]]) -> list[list[Response]]:
+        """Return all responses with their problems and grades, in their order.
 
         Raises:
             Exception: grading failed.
@@ -74,9 +78,9 @@ class Grading:
         if self._error is not None:
             raise self._error
         self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
-        self._grade([each for each in enumerate(groups) if each[0] not in self._grades])
+        self._grade([group for group in enumerate(groups) if group[0] not in self._graded])
         self.seconds = time.perf_counter() - start
-        return [self._grades[index] for index in range(len(groups))]
+        return [self._graded[index] for index in range(len(groups))]
 
     def _work(self) -> None:
         """Grade what waits, in the thread, until None comes."""
@@ -88,20 +92,19 @@ class Grading:
                     taken.append(self._waiting.get())
                 more = None not in taken
                 if not self._ended:
-                    self._grade([each for each in taken if each is not None])
+                    self._grade([group for group in taken if group is not None])
         except BaseException as error:
             self._error = error
 
-    def _grade(self, groups: Sequence[tuple[int, list[Sample]]]) -> None:
+    def _grade(self, groups: Sequence[tuple[int, list[Response]]]) -> None:
         """Grade some groups in one call."""
         start = time.perf_counter()
-        texts = [sample.text for _, group in groups for sample in group]
-        asked = [
-            with_turns(self._problems[index], [*map(described, sample.turns)])
+        responses = [
+            replace(response, problem=self._problems[index])
             for index, group in groups
-            for sample in group
+            for response in group
         ]
-        grades = iter(self._grader.score(texts, asked) if texts else ())
-        self._grades |= {index: [next(grades) for _ in group] for index, group in groups}
+        grades = iter(graded(self._grader, responses, self._at_limit) if responses else ())
+        self._graded |= {index: [next(grades) for _ in group] for index, group in groups}
         self._busy += time.perf_counter() - start
         beat()

@@ -12,9 +12,8 @@ from rlobj.base.errors import DataError, RunError, Setting, counted
 from rlobj.base.showing import place_of, shown
 from rlobj.base.targets import import_target
 from rlobj.data import Problem
-from rlobj.rewards import Graded
 from rlobj.rewards.functions import ColumnValue, column_value
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
 from rlobj.settings.run_config import RunConfig
 
 
@@ -31,7 +30,9 @@ class OwnColumns:
 
     def __init__(self, config: RunConfig, text: Callable[[int], str] = str) -> None:
         self._sources, self._rewards, self._text = config.columns, config.rewards, text
-        self._functions = {x: import_target(y) for x, y in config.columns.items() if ":" in y}
+        self._functions = {
+            name: import_target(source) for name, source in config.columns.items() if ":" in source
+        }
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Check that the rows of all problems have the numbers that are read from them.
@@ -49,29 +50,29 @@ class OwnColumns:
                         f"row also has {', '.join(problem.extra) or 'no other columns'}"
                     )
 
-    def of(self, problem: Problem, sample: Sample, grade: Graded) -> dict[str, ColumnValue]:
-        """The value of each column: one for the response, or one for each of its tokens.
+    def of(self, response: Response) -> dict[str, ColumnValue]:
+        """The value of each column of a graded response: one, or one for each of its tokens.
 
         Raises:
             RunError: a function failed; or a value is missing or not finite although the response
                 is decided; or there are not as many values as tokens.
         """
-        columns: dict[str, ColumnValue] = {}
+        problem, grade, columns = response.problem, response.grade, dict[str, ColumnValue]()
         for name, source in self._sources.items():
             value: Any = grade.columns.get(name)
             if source == "data":
                 value = float(problem.extra[name])
             elif source != "reward":
-                value = self._called(name, problem, sample)
+                value = self._called(name, response)
             many = isinstance(value, Sequence)
             values = value if many else [math.nan if value is None else value]
             finite = grade.undecided or all(map(math.isfinite, values))
-            if not finite or (many and len(values) != len(sample.tokens)):
+            if not finite or (many and len(values) != response.length):
                 rewards = f"Reward {' or '.join(self._rewards.targets)}"
                 raise RunError(
                     f"{rewards if source == 'reward' else source} returned as the column {name!r} "
                     f"{counted(len(values), 'value')}, {shown(value)}, on problem {problem.id!r}, "
-                    f"whose response has {counted(len(sample.tokens), 'token')}. Expected a finite "
+                    f"whose response has {counted(response.length, 'token')}. Expected a finite "
                     f"number, or one per token; as {{'reward': 1, 'columns': {{{name!r}: 1}}}},"
                     " or from a function that gets the tokens: ",
                     Setting(f"columns.{name}", "FILE.py:FUNCTION"),
@@ -79,8 +80,9 @@ class OwnColumns:
             columns[name] = values if many else values[0]
         return columns
 
-    def _called(self, name: str, problem: Problem, sample: Sample) -> ColumnValue:
-        function, texts, value = self._functions[name], [*map(self._text, sample.tokens)], None
+    def _called(self, name: str, response: Response) -> ColumnValue:
+        function, problem, value = self._functions[name], response.problem, None
+        texts = [*map(self._text, response.tokens)]
         try:
             value = function(texts, problem.answer, **problem.extra)
             return column_value(value)

@@ -5,47 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from rlobj.data import Problem
 from rlobj.objectives.rewards import differ
-from rlobj.rewards import Graded
-from rlobj.rewards.functions import ColumnValue
-from rlobj.samplers import Sample
+from rlobj.samplers import Response
 
 Seconds = defaultdict[str, float]
 """Seconds by purpose: `sample`; `grade` after sampling had ended; `hidden`, grading while sampling
 went on."""
-
-
-@dataclass(frozen=True)
-class Response:
-    """One graded response.
-
-    Attributes:
-        id: unique in the step over all ranks.
-        group: id of its prompt's group, unique in the step over all ranks.
-        problem: the problem that it answers.
-        sample: its tokens.
-        grade: the grade before shaping; of several rewards, `grade.rewards` ends with the length
-            penalty if there is one.
-        reward: the reward after shaping; NaN = undecided.
-        columns: the run's own columns, each with one value or one for each token.
-        turn_rewards: of the turns of a conversation; they add up to the reward.
-    """
-
-    id: int
-    group: int
-    problem: Problem
-    sample: Sample
-    grade: Graded
-    reward: float
-    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
-    turn_rewards: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +42,7 @@ class Rollout:
     @property
     def undecided(self) -> Counter[str]:
         """The reasons of responses without a verdict, with their numbers."""
-        grades = [each.grade for each in (*self.responses, *self.dead)]
+        grades = [response.grade for response in (*self.responses, *self.dead)]
         return Counter(grade.reason for grade in grades if grade.undecided)
 
 

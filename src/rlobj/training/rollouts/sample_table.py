@@ -1,4 +1,4 @@
-"""Sample tables of a step, as Parquet."""
+"""Response tables of a step, as Parquet."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def write_samples(
         "prompt": [r.problem.prompt for r in responses],
         "answer": [r.problem.answer for r in responses],
         "source": [r.problem.source for r in responses],
-        "response": [r.sample.text for r in responses],
+        "response": [r.text for r in responses],
         "conversation": [
-            json.dumps([*map(described, r.sample.turns)]) if r.sample.turns else None
-            for r in responses
+            json.dumps([*map(described, r.turns)]) if r.turns else None for r in responses
         ],
         "graded_answer": [r.grade.answer for r in responses],
         "correct": [r.grade.correct for r in responses],
@@ -45,9 +44,9 @@ def write_samples(
             f"reward_{name}": [r.grade.rewards[k] for r in responses]
             for k, name in enumerate(names)
         },
-        "length": [len(r.sample.tokens) for r in responses],
-        "finish": [r.sample.finish for r in responses],
-        "weight_version": [r.sample.weight_version for r in responses],
+        "length": [len(r.tokens) for r in responses],
+        "finish": [r.finish for r in responses],
+        "weight_version": [r.weight_version for r in responses],
         "kept": [i < len(rollout.responses) for i in range(len(responses))],
     }
     parts = comm.gather(columns)

@@ -14,19 +14,21 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy
 import torch
 
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
-from rlobj.rewards import Reward
-from rlobj.rewards.functions import ColumnValue
+from rlobj.rewards import Graded, Reward
+from rlobj.samplers import Response
+from rlobj.samplers.response import TurnRecord
 from rlobj.scoring.packing import sequence_length
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.rollouts.rollout import Response, Rollout, rewards_differ
+from rlobj.training.rollouts.rollout import Rollout, rewards_differ
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
@@ -44,32 +46,31 @@ class MiniBatch:
 
     Attributes:
         table: their tokens.
-        sequences: their token ids.
+        responses: without their texts.
         current: the policy's columns of the table are those of its present weights.
     """
 
     table: TokenBatch
-    sequences: Sequences
+    responses: Sequence[Response]
     current: bool = False
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """The token ids of each response."""
+        return [(response.prompt, response.interleaved) for response in self.responses]
 
 
 @dataclass(frozen=True)
-class StepBatch:
-    """What this rank trains on in a step: some mini-batches.
+class StepBatch(MiniBatch):
+    """What this rank trains on in a step: some mini-batches, one after another.
 
     Attributes:
-        table: its responses, mini-batch after mini-batch; `logprobs` are the sampler's.
-        sequences: token ids of each response.
         sizes: responses of each mini-batch; a rank may have none of one.
         imbalance: tokens of the rank with the most over the mean rank's, 1 where all are equal.
-        prompts: by score, the prompt ids of each response that the score sees instead.
     """
 
-    table: TokenBatch
-    sequences: Sequences
-    sizes: list[int]
-    imbalance: float
-    prompts: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    sizes: Sequence[int] = ()
+    imbalance: float = 1.0
 
     def mini_batches(self, table: TokenBatch) -> list[MiniBatch]:
         """Its mini-batches.
@@ -79,40 +80,11 @@ class StepBatch:
         """
         ends = itertools.accumulate(self.sizes, initial=0)
         return [
-            MiniBatch(part.replace(index=None), self.sequences[start:end])
+            MiniBatch(part.replace(index=None), self.responses[start:end])
             for part, (start, end) in zip(
                 table.split(self.sizes), itertools.pairwise(ends), strict=True
             )
         ]
-
-
-class _Response(NamedTuple):
-    """What every rank knows of a response."""
-
-    id: int
-    group: int
-    rank: int
-    """The rank that sampled it."""
-    reward: float
-    rewards: tuple[float, ...]
-    prompt: Sequence[int]
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    columns: Mapping[str, ColumnValue]
-    prompts: Mapping[str, Sequence[int]]
-    turns: Sequence[int]
-    """The turn of each token; empty if the response is one turn."""
-    turn_rewards: Sequence[float]
-
-    @property
-    def cost(self) -> int:
-        """Tokens of prompt and response, with what was said in between."""
-        return sequence_length(self.prompt, self.tokens)
-
-    def values(self, name: str) -> Sequence[float]:
-        """A column's value of each token."""
-        value = self.columns[name]
-        return value if isinstance(value, Sequence) else [value] * len(self.tokens)
 
 
 def shard(
@@ -139,39 +111,44 @@ def shard(
         hints: encodes the prompts of scores.
     """
     local = [
-        _Response(
-            r.id,
-            r.group,
-            comm.rank,
-            r.reward,
-            r.grade.rewards or (r.reward,),
-            r.sample.prompt,
-            r.sample.response,
-            r.sample.logprobs,
-            {**r.columns, **({"spurious": judge(r)} if judge else {})},
-            hints(r) if hints else {},
-            r.sample.by_turn(),
-            r.turn_rewards,
+        without_texts(
+            response,
+            columns={**response.columns, **({"spurious": judge(response)} if judge else {})},
+            score_prompts=hints(response) if hints else {},
         )
-        for r in rollout.responses
+        for response in rollout.responses
     ]
-    responses = list(itertools.chain(*comm.gather(local)))
+    ranks = comm.gather(local)
+    responses = list(itertools.chain(*ranks))
     parts = _parts(responses, config.training.updates_per_step)
     last = _without_gradient(responses)
-    owners = {response.id: response.rank for response in responses}
+    owners = {response.id: rank for rank, own in enumerate(ranks) for response in own}
     for part in parts if config.training.balance else ():
-        costs, late = [each.cost for each in part], [each.id in last for each in part]
-        ranks = spread(costs, late, comm.size)
-        owners.update(zip([each.id for each in part], ranks, strict=True))
-    mine = [[each for each in part if owners[each.id] == comm.rank] for part in parts]
+        late = [response.id in last for response in part]
+        shares = spread(list(map(_cost, part)), late, comm.size)
+        owners.update(zip([response.id for response in part], shares, strict=True))
+    mine = [[r for r in part if owners[r.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
+    columns = [*config.columns, *(["spurious"] if judge else [])]
     return StepBatch(
-        _table(held, config.rewards, device, [*config.columns, *(["spurious"] if judge else [])]),
-        [(each.prompt, each.tokens) for each in held],
-        [len(part) for part in mine],
-        _imbalance(parts, owners, comm.size),
-        {name: [each.prompts[name] for each in held] for name in (held[0].prompts if held else ())},
+        table=_table(held, config.rewards, device, columns),
+        responses=held,
+        sizes=[len(part) for part in mine],
+        imbalance=_imbalance(parts, owners, comm.size),
     )
+
+
+def without_texts(response: Response, **changes: Any) -> Response:
+    """What other ranks need of a response."""
+    turns = tuple(TurnRecord(turn.size, "", turn.observed) for turn in response.turns)
+    grade = Graded(response.reward, None, "", None, response.grade.rewards)
+    bare: Any = {"text": "", "turns": turns, "problem": None, "grade": grade}
+    return replace(response, **bare, **changes)
+
+
+def _cost(response: Response) -> int:
+    """Tokens of prompt and response, with what was said in between."""
+    return sequence_length(response.prompt, response.interleaved)
 
 
 def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
@@ -193,48 +170,46 @@ def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
     return owners
 
 
-def _parts(responses: Sequence[_Response], updates: int) -> list[list[_Response]]:
+def _parts(responses: Sequence[Response], updates: int) -> list[list[Response]]:
     """The mini-batches, each sorted by id."""
-    groups = numpy.array_split(sorted({each.group for each in responses}), updates)
-    ordered = sorted(responses, key=lambda each: each.id)
+    groups = numpy.array_split(sorted({response.group for response in responses}), updates)
+    ordered = sorted(responses, key=lambda response: response.id)
     parts = [{*part.tolist()} for part in groups]
-    return [[each for each in ordered if each.group in part] for part in parts if part]
+    return [[r for r in ordered if r.group in part] for part in parts if part]
 
 
-def _without_gradient(responses: Sequence[_Response]) -> set[int]:
+def _without_gradient(responses: Sequence[Response]) -> set[int]:
     """The ids of responses that are undecided, or in a group of equal rewards.
 
     They probably have no gradient. They are divided last, so that what is left of an update without
     them is balanced as well.
     """
     rewards: defaultdict[int, set[float]] = defaultdict(set)
-    for each in responses:
-        if not math.isnan(each.reward):
-            rewards[each.group].add(each.reward)
-    signal = {group for group, given in rewards.items() if rewards_differ(frozenset(given))}
-    return {each.id for each in responses if math.isnan(each.reward) or each.group not in signal}
+    for response in responses:
+        if not math.isnan(response.reward):
+            rewards[response.group].add(response.reward)
+    signal = {group for group, found in rewards.items() if rewards_differ(frozenset(found))}
+    return {r.id for r in responses if math.isnan(r.reward) or r.group not in signal}
 
 
-def _imbalance(
-    parts: Sequence[Sequence[_Response]], owners: Mapping[int, int], ranks: int
-) -> float:
+def _imbalance(parts: Sequence[Sequence[Response]], owners: Mapping[int, int], ranks: int) -> float:
     """Tokens of the fullest rank over those of the mean rank, both summed over mini-batches."""
     fullest = mean = 0.0
     for part in parts:
         loads = [0] * ranks
         for response in part:
-            loads[owners[response.id]] += response.cost
+            loads[owners[response.id]] += _cost(response)
         fullest, mean = fullest + max(loads), mean + sum(loads) / ranks
     return fullest / mean if mean else 1.0
 
 
 def _table(
-    held: Sequence[_Response], rewards: Reward, device: torch.device, own: Iterable[str]
+    held: Sequence[Response], rewards: Reward, device: torch.device, columns: Iterable[str]
 ) -> TokenBatch:
-    """The tokens of this rank's responses; `own` are the columns besides those of rlobj."""
+    """The tokens of this rank's responses; `columns` are those besides rlobj's."""
     names = rewards.names
-    values = torch.tensor([response.rewards for response in held], dtype=torch.float64)
-    values = values.reshape(len(held), len(names) if names else 1)
+    values = [response.grade.rewards or (response.reward,) for response in held]
+    values = torch.tensor(values, dtype=torch.float64).reshape(len(held), len(names or [""]))
     flat = array("f")
     for response in held:
         flat.extend(response.logprobs)
@@ -242,18 +217,14 @@ def _table(
     logprobs = logprobs.to(device)
     by_turn: dict[str, Any] = {}
     if any(response.turns for response in held):
-        pairs = [
-            (turn, response.turn_rewards[turn] if response.turns else response.reward)
-            for response in held
-            for turn in response.turns or [0] * len(response.tokens)
-        ]
+        pairs = [pair for response in held for pair in _turns(response)]
         turns, turn_rewards = zip(*pairs, strict=True)
         by_turn = {
             "turn": torch.tensor(turns),
             "turn_reward": torch.tensor(turn_rewards, dtype=torch.float64),
         }
     return TokenBatch(
-        lengths=torch.tensor([len(response.tokens) for response in held], dtype=torch.int64),
+        lengths=torch.tensor([response.length for response in held], dtype=torch.int64),
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
         ids=torch.tensor([response.id for response in held], dtype=torch.int64),
         rewards=values if names else values[:, 0],
@@ -261,6 +232,23 @@ def _table(
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
-        columns={x: torch.tensor([y for r in held for y in r.values(x)]) for x in own},
+        columns={
+            name: torch.tensor([value for r in held for value in _column(r, name)])
+            for name in columns
+        },
         **by_turn,
     )
+
+
+def _turns(response: Response) -> list[tuple[int, float]]:
+    """The turn of each token, from 0, and the reward of this turn."""
+    sizes = [turn.size for turn in response.turns] or [response.length]
+    rewards = response.turn_rewards or [response.reward]
+    parts = enumerate(zip(sizes, rewards, strict=True))
+    return [(turn, reward) for turn, (size, reward) in parts for _ in range(size)]
+
+
+def _column(response: Response, name: str) -> Sequence[float]:
+    """A column's value of each token."""
+    value = response.columns[name]
+    return value if isinstance(value, Sequence) else [value] * response.length

@@ -10,8 +10,13 @@ import torch
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.sampler_metrics import sampler_gap
 from rlobj.settings.sampling import SamplingConfig
-from rlobj.training.rollouts.probes import Probes
-from rlobj.training.rollouts.sample_checks import SampleChecks, SamplerGap, check_gap
+from rlobj.training.rollouts.weight_checks import (
+    Probes,
+    SampleChecks,
+    SamplerGap,
+    Synchronizer,
+    check_gap,
+)
 
 NOISE = {None: 3e-7, torch.bfloat16: 4e-3}
 ARITHMETICS = pytest.mark.parametrize("arithmetic", list(NOISE), ids=["float32", "bfloat16"])
@@ -169,3 +174,37 @@ def test_arithmetic_that_differs_by_no_more_than_rounding_is_no_lag():
     probes = Probes(SingleProcess())
     for moved, t, e in zip(change, change.cumsum(0) + noise[0], noise[1], strict=True):
         probes.check(t, t + e - 0.06 * moved)
+
+
+class Taking:
+    """A sampler that takes some weights and then fails, or takes no more."""
+
+    dtype = None
+
+    def __init__(self, count: int, error: bool) -> None:
+        self.count, self.error = count, error
+
+    def sync(self, weights, version: int) -> None:
+        for _ in zip(range(self.count), weights, strict=False):
+            pass
+        if self.error:
+            raise ValueError("of the sampler")
+
+    def received(self) -> None:
+        raise ValueError("of the sampler")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("error", [True, False])
+def test_every_rank_takes_all_weights_whatever_its_sampler_does(count, error):
+    taken = []
+
+    def weights():
+        for index in range(3):
+            taken.append(index)
+            yield f"{index}.weight", torch.zeros(2)
+
+    synchronizer = Synchronizer(Taking(count, error), weights)  # pyright: ignore
+    with pytest.raises(ValueError, match="of the sampler"):
+        synchronizer.push(1)
+    assert taken == [0, 1, 2]

@@ -1,0 +1,152 @@
+"""Response: what a policy answered to a prompt, from the sampler to the pages of a run."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlobj.base.interleaved import Interleaved
+
+if TYPE_CHECKING:
+    from rlobj.data import Problem
+    from rlobj.rewards import Graded
+    from rlobj.rewards.functions import ColumnValue
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """One call of a tool: what the record keeps of it.
+
+    Attributes:
+        name: of the tool.
+        error: "" if it returned, else "error" (it raised, or the call was malformed), "timeout",
+            "crash" (its process ended) or "flood" (it wrote too much).
+        seconds: that it took.
+    """
+
+    name: str
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """A turn of the policy, and what the environment answered.
+
+    Attributes:
+        size: tokens that the policy wrote.
+        text: of these tokens, without special tokens.
+        observed: token ids that the policy reads next; empty after the last turn.
+        observation: their text, without what the chat template adds; "" after the last turn.
+        reward: of the turn.
+        correct: what the environment says of the whole response.
+        uses: the calls of tools.
+        end: "" = the conversation went on; else why it ended: "done" or a name in
+            `conversations.environment.ENDS`.
+    """
+
+    size: int
+    text: str
+    observed: array[int]
+    observation: str = ""
+    reward: float = 0.0
+    correct: bool | None = None
+    uses: tuple[ToolUse, ...] = ()
+    end: str = ""
+
+
+@dataclass(slots=True, repr=False)
+class Response:
+    """One response to one prompt. It never changes: `dataclasses.replace` adds what comes later.
+
+    Example: prompt "1+1=", response "2" and end of text, weight version 3
+        Response([5, 10, 5, 12], [6, 1], [-0.7, -0.1], "2", "stop", 3)
+
+    A sampler gives the first fields:
+        prompt: token ids. They are kept as an array of four bytes a value, as are the fields below;
+            one that is such an array is not copied, so that a group can share it.
+        tokens: token ids of the response. An EOS token that the model drew is included, and it is
+            trained on.
+        logprobs: log-probability of each token, in nats, under the distribution it was drawn from:
+            after the temperature, renormalised over the tokens that top-k, top-p and min-p leave.
+            Greedy tokens have 0. NaN = unknown.
+        text: `tokens` decoded without special tokens; a stop string is included.
+        finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached.
+        weight_version: the version of the last `sync`; 0 before the first.
+        turns: of a conversation: its turns; `tokens` and `logprobs` are those of all turns, and
+            `text` is that of the last one. () = the response is one turn.
+
+    Grading and training add:
+        id: unique in the step over all ranks; in an evaluation, the index among the problem's
+            responses.
+        group: id of its prompt's group, unique in the step over all ranks.
+        problem: the problem that it answers.
+        grade: its grade. In training, its rewards have the length penalty; several rewards end with
+            it.
+        columns: the run's own columns, each with one value or one for each token.
+        turn_rewards: of the turns of a conversation; they add up to the reward.
+        score_prompts: the token ids of the prompt of each score that has a prompt of its own.
+
+    An evaluation adds:
+        seed: of sampling; the same seed, prompt, weights and engine give the response again.
+        length: the number of tokens. An evaluation keeps no token ids, and only this of them.
+    """
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    text: str
+    finish: Literal["stop", "length"]
+    weight_version: int
+    turns: Sequence[TurnRecord] = ()
+    id: int = 0
+    group: int = 0
+    problem: Problem = None  # pyright: ignore[reportAssignmentType]  # before grading
+    grade: Graded = None  # pyright: ignore[reportAssignmentType]  # before grading
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+    turn_rewards: Sequence[float] = ()
+    score_prompts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    seed: int = 0
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt, self.tokens = packed("i", self.prompt), packed("i", self.tokens)
+        self.logprobs, self.turns = packed("f", self.logprobs), tuple(self.turns)
+        self.length = self.length or len(self.tokens)
+
+    @property
+    def interleaved(self) -> Sequence[int]:
+        """The token ids of the response, with what was said between them in a conversation."""
+        if not self.turns:
+            return self.tokens
+        ends = itertools.accumulate(turn.size for turn in self.turns)
+        heard = [(end, turn.observed) for end, turn in zip(ends, self.turns, strict=True)]
+        return Interleaved(self.tokens, heard)
+
+    @property
+    def reward(self) -> float:
+        """The reward; NaN = undecided."""
+        return self.grade.reward
+
+    @property
+    def cut_without_verdict(self) -> bool:
+        """Whether a conversation was cut before its environment gave a verdict: it is wrong."""
+        grade = self.grade
+        cut = bool(self.turns) and self.finish == "length"
+        return cut and not grade.undecided and grade.correct is None
+
+    def __repr__(self) -> str:
+        return (
+            f"Response({self.text!r}, {len(self.prompt)} + {self.length} tokens, {self.finish!r}, "
+            f"version {self.weight_version})"
+        )
+
+
+def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:
+    """The values as a four-byte array; an array of this type is returned unchanged."""
+    if isinstance(values, array) and values.typecode == code:
+        return values
+    return array(code, values)
