@@ -441,8 +441,8 @@ def _returns(rewards: Tensor, discount: float) -> tuple[Tensor, Tensor]:
     later, last = torch.zeros_like(rewards[:, 0]), torch.full_like(rewards[:, 0], torch.nan)
     columns = []
     for column in reversed(rewards.unbind(1)):
-        found = column + discount * later
-        later = torch.where(column.isnan(), later, found)
-        last = torch.where(last.isnan(), found, last)
-        columns.insert(0, found)
+        step_return = column + discount * later
+        later = torch.where(column.isnan(), later, step_return)
+        last = torch.where(last.isnan(), step_return, last)
+        columns.insert(0, step_return)
     return torch.stack(columns, 1), last

@@ -49,7 +49,7 @@ class Clauses:
 
     def touched(self, effect: str) -> Tensor:
         """The tokens with this effect, bool [N]."""
-        places = [place for place, (found, _) in enumerate(self.causes) if found == effect]
+        places = [place for place, (mark, _) in enumerate(self.causes) if mark == effect]
         return torch.isin(self.codes, self.codes.new_tensor(places))
 
 

@@ -208,9 +208,9 @@ class Evaluator:
             return
         for part in expression.walk():
             if part in self._not_finite and part.level <= level:
-                own = self._spread(self._not_finite[part], part.level, level)
+                not_finite = self._spread(self._not_finite[part], part.level, level)
                 name = f"'{part}'" if part == expression else f"'{part}' in '{expression}'"
-                self.refuse(own & wrong & where, f"{name} is NaN or infinite", level)
+                self.refuse(not_finite & wrong & where, f"{name} is NaN or infinite", level)
 
     # Levels.
 
@@ -262,10 +262,10 @@ class Evaluator:
             case nodes.Negative():
                 return self._combine(node, torch.neg, node.operand)
             case nodes.Compare():
-                found = self._combine(node, OPERATIONS[node.operator], node.left, node.right)
-                undefined = found.undefined
-                data = found.data if undefined is None else found.data & ~undefined
-                return Values(data, undefined, found.wrong)
+                compared = self._combine(node, OPERATIONS[node.operator], node.left, node.right)
+                undefined = compared.undefined
+                data = compared.data if undefined is None else compared.data & ~undefined
+                return Values(data, undefined, compared.wrong)
             case nodes.Logic():
                 left, right = self._at(node.left, node.level), self._at(node.right, node.level)
                 return left | right if node.operator == "|" else ~(~left | ~right)
@@ -301,7 +301,7 @@ class Evaluator:
 
     def _when(self, node: nodes.When) -> Values:
         rule, then, other = (
-            self._at(x, node.level) for x in (node.rule, node.then, node.otherwise)
+            self._at(part, node.level) for part in (node.rule, node.then, node.otherwise)
         )
 
         def chosen(*masks: Tensor | None) -> Tensor | None:
@@ -317,5 +317,5 @@ class Evaluator:
 
 def _joined(*masks: Tensor | None) -> Tensor | None:
     """Where any of the masks is True; None = nowhere."""
-    given = [mask for mask in masks if mask is not None]
-    return reduce(operator.or_, given) if given else None
+    present = [mask for mask in masks if mask is not None]
+    return reduce(operator.or_, present) if present else None

@@ -83,24 +83,24 @@ class Frame(Evaluator):
         self._batch: dict[str, Tensor] = {}  # columns of the TokenBatch
         self._columns: dict[str, Tensor] = {}  # columns of rules
         self._units_by: dict[str, Units] = {}
-        error, tokens, known = "", 0, 0
+        error, tokens, reported = "", 0, 0
         try:
             self.table = _join(tables, columns)
             for name, who in columns.items():
                 self._batch[name] = self._read(name, who)
             if "sampler_logprobs" in columns and self.table.sampler_logprobs is not None:
                 decided, unknown = self.table.decided, self.table.sampler_logprobs.isnan()
-                tokens, known = int(decided.sum()), int((decided & ~unknown).sum())
+                tokens, reported = int(decided.sum()), int((decided & ~unknown).sum())
         except BatchError as exception:
             error = str(exception)
         double = any(table.logprobs.dtype == torch.float64 for table in tables)
-        facts = comm.sum(torch.tensor([bool(error), double, tokens, known], dtype=torch.int64))
-        failed, double, tokens, known = facts.tolist()
+        facts = comm.sum(torch.tensor([bool(error), double, tokens, reported], dtype=torch.int64))
+        failed, double, tokens, reported = facts.tolist()
         if failed:
             raise BatchError(
                 error or "another rank holds a table that cannot be used; see its error"
             )
-        if tokens and not known:
+        if tokens and not reported:
             raise BatchError(
                 f"column 'sampler_logprobs' is NaN at all {tokens} tokens of the update, from row "
                 f"0 on; {columns.get('sampler_logprobs', 'the loss')} reads it. Pass the log-probs "
@@ -176,8 +176,8 @@ class Frame(Evaluator):
             groups, level = self._units("group"), level_by(by)
             token = level == Level.TOKEN
             places = table.positions if token else table.turn_numbers[table.turn_starts]
-            own = places.max()[None] + 1 if len(places) else places
-            ends, _ = statistics.gather(own, self.comm)
+            end = places.max()[None] + 1 if len(places) else places
+            ends, _ = statistics.gather(end, self.comm)
             longest = int(ends.max()) if len(ends) else 0
             member = self._spread(groups.member, Level.RESPONSE, level) * longest + places
             return Units(member, groups.count * longest, self.comm)
@@ -201,16 +201,16 @@ class Frame(Evaluator):
             return decided
         if within.level > level:
             turns = level == Level.TURN
-            found = self.table.any_by_turn if turns else self.table.any_by_response
-            return found(self.rule(within))
+            any_by = self.table.any_by_turn if turns else self.table.any_by_response
+            return any_by(self.rule(within))
         chosen = self._at(within, level)
         self._check_finite(within, chosen.wrong, decided, level)
         return decided & chosen.data
 
     def _unit(self, by: str, level: Level) -> Tensor:
         """The unit of each token, turn or response."""
-        own = max(level_by(by), Level.RESPONSE)
-        return self._spread(self._units(by).member, own, level)
+        finest = max(level_by(by), Level.RESPONSE)
+        return self._spread(self._units(by).member, finest, level)
 
     def _count(self, mask: Tensor, by: str, level: Level) -> Tensor:
         """The number of True tokens, turns or responses in each unit, int64."""
@@ -301,13 +301,13 @@ class Frame(Evaluator):
         values, population = self._population(node.of, node.within, level)
         sizes = self._count(population, node.by, level)
         if node.statistic in ("count", "share"):
-            found = self._count(population & values.data, node.by, level).double()
-            found = found / sizes if node.statistic == "share" else found
+            by_unit = self._count(population & values.data, node.by, level).double()
+            by_unit = by_unit / sizes if node.statistic == "share" else by_unit
         else:
-            found = self._statistic(node, values.data, population, level)
-            found = found / sizes if node.statistic == "mean" else found
+            by_unit = self._statistic(node, values.data, population, level)
+            by_unit = by_unit / sizes if node.statistic == "mean" else by_unit
         empty = None if node.statistic in ("sum", "count") else sizes == 0
-        return self._finite(node, self._per_response(node.by, found.to(self.dtype), empty))
+        return self._finite(node, self._per_response(node.by, by_unit.to(self.dtype), empty))
 
     def _statistic(
         self, node: nodes.Aggregate, data: Tensor, population: Tensor, level: Level
@@ -328,17 +328,17 @@ class Frame(Evaluator):
         level = node.counted
         values, population = self._population(node.of, node.within, level)
         wanted = values.data if node.statistic == "any" else ~values.data
-        found = self._count(population & wanted, node.by, level) > 0
-        return self._per_response(node.by, found if node.statistic == "any" else ~found, None)
+        some = self._count(population & wanted, node.by, level) > 0
+        return self._per_response(node.by, some if node.statistic == "any" else ~some, None)
 
-    def _per_response(self, by: str, found: Tensor, undefined: Tensor | None) -> Values:
+    def _per_response(self, by: str, by_unit: Tensor, undefined: Tensor | None) -> Values:
         """The values of units: 0-d for the update, [N] by position, [T] by turn, else [B]."""
         if undefined is not None and not bool(undefined.any()):
             undefined = None
         if by == "update":
-            return Values(found[0], None if undefined is None else undefined[0])
+            return Values(by_unit[0], None if undefined is None else undefined[0])
         member = self._units(by).member
-        return Values(found[member], None if undefined is None else undefined[member])
+        return Values(by_unit[member], None if undefined is None else undefined[member])
 
     def _sample(self, node: nodes.Sample) -> Values:
         table, whole = self.table, node.of == "response"

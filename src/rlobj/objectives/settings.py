@@ -89,7 +89,7 @@ OptionalAboveOne = Annotated[Any, Bounds(above=1, optional=True)]
 
 def bounds_of(field: FieldInfo) -> Bounds | None:
     """The bounds of a setting that can be an expression; None for all other settings."""
-    return next((each for each in field.metadata if isinstance(each, Bounds)), None)
+    return next((entry for entry in field.metadata if isinstance(entry, Bounds)), None)
 
 
 def expressions(primitive: Primitive, path: str = "") -> Iterator[tuple[str, Number, Bounds]]:
