@@ -1,4 +1,4 @@
-"""Evaluator: the values of expressions token by token; `frame` adds columns and populations.
+"""Evaluator: the values of expressions token by token; `populations` adds those of many.
 
 Rules have three values: true, false and undefined. A number is undefined where its population is
 empty (`entropy.mean(within=...)` of no token), and a comparison with it, too. As in SQL, `~` of an
@@ -14,12 +14,11 @@ tokens of all ranks.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -97,7 +96,7 @@ class Values:
 
 
 class Evaluator:
-    """Evaluates expressions on the rows of a table; `Frame` adds the columns.
+    """Evaluates expressions on the rows of a table; a subclass reads the columns.
 
     Attributes:
         table: this rank's tokens of the update, one table.
@@ -106,11 +105,7 @@ class Evaluator:
         dtype: of all numbers.
         decided: bool [N], rows of decided responses.
         decided_responses: bool [B].
-        selections: for each evaluated cut, by its text: selected tokens and population.
-        populations: how nodes are evaluated that read other tokens, once per update.
     """
-
-    populations: ClassVar[Mapping[type[Expr], Callable[[Any, Any], Values]]] = {}
 
     table: TokenBatch
     comm: Comm
@@ -120,9 +115,7 @@ class Evaluator:
     decided_responses: Tensor
 
     def __init__(self) -> None:
-        self.selections: dict[str, tuple[int, int]] = {}
         self._error = ""
-        self._populations: dict[Expr, Values] = {}
         self._not_finite: dict[Expr, Tensor] = {}
 
     def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
@@ -159,20 +152,6 @@ class Evaluator:
     def holds(self, rule: Rule) -> Tensor:
         """The tokens on which a rule is true, bool [N]; unlike `rule`, it refuses nothing."""
         return self._at(rule, Level.TOKEN).data & self.decided
-
-    def amount(self, node: nodes.Sample) -> float:
-        """The size of a sample: a fraction, or a number of tokens, which may be an expression's."""
-        if not isinstance(node.amount, Number):
-            return node.amount
-        values = self.evaluate(node.amount)
-        tokens = float(values.data)
-        none = values.undefined is not None and bool(values.undefined)
-        if none or tokens < 0:
-            self._error = self._error or (
-                f"'{node.amount}' in '{node}' is {tokens:g}, expected a number of tokens >= 0"
-            )
-            return 0
-        return math.ceil(tokens) if node.round == "ceil" else math.floor(tokens)
 
     def check(self) -> None:
         """Raise the first error of an expression, on all ranks together.
@@ -237,15 +216,6 @@ class Evaluator:
 
     def evaluate(self, node: Expr) -> Values:
         """The values of an expression: [N], [T], [B] or 0-d by its level."""
-        for kind, values_of in self.populations.items():
-            if isinstance(node, kind):
-                if node not in self._populations:
-                    self._populations[node] = values_of(self, node)
-                return self._populations[node]
-        return self._by_itself(node)
-
-    def _by_itself(self, node: Expr) -> Values:
-        """The values of a node that reads nothing but its parts."""
         match node:
             case nodes.Column() | nodes.NamedReward():
                 return self.read(node)
