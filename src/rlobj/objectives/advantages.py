@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.primitives import Primitive
@@ -32,10 +33,6 @@ from rlobj.objectives.rewards import (
     total_reward,
 )
 from rlobj.objectives.rules.arguments import rounded_share
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 Weights = Sequence[float] | None
 _ROUNDING = 1e-12

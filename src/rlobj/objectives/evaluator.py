@@ -18,18 +18,16 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
 from rlobj.objectives.rules.columns import FUNCTIONS
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 EXACT_POWERS = (-2, -1, 0, 0.5, 1, 2, 3)
 """Exponents for which `torch.pow` multiplies, divides or takes a root."""

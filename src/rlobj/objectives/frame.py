@@ -7,9 +7,10 @@ expressions are computed token by token (`evaluator`), or over many tokens (`pop
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
@@ -19,10 +20,6 @@ from rlobj.objectives.rules import COLUMNS, nodes
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),

@@ -15,10 +15,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
@@ -43,9 +44,6 @@ from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 from rlobj.objectives.weights import fixed_values, penalty_weights, token_shares, token_weights
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 State = Mapping[str, Any]
 _UNFINISHED = ContextVar("_UNFINISHED", default=False)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
@@ -23,9 +24,6 @@ from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.rules import CustomRule, Expr, Level, Number, Rule, nodes
 from rlobj.objectives.rules.populations import level_by
 from rlobj.objectives.statistics import Comm, SingleProcess
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
@@ -15,9 +15,6 @@ from rlobj.objectives.rewards import check_sign
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def rollout_advantages(

@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives.rules import Number, as_number
 from rlobj.objectives.rules.nodes import Constant
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 P = TypeVar("P", bound=Primitive)
 

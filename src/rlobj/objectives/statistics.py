@@ -10,12 +10,10 @@ gather the keys of all ranks.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 _DIGIT = 16  # bits of a key that one pass counts
 _LIMB = 30  # bits of a value that `exact_sum` adds at once; N < 2^33 values cannot overflow

@@ -16,18 +16,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny
+from torch import Tensor
 
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import functional, settings
 from rlobj.objectives.rules import Rule, RuleField
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

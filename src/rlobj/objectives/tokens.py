@@ -10,16 +10,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import token_columns
 from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
