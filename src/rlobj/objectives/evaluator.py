@@ -196,10 +196,14 @@ class Evaluator:
         values = self.evaluate(node)
         if node.level in (Level.UPDATE, level):
             return values
-        masks = (values.undefined, values.wrong)
-        each = (None if mask is None else mask.expand(values.data.shape) for mask in masks)
-        spread = (None if mask is None else self._spread(mask, node.level, level) for mask in each)
-        return Values(self._spread(values.data, node.level, level), *spread)
+
+        def spread(mask: Tensor | None) -> Tensor | None:
+            if mask is None:
+                return None
+            return self._spread(mask.expand(values.data.shape), node.level, level)
+
+        data = self._spread(values.data, node.level, level)
+        return Values(data, spread(values.undefined), spread(values.wrong))
 
     def _spread(self, values: Tensor, of: Level, level: Level) -> Tensor:
         """Values of responses [B] or turns [T] as those of turns or tokens; others unchanged."""

@@ -272,10 +272,10 @@ def mean_cut_by(values: Tensor, unit: Tensor, units: int, limit: float, comm: Co
     for shift in range(bits - 4, -1, -4):
         sign = 8 if shift + 4 == bits else 0
         cells = unit * 16 + (((keys >> shift) & 15) ^ sign)
-        found = comm.sum(torch.bincount(cells, minlength=units * 16))
-        counts = count + found.view(units, 16).cumsum(1)
-        found = exact_sum_by(values, cells, units * 16, comm)
-        totals = total + found.view(units, 16).cumsum(1)
+        counts_by_cell = comm.sum(torch.bincount(cells, minlength=units * 16))
+        counts = count + counts_by_cell.view(units, 16).cumsum(1)
+        totals_by_cell = exact_sum_by(values, cells, units * 16, comm)
+        totals = total + totals_by_cell.view(units, 16).cumsum(1)
         above = totals > limit * counts.double()
         digit = torch.where(above.any(1), above.int().argmax(1), 15)
         if sign:

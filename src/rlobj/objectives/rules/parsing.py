@@ -272,14 +272,14 @@ class Parser:
         if name == "within" and not isinstance(node, ast.Constant):
             return self.build(node)
         if name == "within" and node.value is not None:  # type: ignore[attr-defined]
-            given = ast.unparse(node)
-            self.fail(f"within takes a rule without quotes: within=prob < 0.002, got {given}", node)
-        given, sign = node, 1
+            text = ast.unparse(node)
+            self.fail(f"within takes a rule without quotes: within=prob < 0.002, got {text}", node)
+        whole, sign = node, 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
         plain = isinstance(node, ast.Constant)
         if not plain or (sign < 0 and not isinstance(node.value, (int, float))):
             if or_rule:  # the size of a sample, or a setting of a custom rule
-                return self.build(given)
+                return self.build(whole)
             self.fail(f"'{name}' must be written as a plain value, such as 0.2 or 'group'", node)
         return node.value if sign > 0 else -node.value  # type: ignore[operator]
