@@ -175,6 +175,14 @@ def gradients(table: TokenBatch) -> Tensor:
     return torch.stack([torch.zeros_like(x) if x.grad is None else x.grad for x in columns])
 
 
+def loss_and_gradients(objective: Objective, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """The loss of one table that is a whole update, and its gradients, [2, N]."""
+    table = leaf(batch)
+    loss = objective(table).loss
+    loss.backward()
+    return loss.detach(), gradients(table)
+
+
 def compositions() -> dict[str, Objective]:
     """Objectives that no preset covers, each for one path through `plan`."""
     base = Objective(surrogate=Clip(low=0.2, high=0.28))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from strategies import NAN, awkward_batch, tokens
+from strategies import NAN, awkward_batch, loss_and_gradients, tokens
 from torch import Tensor
 
 from rlobj import (
@@ -42,20 +42,15 @@ SETTINGS: dict[Any, dict[str, float]] = {
 }
 
 
-def result(objective: Objective, batch: TokenBatch = BATCH) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient with respect to the log-probs."""
-    logprobs = batch.logprobs.detach().clone().requires_grad_()
-    loss = objective(batch.replace(logprobs=logprobs)).loss
-    loss.backward()
-    return loss.detach(), logprobs.grad
-
-
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_an_expression_with_one_value_equals_the_number(kind: Any) -> None:
     field = "mismatch" if kind is Truncate else "surrogate"
     texts = {key: f"{value} + 0 * entropy" for key, value in SETTINGS[kind].items()}
-    plain = result(Objective(**{field: kind(**SETTINGS[kind])}))
-    torch.testing.assert_close(result(Objective(**{field: kind(**texts)})), plain)
+    written, plain = (
+        loss_and_gradients(Objective(**{field: kind(**values)}), BATCH)
+        for values in (texts, SETTINGS[kind])
+    )
+    torch.testing.assert_close(written, plain)
 
 
 def test_shape_changes_the_surrogates_advantage_but_not_the_rules() -> None:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.primitives import Primitive
@@ -32,10 +33,6 @@ from rlobj.objectives.rewards import (
     total_reward,
 )
 from rlobj.objectives.rules.arguments import rounded_share
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 Weights = Sequence[float] | None
 _ROUNDING = 1e-12
@@ -120,25 +117,24 @@ class Advantage(Primitive):
             lengths: trained tokens, int [B].
             weights: w, K numbers; None = 1 each.
         """
-        given = torch.as_tensor(rewards)
-        device = given.device
-        rewards = total_reward(given, weights).detach().double().cpu()
+        columns = torch.as_tensor(rewards)
+        rewards = total_reward(columns, weights).detach().double().cpu()
         groups = torch.as_tensor(groups).long().cpu()
         if self.nonnegative:
-            check_sign(rewards, groups, given)
+            check_sign(rewards, groups, columns)
         lengths = torch.as_tensor(lengths).double().cpu()
         decided = (~rewards.isnan()).nonzero().squeeze(1)
         for column in (lengths, rewards, groups):
             decided = decided[column[decided].argsort(stable=True)]
         advantages = torch.zeros_like(rewards)
         if len(decided):
-            rounding = relative_rounding(given.dtype)
+            rounding = relative_rounding(columns.dtype)
             equal = merged_rewards(rewards[decided], groups[decided], rounding)
             table = _group(equal, groups[decided], lengths[decided], groups, rounding)
             estimate = self.estimate(table)
             zero = table.constant if self.relative else torch.zeros_like(table.constant)
             advantages[decided] = torch.where(zero, 0.0, estimate)
-        return advantages.to(device)
+        return advantages.to(columns.device)
 
     @property
     def group_relative(self) -> bool:
@@ -422,18 +418,18 @@ class TurnReturn(Advantage):
             lengths: trained tokens, int [B].
             weights: ignored.
         """
-        given = torch.as_tensor(rewards)
-        table = given.unsqueeze(1) if given.dim() == 1 else given
+        rewards = torch.as_tensor(rewards)
+        table = rewards.unsqueeze(1) if rewards.dim() == 1 else rewards
         returns, last = _returns(table.detach().double(), self.discount)
-        groups = torch.as_tensor(groups).long().to(given.device)
+        groups = torch.as_tensor(groups).long().to(rewards.device)
         group = groups.unique(return_inverse=True)[1]
         columns = []
         for column in returns.unbind(1):
             have = torch.bincount(group[~column.isnan()], minlength=len(group))
             alone = column.isnan() & (have[group] == 1)
             column = torch.where(alone, last, column)
-            columns.append(self.each(column.to(given.dtype), groups, lengths))
-        return torch.stack(columns, 1).reshape(given.shape)
+            columns.append(self.each(column.to(rewards.dtype), groups, lengths))
+        return torch.stack(columns, 1).reshape(rewards.shape)
 
 
 def _returns(rewards: Tensor, discount: float) -> tuple[Tensor, Tensor]:
@@ -441,8 +437,8 @@ def _returns(rewards: Tensor, discount: float) -> tuple[Tensor, Tensor]:
     later, last = torch.zeros_like(rewards[:, 0]), torch.full_like(rewards[:, 0], torch.nan)
     columns = []
     for column in reversed(rewards.unbind(1)):
-        found = column + discount * later
-        later = torch.where(column.isnan(), later, found)
-        last = torch.where(last.isnan(), found, last)
-        columns.insert(0, found)
+        step_return = column + discount * later
+        later = torch.where(column.isnan(), later, step_return)
+        last = torch.where(last.isnan(), step_return, last)
+        columns.insert(0, step_return)
     return torch.stack(columns, 1), last

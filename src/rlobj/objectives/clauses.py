@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import Mismatch
@@ -21,9 +21,6 @@ from rlobj.objectives.rules import Expr, Number, Rule
 from rlobj.objectives.rules.nodes import Arithmetic, Column, Logic, When, operands
 from rlobj.objectives.surrogates import Surrogate, Switch
 from rlobj.objectives.weights import with_values
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Clauses:
 
     def touched(self, effect: str) -> Tensor:
         """The tokens with this effect, bool [N]."""
-        places = [place for place, (found, _) in enumerate(self.causes) if found == effect]
+        places = [place for place, (mark, _) in enumerate(self.causes) if mark == effect]
         return torch.isin(self.codes, self.codes.new_tensor(places))
 
 

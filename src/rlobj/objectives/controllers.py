@@ -77,10 +77,10 @@ class Controller(Primitive):
 ControllerField = Annotated[SerializeAsAny[Controller], BeforeValidator(Controller.build)]
 
 
-def _present(given: Any) -> Any:
-    if not isinstance(given, dict):
-        return given or {}
-    return {name: each for name, each in given.items() if each is not None}
+def _present(controllers: Any) -> Any:
+    if not isinstance(controllers, dict):
+        return controllers or {}
+    return {name: controller for name, controller in controllers.items() if controller is not None}
 
 
 ControllerFields = Annotated[dict[str, ControllerField], BeforeValidator(_present)]

@@ -7,19 +7,17 @@ B is the number of responses with at least one counted token.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import statistics
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Divisor(Primitive):

@@ -1,4 +1,4 @@
-"""Evaluator: the values of expressions token by token; `frame` adds columns and populations.
+"""Evaluator: the values of expressions token by token; `populations` adds those of many.
 
 Rules have three values: true, false and undefined. A number is undefined where its population is
 empty (`entropy.mean(within=...)` of no token), and a comparison with it, too. As in SQL, `~` of an
@@ -14,23 +14,20 @@ tokens of all ranks.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives.rules import Expr, Level, Number, Rule, nodes
 from rlobj.objectives.rules.columns import FUNCTIONS
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 EXACT_POWERS = (-2, -1, 0, 0.5, 1, 2, 3)
 """Exponents for which `torch.pow` multiplies, divides or takes a root."""
@@ -97,7 +94,7 @@ class Values:
 
 
 class Evaluator:
-    """Evaluates expressions on the rows of a table; `Frame` adds the columns.
+    """Evaluates expressions on the rows of a table; a subclass reads the columns.
 
     Attributes:
         table: this rank's tokens of the update, one table.
@@ -106,11 +103,7 @@ class Evaluator:
         dtype: of all numbers.
         decided: bool [N], rows of decided responses.
         decided_responses: bool [B].
-        selections: for each evaluated cut, by its text: selected tokens and population.
-        populations: how nodes are evaluated that read other tokens, once per update.
     """
-
-    populations: ClassVar[Mapping[type[Expr], Callable[[Any, Any], Values]]] = {}
 
     table: TokenBatch
     comm: Comm
@@ -120,9 +113,7 @@ class Evaluator:
     decided_responses: Tensor
 
     def __init__(self) -> None:
-        self.selections: dict[str, tuple[int, int]] = {}
         self._error = ""
-        self._populations: dict[Expr, Values] = {}
         self._not_finite: dict[Expr, Tensor] = {}
 
     def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
@@ -160,20 +151,6 @@ class Evaluator:
         """The tokens on which a rule is true, bool [N]; unlike `rule`, it refuses nothing."""
         return self._at(rule, Level.TOKEN).data & self.decided
 
-    def amount(self, node: nodes.Sample) -> float:
-        """The size of a sample: a fraction, or a number of tokens, which may be an expression's."""
-        if not isinstance(node.amount, Number):
-            return node.amount
-        values = self.evaluate(node.amount)
-        tokens = float(values.data)
-        none = values.undefined is not None and bool(values.undefined)
-        if none or tokens < 0:
-            self._error = self._error or (
-                f"'{node.amount}' in '{node}' is {tokens:g}, expected a number of tokens >= 0"
-            )
-            return 0
-        return math.ceil(tokens) if node.round == "ceil" else math.floor(tokens)
-
     def check(self) -> None:
         """Raise the first error of an expression, on all ranks together.
 
@@ -208,9 +185,9 @@ class Evaluator:
             return
         for part in expression.walk():
             if part in self._not_finite and part.level <= level:
-                own = self._spread(self._not_finite[part], part.level, level)
+                not_finite = self._spread(self._not_finite[part], part.level, level)
                 name = f"'{part}'" if part == expression else f"'{part}' in '{expression}'"
-                self.refuse(own & wrong & where, f"{name} is NaN or infinite", level)
+                self.refuse(not_finite & wrong & where, f"{name} is NaN or infinite", level)
 
     # Levels.
 
@@ -219,10 +196,14 @@ class Evaluator:
         values = self.evaluate(node)
         if node.level in (Level.UPDATE, level):
             return values
-        masks = (values.undefined, values.wrong)
-        each = (None if mask is None else mask.expand(values.data.shape) for mask in masks)
-        spread = (None if mask is None else self._spread(mask, node.level, level) for mask in each)
-        return Values(self._spread(values.data, node.level, level), *spread)
+
+        def spread(mask: Tensor | None) -> Tensor | None:
+            if mask is None:
+                return None
+            return self._spread(mask.expand(values.data.shape), node.level, level)
+
+        data = self._spread(values.data, node.level, level)
+        return Values(data, spread(values.undefined), spread(values.wrong))
 
     def _spread(self, values: Tensor, of: Level, level: Level) -> Tensor:
         """Values of responses [B] or turns [T] as those of turns or tokens; others unchanged."""
@@ -237,15 +218,6 @@ class Evaluator:
 
     def evaluate(self, node: Expr) -> Values:
         """The values of an expression: [N], [T], [B] or 0-d by its level."""
-        for kind, values_of in self.populations.items():
-            if isinstance(node, kind):
-                if node not in self._populations:
-                    self._populations[node] = values_of(self, node)
-                return self._populations[node]
-        return self._by_itself(node)
-
-    def _by_itself(self, node: Expr) -> Values:
-        """The values of a node that reads nothing but its parts."""
         match node:
             case nodes.Column() | nodes.NamedReward():
                 return self.read(node)
@@ -262,10 +234,10 @@ class Evaluator:
             case nodes.Negative():
                 return self._combine(node, torch.neg, node.operand)
             case nodes.Compare():
-                found = self._combine(node, OPERATIONS[node.operator], node.left, node.right)
-                undefined = found.undefined
-                data = found.data if undefined is None else found.data & ~undefined
-                return Values(data, undefined, found.wrong)
+                compared = self._combine(node, OPERATIONS[node.operator], node.left, node.right)
+                undefined = compared.undefined
+                data = compared.data if undefined is None else compared.data & ~undefined
+                return Values(data, undefined, compared.wrong)
             case nodes.Logic():
                 left, right = self._at(node.left, node.level), self._at(node.right, node.level)
                 return left | right if node.operator == "|" else ~(~left | ~right)
@@ -301,7 +273,7 @@ class Evaluator:
 
     def _when(self, node: nodes.When) -> Values:
         rule, then, other = (
-            self._at(x, node.level) for x in (node.rule, node.then, node.otherwise)
+            self._at(part, node.level) for part in (node.rule, node.then, node.otherwise)
         )
 
         def chosen(*masks: Tensor | None) -> Tensor | None:
@@ -317,5 +289,5 @@ class Evaluator:
 
 def _joined(*masks: Tensor | None) -> Tensor | None:
     """Where any of the masks is True; None = nowhere."""
-    given = [mask for mask in masks if mask is not None]
-    return reduce(operator.or_, given) if given else None
+    present = [mask for mask in masks if mask is not None]
+    return reduce(operator.or_, present) if present else None

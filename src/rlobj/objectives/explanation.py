@@ -98,8 +98,8 @@ def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> 
     for _, term in terms:
         if isinstance(term, TurnReturn) and term.each.kind not in ("leave_one_out", "custom"):
             centred = term.each.kind in ("group_centered", "group_normalized")
-            own = _OWN_MEAN if centred else _OWN
-            yield f"each: {_yaml(term.each)} {own}; use each: leave_one_out"
+            bias = _OWN_MEAN if centred else _OWN
+            yield f"each: {_yaml(term.each)} {bias}; use each: leave_one_out"
     shapes = [expression for field, expression in expressions if field == "shape"]
     for minus, scan in chain.from_iterable(map(_baselines, shapes)):
         if not any(node.level == Level.TURN for node in (minus if scan is None else scan).walk()):
@@ -149,21 +149,21 @@ def _yaml(primitive: Primitive) -> str:
     """The primitive as in a preset, without defaults: {kind: clip, high: 0.28}."""
     from rlobj.base.yaml import dump_yaml
 
-    given = primitive.model_dump(mode="json", exclude_defaults=True)
-    return dump_yaml(given, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    settings = primitive.model_dump(mode="json", exclude_defaults=True)
+    return dump_yaml(settings, default_flow_style=True, sort_keys=False, width=10**6).strip()
 
 
 def _settings(primitive: Primitive) -> str:
     """The primitive with all settings that have a value, with defaults: Clip(low=0.2, ...)."""
-    own = vars(type(primitive)).get("__annotations__", {})  # before those of the base class
-    names = sorted(type(primitive).model_fields, key=lambda name: name not in own)
+    declared = vars(type(primitive)).get("__annotations__", {})  # before those of the base class
+    names = sorted(type(primitive).model_fields, key=lambda name: name not in declared)
     values = {name: getattr(primitive, name) for name in names}
-    given = [
+    texts = [
         f"{name}={_settings(value) if isinstance(value, Primitive) else value}"
         for name, value in values.items()
         if value is not None and value is not False
     ]
-    return f"{type(primitive).__name__}({', '.join(given)})"
+    return f"{type(primitive).__name__}({', '.join(texts)})"
 
 
 def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[str, ...]:
@@ -257,10 +257,10 @@ def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
 
 def _inert_terms(terms: Terms, updates: int) -> list[str]:
     """Settings of the primitives without effect."""
-    found = []
+    inert = []
     for symbol, term in terms:
         if isinstance(term, Surrogate) and updates == 1:
-            found += [
+            inert += [
                 f"the bounds of {_yaml(part)}: with one update per rollout every ratio is 1 "
                 "(training.updates_per_step or training.passes > 1 gives them an effect)"
                 for part in term.parts()
@@ -270,21 +270,21 @@ def _inert_terms(terms: Terms, updates: int) -> list[str]:
         if isinstance(term, KL) and updates == 1 and term.against == "old":
             if term.estimator == "k1":
                 continue  # its gradient is that of l, also at l = l0
-            found.append(f"{_yaml(term)}: on-policy l = l0, so it has no gradient")
+            inert.append(f"{_yaml(term)}: on-policy l = l0, so it has no gradient")
         if isinstance(term, (Gate, AdaptiveGate)) and term.target <= 0:
-            found.append(
+            inert.append(
                 f"{symbol}: mean entropy is never below {term.target} nats; the gate stays shut"
             )
         if isinstance(term, Gate) and term.on == term.off:
-            found.append(f"{symbol}: on and off are both {term.on}")
-    return found
+            inert.append(f"{symbol}: on and off are both {term.on}")
+    return inert
 
 
 def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[str]:
     """Rules that select all or nothing, weights of 1, and controllers that no rule reads."""
     parts = [(field, node) for field, expression in expressions for node in expression.walk()]
     read = {str(node) for _, node in parts}
-    found = [
+    inert = [
         f"{symbol}: no rule reads it"
         for symbol, term in terms
         if isinstance(term, Controller) and symbol not in read
@@ -292,7 +292,7 @@ def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[
     for field, node in parts:
         if isinstance(node, nodes.Cut) and node.fraction in (0, 1):
             what = "selects its whole population" if node.fraction else "selects nothing"
-            found.append(f"{node} in {field}: {what}")
+            inert.append(f"{node} in {field}: {what}")
     if ("reweight", nodes.Constant(1.0)) in expressions:
-        found.append("reweight: 1 everywhere")
-    return found
+        inert.append("reweight: 1 everywhere")
+    return inert

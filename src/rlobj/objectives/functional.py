@@ -6,14 +6,11 @@ The notation is that of `surrogates`. Limits are numbers, or tensors with one nu
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Real = float | Tensor
+Real = float | Tensor
 
 
 MAX_LOG_RATIO = 20.0

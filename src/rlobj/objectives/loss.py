@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def terms_of(table: TokenBatch, plan: Plan) -> Terms:

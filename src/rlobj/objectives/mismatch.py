@@ -9,19 +9,17 @@ weights. The factor is the importance weight between the two, truncated or maske
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives.functional import MAX_LOG_RATIO
 from rlobj.objectives.settings import NonNegative, Positive
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Mismatch(Primitive):

@@ -44,14 +44,14 @@ def rule_columns(
         mismatch: the mismatch correction, or None.
         scores: names of the scores.
     """
-    found = {"advantages": "the surrogate"}
+    readers = {"advantages": "the surrogate"}
     for field, expression in expressions:
         for column in read_columns(expression.batch_columns(), scores):
-            found.setdefault(column, f"{field} '{expression}'")
+            readers.setdefault(column, f"{field} '{expression}'")
     if mismatch is not None:
         for column in ("old_logprobs", "sampler_logprobs"):
-            found.setdefault(column, f"the mismatch correction {mismatch}")
-    return found
+            readers.setdefault(column, f"the mismatch correction {mismatch}")
+    return readers
 
 
 def present(columns: Mapping[str, str], tables: Sequence[TokenBatch]) -> dict[str, str]:

@@ -15,10 +15,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.validation import Model
@@ -43,9 +44,6 @@ from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 from rlobj.objectives.weights import fixed_values, penalty_weights, token_shares, token_weights
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 State = Mapping[str, Any]
 _UNFINISHED = ContextVar("_UNFINISHED", default=False)
@@ -99,12 +97,12 @@ class Objective(Model):
     @model_validator(mode="wrap")
     @classmethod
     def _with_columns(cls, data: Any, handler: Any) -> Self:
-        given = data if isinstance(data, dict) else {}
-        own, scores = (
-            [x for x in names if isinstance(x, str)] if isinstance(names, list | tuple) else []
-            for names in (given.get("columns"), given.get("scores"))
+        settings = data if isinstance(data, dict) else {}
+        columns, scores = (
+            [n for n in names if isinstance(n, str)] if isinstance(names, list | tuple) else []
+            for names in (settings.get("columns"), settings.get("scores"))
         )
-        with rules.declared((*own, *rules.score_columns(scores))):
+        with rules.declared((*columns, *rules.score_columns(scores))):
             return handler(data)
 
     @model_validator(mode="after")
@@ -138,21 +136,25 @@ class Objective(Model):
                 use = f"reweight: when(prob < 0.1, {name}, 1)"
                 advice = f"read it, as in {use}, or remove it: controllers: {{{name}: null}}"
                 yield f"controller '{name}': no rule or number reads it; {advice}"
-        known = [*self.controllers, *rules.COLUMNS, *self._declared]
+        readable = [*self.controllers, *rules.COLUMNS, *self._declared]
         for who, expression in self._expressions:
             for node in expression.walk():
-                if isinstance(node, (Controlled, Column)) and node.name not in known:
-                    advice = f"{nearest(node.name, known)} Or declare it in columns or controllers."
+                if isinstance(node, (Controlled, Column)) and node.name not in readable:
+                    advice = (
+                        f"{nearest(node.name, readable)} Or declare it in columns or controllers."
+                    )
                     yield f"{who} reads unknown '{node.name}'.{advice}"
 
     # Copies with changes.
 
     def replace(self, **fields: Any) -> Objective:
         """A copy with other fields: `dapo.replace(divisor=SequenceMean())`."""
-        own = {f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()}
+        current = {
+            f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()
+        }
         token = _UNFINISHED.set(True)
         try:
-            return Objective(**{**own, **fields})
+            return Objective(**{**current, **fields})
         finally:
             _UNFINISHED.reset(token)
 
@@ -204,8 +206,10 @@ class Objective(Model):
     def resolve(self, max_tokens: int) -> Objective:
         """A copy with the number of tokens in place of "max_tokens"."""
         penalties = tuple(
-            each.model_copy(update={"divisor": each.divisor and each.divisor.resolve(max_tokens)})
-            for each in self.penalties
+            penalty.model_copy(
+                update={"divisor": penalty.divisor and penalty.divisor.resolve(max_tokens)}
+            )
+            for penalty in self.penalties
         )
         return self.replace(divisor=self.divisor.resolve(max_tokens), penalties=penalties)
 
@@ -373,11 +377,11 @@ class Objective(Model):
         plan = plan.of(table, index)
         if not self._skippable:
             return torch.ones_like(table.lengths, dtype=torch.bool)
-        found = table.any_by_response(plan.weights[0] != 0)
-        found = found & table.any_by_response(plan.advantages[0] != 0)
+        trained = table.any_by_response(plan.weights[0] != 0)
+        trained = trained & table.any_by_response(plan.advantages[0] != 0)
         for share in plan.penalties[0]:
-            found = found | table.any_by_response(share != 0)
-        return found
+            trained = trained | table.any_by_response(share != 0)
+        return trained
 
     def tokens_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
@@ -396,8 +400,8 @@ class Objective(Model):
             leaves["entropy"] = table.entropy.detach().requires_grad_()
         with torch.enable_grad():
             value = self.loss(table.replace(**leaves), plan, 0, check=False).loss
-        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        return torch.stack([gradient != 0 for gradient in found if gradient is not None]).any(0)
+        slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        return torch.stack([gradient != 0 for gradient in slopes if gradient is not None]).any(0)
 
     @property
     def _skippable(self) -> bool:
@@ -468,11 +472,12 @@ class Objective(Model):
         if self.advantage.by_turn:
             return True
         others = {*self.scores} - {"reference"}
-        if any(isinstance(each, KL) and each.score in others for each in self.penalties):
+        if any(isinstance(penalty, KL) and penalty.score in others for penalty in self.penalties):
             return True
         names = {*rules.score_columns(others), "turn_reward"}
         terms = [self.shape, *(penalty.coefficient for penalty in self.penalties)]
-        reading = [x for x in terms if x is not None and names & {str(n) for n in x.walk()}]
+        numbers = [number for number in terms if number is not None]
+        reading = [number for number in numbers if names & {str(n) for n in number.walk()}]
         return not all(map(vanishes, reading))
 
     def reader(self, column: str) -> str | None:
@@ -494,9 +499,9 @@ class Objective(Model):
         terms |= {"S": self.surrogate, "Z": self.divisor}
         terms |= {"mismatch": self.mismatch} if self.mismatch else {}
         terms |= {f"P_{i}": penalty for i, penalty in enumerate(self.penalties, 1)}
-        given = [*terms.items(), *self.controllers.items()]  # one may be called A
+        parts = [*terms.items(), *self.controllers.items()]  # one may be called A
         updates = (updates_per_step or 0) * len(self.phases)
-        return explain(given, self._expressions, self.needs, self.reward_kl, updates)
+        return explain(parts, self._expressions, self.needs, self.reward_kl, updates)
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:

@@ -8,9 +8,10 @@ objective's divisor with over="all".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
+from torch import Tensor
 
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import Model
@@ -21,9 +22,6 @@ from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Constant
 from rlobj.objectives.settings import OptionalPositive
 from rlobj.objectives.surrogates import Terms
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": functional.k2}
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
+from rlobj.objectives.clauses import Clauses
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-from rlobj.objectives.clauses import Clauses
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Plan:
             return values.split(sizes) if sizes else ()
 
         nonzero = torch.stack([values != 0 for values in (weights, *penalties)]).any(0)
-        tokens, kept_tokens = (statistics.count(x, frame.comm) for x in (frame.decided, kept))
+        tokens, kept_tokens = (statistics.count(mask, frame.comm) for mask in (frame.decided, kept))
         metrics = {
             "objective/kept_fraction": kept_tokens / tokens if tokens else 0.0,
             "objective/dropped_tokens": float(tokens - kept_tokens),
@@ -130,7 +127,8 @@ class Plan:
             )
         ids, place = table.ids, table.index if index is None else index
         planned = [ids for _, ids in self.responses]
-        if index is None and ids is not None and planned and all(x is not None for x in planned):
+        by_ids = ids is not None and planned and not any(column is None for column in planned)
+        if index is None and by_ids:
             if place is None or not self._holds(table, place):
                 return self.joined.part(self._rows(table))
         elif place is None and len(self.weights) != 1:

@@ -5,14 +5,11 @@ which of them are equal but for rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
-
-if TYPE_CHECKING:
-    from torch import Tensor
 from rlobj.objectives.token_columns import read_column
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
@@ -15,9 +15,6 @@ from rlobj.objectives.rewards import check_sign
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def rollout_advantages(
@@ -31,15 +28,15 @@ def rollout_advantages(
         tables: this rank's tables.
         comm: the process group.
     """
-    given = sum(table.advantages is not None for table in tables)
+    credited = sum(table.advantages is not None for table in tables)
     rewards, error = [], ""
     try:
-        rewards = [] if given else [_rewards(table, advantage, reward_kl) for table in tables]
+        rewards = [] if credited else [_rewards(table, advantage, reward_kl) for table in tables]
     except BatchError as exception:
         error = str(exception)
     given_as = [t.turn_reward if advantage.by_turn else t.rewards for t in tables]
-    single = sum(x is not None and x.dtype != torch.float64 for x in given_as)
-    facts = torch.tensor([given, len(tables) - given, int(bool(error)), single])
+    single = sum(column is not None and column.dtype != torch.float64 for column in given_as)
+    facts = torch.tensor([credited, len(tables) - credited, int(bool(error)), single])
     present, absent, failed, single = comm.sum(facts).tolist()
     if present and absent:
         raise BatchError("column 'advantages' is in some tables of the update, not in all")
@@ -51,22 +48,24 @@ def rollout_advantages(
     own_numbers = torch.tensor([reward.shape[1] for reward in rewards], dtype=torch.int64)
     numbers = statistics.gather(own_numbers, comm)[0].unique().tolist()  # K of each table
     if advantage.by_turn:
-        pad, ends = torch.nn.functional.pad, [numbers[-1] - each.shape[1] for each in rewards]
+        pad, ends = torch.nn.functional.pad, [numbers[-1] - reward.shape[1] for reward in rewards]
         padded = zip(rewards, ends, strict=True)
-        rewards = [pad(each, (0, end), value=torch.nan) for each, end in padded]
+        rewards = [pad(reward, (0, end), value=torch.nan) for reward, end in padded]
     elif len(numbers) > 1:
         raise BatchError("the tables of the update hold different numbers of rewards")
     nothing = torch.zeros(0, *(numbers[-1:] or [1])).double()
     dtype = torch.float32 if single else torch.float64
     empty = torch.zeros(0).long()
     lengths = torch.cat([empty, *(table.lengths.cpu() for table in tables)]).double()
-    own = torch.cat([torch.cat([nothing, *rewards]), lengths.unsqueeze(1)], 1)
-    rows, start = statistics.gather(own, comm)
+    by_response = torch.cat([torch.cat([nothing, *rewards]), lengths.unsqueeze(1)], 1)
+    rows, start = statistics.gather(by_response, comm)
     names = torch.cat([empty, *(table.groups.cpu() for table in tables)])
     groups, _ = statistics.gather(names, comm)
     weights = tables[0].reward_weights if tables and advantage.decoupled else None
     whole = rows[:, :-1] if advantage.decoupled or advantage.by_turn else rows[:, 0]
-    mine = advantage(whole.to(dtype), groups, rows[:, -1], weights)[start : start + len(own)]
+    mine = advantage(whole.to(dtype), groups, rows[:, -1], weights)[
+        start : start + len(by_response)
+    ]
     parts = mine.split([len(table.lengths) for table in tables]) if tables else ()
     pairs = [(table, part.to(table.logprobs)) for table, part in zip(tables, parts, strict=True)]
     if advantage.by_turn:
@@ -99,7 +98,7 @@ def _turn_rewards(table: TokenBatch, rewards: Tensor, who: str) -> Tensor:
     """The rewards of turns, float64 [B, T]; a response without tokens has one turn with its R."""
     values, turns = table.finite("turn_reward", who).double(), table.turn_numbers
     longest = int(turns.max()) + 1 if len(turns) else 1
-    found = torch.full((len(rewards), longest), torch.nan).to(rewards)
-    found[:, 0] = rewards.where(table.lengths == 0, torch.nan)
-    found[table.responses, turns] = values
-    return found.masked_fill(~table.decided_responses.unsqueeze(1), torch.nan)
+    by_turn = torch.full((len(rewards), longest), torch.nan).to(rewards)
+    by_turn[:, 0] = rewards.where(table.lengths == 0, torch.nan)
+    by_turn[table.responses, turns] = values
+    return by_turn.masked_fill(~table.decided_responses.unsqueeze(1), torch.nan)

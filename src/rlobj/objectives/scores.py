@@ -44,7 +44,7 @@ def against_mistakes(
         terms: the surrogate and the penalties, by their place in the configuration.
         reward_kl: the score that the KL in the reward reads.
     """
-    kls = {place: each for place, each in terms.items() if isinstance(each, KL)}
+    kls = {place: term for place, term in terms.items() if isinstance(term, KL)}
     for place, kl in kls.items():
         if kl.score not in (None, "reference") and "estimator" not in kl.model_fields_set:
             yield (
@@ -54,11 +54,11 @@ def against_mistakes(
             )
     against = {place: kl.score for place, kl in kls.items()} | {"reward_kl": reward_kl}
     for place, name in against.items():
-        known = ("reference", *scores)
-        if name not in (None, *known):
+        readable = ("reference", *scores)
+        if name not in (None, *readable):
             others = ("old", "sampler") if place in kls else ()
             yield (
-                f"{place}: there is no score '{name}'.{nearest(name, (*known, *others))} "
+                f"{place}: there is no score '{name}'.{nearest(name, (*readable, *others))} "
                 f"Or declare it: scores: {{{name}: ...}}"
             )
 

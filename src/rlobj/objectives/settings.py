@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives.rules import Number, as_number
 from rlobj.objectives.rules.nodes import Constant
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 P = TypeVar("P", bound=Primitive)
 
@@ -89,7 +87,7 @@ OptionalAboveOne = Annotated[Any, Bounds(above=1, optional=True)]
 
 def bounds_of(field: FieldInfo) -> Bounds | None:
     """The bounds of a setting that can be an expression; None for all other settings."""
-    return next((each for each in field.metadata if isinstance(each, Bounds)), None)
+    return next((entry for entry in field.metadata if isinstance(entry, Bounds)), None)
 
 
 def expressions(primitive: Primitive, path: str = "") -> Iterator[tuple[str, Number, Bounds]]:

@@ -10,12 +10,10 @@ gather the keys of all ranks.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 _DIGIT = 16  # bits of a key that one pass counts
 _LIMB = 30  # bits of a value that `exact_sum` adds at once; N < 2^33 values cannot overflow
@@ -132,10 +130,10 @@ def extreme_by(values: Tensor, unit: Tensor, units: int, largest: bool, comm: Co
     """The largest or smallest value of each unit over all ranks, [units]; ∓inf without values."""
     limit = -torch.inf if largest else torch.inf
     kind = "amax" if largest else "amin"
-    found = torch.full((units,), limit, dtype=torch.float64, device=values.device)
-    found.scatter_reduce_(0, unit, values.double(), kind)
+    extremes = torch.full((units,), limit, dtype=torch.float64, device=values.device)
+    extremes.scatter_reduce_(0, unit, values.double(), kind)
     ranks = torch.zeros(comm.size, units, dtype=torch.float64, device=values.device)
-    ranks[comm.rank] = found
+    ranks[comm.rank] = extremes
     return getattr(comm.sum(ranks), kind)(0)
 
 
@@ -241,10 +239,10 @@ def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm) -> Tensor
         sign = 0x80 if shift + 8 == bits else 0
         histogram = torch.zeros(units * 256, dtype=torch.int64, device=keys.device)
         for start in range(0, len(keys), _CHUNK):
-            block, own = keys[start : start + _CHUNK].long(), unit[start : start + _CHUNK]
-            cells = own * 256 + (((block >> shift) & 0xFF) ^ sign)
+            block, of_block = keys[start : start + _CHUNK].long(), unit[start : start + _CHUNK]
+            cells = of_block * 256 + (((block >> shift) & 0xFF) ^ sign)
             if not sign:
-                cells = cells[(block >> (shift + 8)) == prefix[own]]
+                cells = cells[(block >> (shift + 8)) == prefix[of_block]]
             histogram += torch.bincount(cells, minlength=units * 256)
         below = comm.sum(histogram).view(units, 256).cumsum(1)
         digit = torch.searchsorted(below, k.clamp(min=1)[:, None]).squeeze(1).clamp(max=255)
@@ -274,10 +272,10 @@ def mean_cut_by(values: Tensor, unit: Tensor, units: int, limit: float, comm: Co
     for shift in range(bits - 4, -1, -4):
         sign = 8 if shift + 4 == bits else 0
         cells = unit * 16 + (((keys >> shift) & 15) ^ sign)
-        found = comm.sum(torch.bincount(cells, minlength=units * 16))
-        counts = count + found.view(units, 16).cumsum(1)
-        found = exact_sum_by(values, cells, units * 16, comm)
-        totals = total + found.view(units, 16).cumsum(1)
+        counts_by_cell = comm.sum(torch.bincount(cells, minlength=units * 16))
+        counts = count + counts_by_cell.view(units, 16).cumsum(1)
+        totals_by_cell = exact_sum_by(values, cells, units * 16, comm)
+        totals = total + totals_by_cell.view(units, 16).cumsum(1)
         above = totals > limit * counts.double()
         digit = torch.where(above.any(1), above.int().argmax(1), 15)
         if sign:
@@ -306,11 +304,11 @@ def shares_below(keys: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
     rows, start = gather(torch.stack([unit, keys], 1), comm)
     place = rows[:, 1].unique(return_inverse=True)[1] + rows[:, 0] * len(rows)
     places, which, equal = place.unique(return_inverse=True, return_counts=True)
-    own = places // max(len(rows), 1)  # the unit of each different key
+    unit_of = places // max(len(rows), 1)  # the unit of each different key
     n = rows[:, 0].bincount(minlength=units)
-    below = equal.cumsum(0) - equal - (n.cumsum(0) - n)[own]
-    shares = (2 * below + equal - 1).double() / (2 * n[own] - 2)
-    return torch.where(n[own] > 1, shares, 0.5)[which][start : start + len(keys)]
+    below = equal.cumsum(0) - equal - (n.cumsum(0) - n)[unit_of]
+    shares = (2 * below + equal - 1).double() / (2 * n[unit_of] - 2)
+    return torch.where(n[unit_of] > 1, shares, 0.5)[which][start : start + len(keys)]
 
 
 def scan(values: Tensor, positions: Tensor, decay: float, longest: int) -> Tensor:

@@ -16,18 +16,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny
+from torch import Tensor
 
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import functional, settings
 from rlobj.objectives.rules import Rule, RuleField
 from rlobj.objectives.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,9 @@ class _RatioSurrogate(Surrogate):
 
 def _choose(rule: Tensor, then: Any, otherwise: Any, *, like: Tensor) -> Tensor:
     """`then` where the rule is true, else `otherwise`, [N] in the dtype of `like`."""
-    values = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (then, otherwise))
+    values = (
+        torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in (then, otherwise)
+    )
     return torch.where(rule, *values)
 
 
@@ -326,8 +326,8 @@ class Switch(Surrogate):
     """surrogate of all other tokens"""
 
     def __init__(self, rule: Any = None, then: Any = None, otherwise: Any = None, **data: Any):
-        given = {"rule": rule, "then": then, "otherwise": otherwise}
-        super().__init__(**{k: v for k, v in given.items() if v is not None}, **data)
+        positional = {"rule": rule, "then": then, "otherwise": otherwise}
+        super().__init__(**{k: v for k, v in positional.items() if v is not None}, **data)
 
     def _choose(self, terms: Terms, then: Tensor, otherwise: Tensor) -> Tensor:
         return torch.where(terms.values[str(self.rule)], then, otherwise)

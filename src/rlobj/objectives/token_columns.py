@@ -155,7 +155,7 @@ _REWARDS = ("rewards", "reward_names", "reward_weights")
 def flat_columns(
     mask: torch.Tensor,
     columns: Mapping[str, Any],
-    known: Collection[str],
+    names: Collection[str],
     per_token: Collection[str],
 ) -> dict[str, Any]:
     """The arguments of a TokenBatch; see `TokenBatch.from_padded`.
@@ -163,7 +163,7 @@ def flat_columns(
     Args:
         mask: [B, T], non-zero at trained tokens.
         columns: [B, T], or a form in which the TokenBatch takes them.
-        known: the names of all columns.
+        names: those of all columns.
         per_token: the names of those that must be [B, T].
 
     Raises:
@@ -179,8 +179,8 @@ def flat_columns(
         )
     flat: dict[str, Any] = {"groups": torch.zeros(len(mask), dtype=torch.int64)}
     for name, value in columns.items():
-        if name not in known:
-            raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
+        if name not in names:
+            raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, names)}")
         if name == "columns":  # columns of the caller's own, by name
             users = flat_columns(mask, mapping(value), {*value, "groups"}, ())
             flat[name] = {key: users.get(key) for key in value}  # the TokenBatch refuses None

@@ -10,16 +10,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import token_columns
 from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _PER_RESPONSE = ("groups", "ids", "rewards")
 PER_TOKEN = (
@@ -195,7 +193,7 @@ class TokenBatch:
     def _round_logprobs(self) -> None:
         """Store 0 for a log-prob above 0 that is rounding; the gradient stays."""
         new = [name for name in LOGPROBS if name not in self._checked]
-        columns = {name: x for name in new if (x := getattr(self, name)) is not None}
+        columns = {name: column for name in new if (column := getattr(self, name)) is not None}
         above = [(values > 0).any() for values in columns.values()]
         if above and torch.stack(above).any():
             for name, values in columns.items():
@@ -382,10 +380,10 @@ class TokenBatch:
         Raises:
             BatchError: there is no such column.
         """
-        known = set(COLUMN_NAMES)
+        names = set(COLUMN_NAMES)
         for name in columns:
-            if name not in known:
-                raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, known)}")
+            if name not in names:
+                raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, names)}")
         if "advantages" in columns:
             columns["_spread"] = False
         again = columns.keys() & {"lengths", "rewards"}  # which say what is decided
@@ -502,8 +500,8 @@ class TokenBatch:
         Raises:
             BatchError: an unknown column, a wrong value or shape, or rewards without groups.
         """
-        known = set(COLUMN_NAMES) - {"mask", "lengths"}
-        flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, known, PER_TOKEN)
+        names = set(COLUMN_NAMES) - {"mask", "lengths"}
+        flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, names, PER_TOKEN)
         return cls(**flat)
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:

@@ -33,9 +33,9 @@ def problems(objective: Objective) -> Iterator[str]:
     """
     if "custom" in str(objective.model_dump(mode="json")):
         return
-    for name, given in TABLES.items():
+    for name, differences in TABLES.items():
         try:
-            _try(objective, _table(objective, **given))
+            _try(objective, _table(objective, **differences))
         except BatchError as error:
             yield f"{name}: {error}"
 
@@ -71,12 +71,12 @@ def _table(
         columns["old_logprobs"] = columns["logprobs"] - 0.01
     scores = {f"{name}_logprob": columns["old_logprobs"] for name in objective.scores}
     scores |= {f"{name}_entropy": base for name in objective.scores}
-    own = torch.tensor(rewards).float()
+    reward_values = torch.tensor(rewards).float()
     return TokenBatch(
         lengths=torch.tensor(lengths),
         groups=torch.tensor(groups),
         ids=torch.arange(len(lengths)),
-        rewards=own[:, None].expand(-1, len(names)) if names else own,
+        rewards=reward_values[:, None].expand(-1, len(names)) if names else reward_values,
         reward_names=names or None,
         columns={**dict.fromkeys(objective.columns, base), **scores},
         **columns,

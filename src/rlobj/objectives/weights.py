@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlobj.base.primitives import Primitive
 from rlobj.objectives.divisors import Divisor
@@ -15,9 +15,6 @@ from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.rules import Number, Rule
 from rlobj.objectives.rules.nodes import Column
 from rlobj.objectives.settings import bind, expressions
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def token_weights(

@@ -144,7 +144,7 @@ def pack_sequences(
     position_ids = torch.arange(len(starts)) - starts
     response_mask = position_ids >= torch.repeat_interleave(lengths[:, 0], sizes)
     response_mask, input_ids = _scored(response_mask, sequences), _flat(sequences)
-    rows = (x[None].to(device) for x in (input_ids, response_mask, position_ids))
+    rows = (column[None].to(device) for column in (input_ids, response_mask, position_ids))
     input_ids, response_mask, position_ids = rows
     return input_ids, None, response_mask, position_ids
 

@@ -157,7 +157,7 @@ class _Score(torch.autograd.Function):
         )
         logprobs, *columns = _scores(sums, keep)
         wanted = (entropy, True, collision, sensitivity)
-        columns = [x if wants else None for x, wants in zip(columns, wanted, strict=True)]
+        columns = [column if wants else None for column, wants in zip(columns, wanted, strict=True)]
         if bias is not None and head.outer is None:
             # Tiles have a large negative number instead of −∞, see `Head.curve`.
             logprobs.masked_fill_(bias[targets] == -torch.inf, -torch.inf)
@@ -211,8 +211,8 @@ def _scores(sums: Sums, keep: tiles.Keep | None) -> tuple[Tensor, *tuple[Tensor 
     return logprobs, entropy, proxy, collision, sensitivity
 
 
-def _check_settings(**given: float | None) -> None:
-    for name, value in given.items():
+def _check_settings(**settings: float | None) -> None:
+    for name, value in settings.items():
         fits, expected = _SETTINGS[name]
         optional = expected.endswith("None")
         if not (optional if value is None else isinstance(value, Real) and fits(float(value))):

@@ -90,7 +90,7 @@ def _largest(table: Any, key: str, total: float) -> list[tuple[str, str]]:
 
 def disputed_problems(run: Path, until: int) -> list[str]:
     """Problems whose responses all give one answer, which is graded wrong."""
-    found: dict[str, str] = {}
+    disputed: dict[str, str] = {}
     columns = ("group", "prompt", "answer", "graded_answer", "correct")
     for table in _samples(run, until, columns):
         groups: dict[int, list[dict[str, Any]]] = {}
@@ -101,8 +101,8 @@ def disputed_problems(run: Path, until: int) -> list[str]:
             if agreed([r["graded_answer"] for r in rows], [r["correct"] for r in rows]) is False:
                 prompt, gold = visible(first["prompt"], 60), visible(first["answer"], 40)
                 answer = visible(first["graded_answer"], 40)
-                found[prompt] = f"{prompt}: all answer {answer}, the gold answer is {gold}"
-    return list(found.values())[:MOST]
+                disputed[prompt] = f"{prompt}: all answer {answer}, the gold answer is {gold}"
+    return list(disputed.values())[:MOST]
 
 
 def common_responses(run: Path, until: int) -> list[str]:

@@ -98,8 +98,8 @@ def diagnose_lines(
             findings[name] = Finding(name, text, "See the message.", step, step)
     checked = [name for name, c in CHECKS.items() if any(map(history.knows, c.needs))]
     absent = () if history.config.environment.active else ("tools/", "turns/")
-    asked = [name for name, c in CHECKS.items() if not c.needs[0].startswith(absent)]
+    expected = [name for name, c in CHECKS.items() if not c.needs[0].startswith(absent)]
     ordered = tuple(sorted(findings.values(), key=lambda finding: finding.since))
-    unchecked = tuple(name for name in asked if name not in checked)
+    unchecked = tuple(name for name in expected if name not in checked)
     steps = len(history.steps)
     return RunDiagnosis(run, steps, ordered, tuple(checked), unchecked, tuple(notes))

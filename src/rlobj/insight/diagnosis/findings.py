@@ -86,10 +86,10 @@ class RunDiagnosis:
     @property
     def coverage(self) -> list[str]:
         """What was checked and what was not, in words."""
-        found = [f"checked: {', '.join(self.checked)}"]
+        lines = [f"checked: {', '.join(self.checked)}"]
         if self.unchecked:
-            found.append(f"not checked, for lack of metrics: {', '.join(self.unchecked)}")
-        return found
+            lines.append(f"not checked, for lack of metrics: {', '.join(self.unchecked)}")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,9 @@ class Diagnosis:
     def to_json(self) -> str:
         """All of it as JSON, with control characters escaped."""
         runs = []
-        for each in self.runs:
-            findings = [{**asdict(finding), "page": finding.page} for finding in each.findings]
-            runs.append({**asdict(each), "run": str(each.run), "findings": findings})
+        for diagnosis in self.runs:
+            findings = [{**asdict(finding), "page": finding.page} for finding in diagnosis.findings]
+            runs.append({**asdict(diagnosis), "run": str(diagnosis.run), "findings": findings})
         return json.dumps({"runs": runs}, indent=1)
 
     def __str__(self) -> str:

@@ -44,14 +44,16 @@ class History:
         self.config, self.run, self._foreign = config, run, foreign
         self.steps: list[int] = []
         self.best = self.best_reward = (math.nan, 0)
-        self._series = {name: array("d") for each in metrics for name in self._names(each)}
+        self._series = {name: array("d") for metric in metrics for name in self._names(metric)}
         self._totals = dict.fromkeys(self._series, 0.0)
         self._first: dict[str, float] = {}
 
     def _names(self, metric: str) -> list[str]:
         """The metrics that a name stands for: NAME is each score of the run."""
         named = "NAME" in metric
-        return [metric.replace("NAME", x) for x in self.config.scores] if named else [metric]
+        return (
+            [metric.replace("NAME", score) for score in self.config.scores] if named else [metric]
+        )
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the metrics of a step."""
@@ -97,7 +99,7 @@ class History:
 
     def knows(self, name: str) -> bool:
         """Whether some step has the metric."""
-        return any(self.first(each) == self.first(each) for each in self._names(name))
+        return any(self.first(metric) == self.first(metric) for metric in self._names(name))
 
     @property
     def noise(self) -> float:
@@ -132,8 +134,8 @@ class History:
         config = self.config
         inert = _inert(config)
         if self._foreign:
-            known = "updates_per_step" in config.training.model_fields_set
-            inert = tuple(text for text in inert if known and "training." not in text)
+            updates_known = "updates_per_step" in config.training.model_fields_set
+            inert = tuple(text for text in inert if updates_known and "training." not in text)
         try:
             preset = build_config(layers_of(config.preset, [], profile=False))
         except (RlobjError, OSError):  # the preset's file is elsewhere now

@@ -43,21 +43,21 @@ class Watch:
         self.history.add(line)
         step, begun = self.history.steps[-1], []
         for name, check in CHECKS.items():
-            found, before = check.look(self.history), self.findings.get(name)
-            if found is None:
+            result, before = check.look(self.history), self.findings.get(name)
+            if result is None:
                 if before is not None and before.holds:
                     self.findings[name] = replace(before, holds=False)
                 continue
             since = before.since if before is not None else step
-            numbers = {key: value for key, value in found.numbers.items() if isfinite(value)}
+            numbers = {key: value for key, value in result.numbers.items() if isfinite(value)}
             finding = Finding(
                 name,
-                found.evidence,
-                found.cure,
+                result.evidence,
+                result.cure,
                 since,
                 step,
                 numbers=numbers,
-                slower=found.slower,
+                slower=result.slower,
             )
             self.findings[name] = finding
             if before is None or not before.holds:

@@ -43,52 +43,54 @@ class Candidates(NamedTuple):
     swept: str
 
 
-def read_candidates(given: Any, sweep: Sweep | None) -> Candidates:
+def read_candidates(objectives: Any, sweep: Sweep | None) -> Candidates:
     """Read objectives and rules.
 
     Args:
-        given: a mapping from names, or a list of names of presets, preset files, objectives and
-            rules; one of them may stand alone.
+        objectives: a mapping from names, or a list of names of presets, preset files, objectives
+            and rules; one of them may stand alone.
         sweep: "NAME=FROM..TO:COUNT", or {NAME: values}; NAME occurs in a rule.
 
     Raises:
         ConfigError: an unknown preset, a text that is no rule, or a sweep that no rule reads.
     """
-    if isinstance(given, str) and re.fullmatch(r"[\w.+-]+(,\s*[\w.+-]+)+", given):
-        given = re.split(r",\s*", given)  # names of presets, as on the command line
-    given = [given] if isinstance(given, str | Objective | Expr) else given
-    if not isinstance(given, Iterable):
+    if isinstance(objectives, str) and re.fullmatch(r"[\w.+-]+(,\s*[\w.+-]+)+", objectives):
+        objectives = re.split(r",\s*", objectives)  # names of presets, as on the command line
+    objectives = [objectives] if isinstance(objectives, str | Objective | Expr) else objectives
+    if not isinstance(objectives, Iterable):
         raise ConfigError(
-            f"objectives is {given!r}; expected names of presets, objectives and rules, such as "
-            "['grpo', 'prob < 0.01']"
+            f"objectives is {objectives!r}; expected names of presets, objectives and rules, such "
+            "as ['grpo', 'prob < 0.01']"
         )
-    named = given.items() if isinstance(given, Mapping) else ((None, each) for each in given)
+    by_name = isinstance(objectives, Mapping)
+    named = objectives.items() if by_name else ((None, candidate) for candidate in objectives)
     swept, values = read_sweep(sweep)
-    found = Candidates({}, {}, swept)
-    for name, each in named:
-        text = each if isinstance(each, Objective) else " ".join(str(each).split())
+    candidates = Candidates({}, {}, swept)
+    for name, candidate in named:
+        text = candidate if isinstance(candidate, Objective) else " ".join(str(candidate).split())
         if isinstance(text, Objective):
-            found.objectives[name or f"objective {len(found.objectives) + 1}"] = text
+            candidates.objectives[name or f"objective {len(candidates.objectives) + 1}"] = text
         elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text) and text not in COLUMNS:
             preset = load_preset(text)
             preset.resolved()  # finds errors before anything is read
-            found.objectives[name or preset.name] = preset
+            candidates.objectives[name or preset.name] = preset
         elif swept and re.search(_named(swept), text):
             number = {value: f"({value!r})" if value < 0 else repr(value) for value in values}
-            found.rules[name or text] = {
+            candidates.rules[name or text] = {
                 value: _rule(re.sub(_named(swept), number[value], text)) for value in values
             }
         else:
-            found.rules[name or text] = {None: each if isinstance(each, Rule) else _rule(text)}
-    if RECORDED in {**found.objectives, **found.rules}:
+            rule = candidate if isinstance(candidate, Rule) else _rule(text)
+            candidates.rules[name or text] = {None: rule}
+    if RECORDED in {**candidates.objectives, **candidates.rules}:
         raise ConfigError(f"'{RECORDED}' is the run's own objective; choose another name")
-    if swept and not any(None not in rules for rules in found.rules.values()):
+    if swept and not any(None not in rules for rules in candidates.rules.values()):
         raise ConfigError(
             f"no rule reads '{swept}', which is to be swept. Give a rule such as "
             f"'prob < {swept}' with ",
             Argument("sweep", f"{swept}=1e-4..1e-2"),
         )
-    return found
+    return candidates
 
 
 def _named(name: str) -> str:
@@ -122,7 +124,7 @@ def read_sweep(sweep: Sweep | None) -> tuple[str, Sequence[float]]:
         [(name, values), *more] = sweep.items()
         if more:
             raise ConfigError(f"one number is swept at a time, got {', '.join(sweep)}")
-        if not isinstance(values, Iterable) or not (values := [float(each) for each in values]):
+        if not isinstance(values, Iterable) or not (values := [float(value) for value in values]):
             raise ConfigError(f"sweep needs values, such as {{'{name}': [0.01, 0.1]}}")
         return name, values
     match = _SWEEP.fullmatch(sweep.replace(" ", ""))

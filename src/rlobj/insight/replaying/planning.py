@@ -26,13 +26,13 @@ Phase = tuple[Objective, TokenBatch, Mapping[str, Any]]
 
 def rollouts(updates: Iterable[UpdateTable]) -> Iterator[list[MiniBatch]]:
     """The recorded mini-batches of each pass over a step's rollout."""
-    for _, found in groupby(updates, lambda update: update.step):
+    for _, of_step in groupby(updates, lambda update: update.step):
         passes: list[dict[Any, list[UpdateTable]]] = []
-        for update in found:
+        for update in of_step:
             ids = update.table.ids
             key = update.update if ids is None else tuple(ids.tolist())
             had = [
-                any(each.objective == update.objective for each in batches.get(key, ()))
+                any(phase.objective == update.objective for phase in batches.get(key, ()))
                 for batches in passes
             ]
             if all(had):  # a phase that the mini-batch has had begins the next pass
@@ -70,20 +70,20 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
     """
     rows = batch[0].table.decided
     zeros = torch.zeros_like(batch[0].table.logprobs)
-    found = Planned(zeros, zeros, zeros, torch.full_like(rows, -1, dtype=torch.int8), rows)
+    planned = Planned(zeros, zeros, zeros, torch.full_like(rows, -1, dtype=torch.int8), rows)
     for i, (objective, table, state) in enumerate(phases):
         plan = objective.plan([table], state, clauses=True)
         assert plan.clauses is not None
         every = objective.replace(drop=None, keep=None)
-        own = whole = token_gradient(objective, table, plan)
+        gradient = whole = token_gradient(objective, table, plan)
         if every != objective:
             whole = token_gradient(every, table, every.plan([table], state))
-        found.weights = found.weights + plan.weights[0]
-        found.gradient, found.free = found.gradient + own, found.free + whole.abs()
-        found.equal = found.equal & (plan.weights[0] == recorded(batch, i).weights)
+        planned.weights = planned.weights + plan.weights[0]
+        planned.gradient, planned.free = planned.gradient + gradient, planned.free + whole.abs()
+        planned.equal = planned.equal & (plan.weights[0] == recorded(batch, i).weights)
         for code, name in enumerate(EFFECTS):
-            found.effect = found.effect.masked_fill(plan.clauses.touched(name), code)
-    return Planned(*(column[rows] for column in vars(found).values()))
+            planned.effect = planned.effect.masked_fill(plan.clauses.touched(name), code)
+    return Planned(*(column[rows] for column in vars(planned).values()))
 
 
 def recorded(batch: MiniBatch, phase: int) -> UpdateTable:
@@ -127,7 +127,7 @@ class Replayed:
         Raises:
             BatchError: the tables lack rewards, or columns that the controllers read.
         """
-        found: list[list[Phase]] = [[] for _ in batches]
+        phases_of: list[list[Phase]] = [[] for _ in batches]
         first = batches[0][0]
         for i, part in enumerate(self.objective.phases):
             updates = [recorded(batch, i) for batch in batches]
@@ -140,10 +140,10 @@ class Replayed:
             elif i == 0 and self._step != first.step:  # a further pass is no further rollout
                 self.state = self.objective.observe(tables, self.state)
             self._step = first.step
-            for phases, table, update in zip(found, tables, updates, strict=True):
+            for phases, table, update in zip(phases_of, tables, updates, strict=True):
                 number = update.state.get("update", 0)
                 phases.append((part, table, {**self.state, "update": number}))
-        return found
+        return phases_of
 
 
 UNSCORED = Message(

@@ -129,8 +129,8 @@ class _Replay:
         """The objectives at the beginning, and notes about them."""
         longest, recorded = first.facts.get("max_tokens"), first.objective
         objectives = {
-            name: given.resolved(longest) if isinstance(given, Preset) else given
-            for name, given in self.candidates.objectives.items()
+            name: objective.resolved(longest) if isinstance(objective, Preset) else objective
+            for name, objective in self.candidates.objectives.items()
         }
         for name, objective in {RECORDED: recorded, **objectives}.items():
             if any(isinstance(penalty, EntropyBonus) for penalty in objective.penalties):

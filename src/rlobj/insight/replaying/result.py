@@ -79,7 +79,8 @@ class Replay:
         for name, why in self.refused.items():
             names.setdefault(why, []).append(name[:60])
         refused = [
-            Message(f"not replayed: {', '.join(each)}: ", why) for why, each in names.items()
+            Message(f"not replayed: {', '.join(of_reason)}: ", why)
+            for why, of_reason in names.items()
         ]
         return [*refused, *self.notes]
 

@@ -88,8 +88,8 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
             planned: the results of objectives.
         """
         vectors = {
-            name: {"weights": _centred(each.weights), "gradients": each.gradient.double()}
-            for name, each in planned.items()
+            name: {"weights": _centred(plan.weights), "gradients": plan.gradient.double()}
+            for name, plan in planned.items()
         }
         for a, b in combinations(touched, 2):
             both, either = touched[a] & touched[b], touched[a] | touched[b]
@@ -113,7 +113,7 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
             row |= {"touched": tally["touched"]}
             row |= {name: _share(tally, *sums) for name, (_, *sums) in SHARES.items()}
             if not swept:
-                row |= {each: tally.get(each, math.nan) for each in ("kept", *EFFECTS)}
+                row |= {column: tally.get(column, math.nan) for column in ("kept", *EFFECTS)}
                 base = self[RECORDED, None].get("gradient") or math.nan
                 row["gradient"] = tally.get("gradient", math.nan) / base
                 row |= {part: _share(tally, part, "gradient") for part in _PARTS}

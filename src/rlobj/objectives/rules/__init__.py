@@ -57,7 +57,7 @@ def read_rule(value: Any) -> Rule:
         ConfigError: the text cannot be parsed, or the value is not a rule.
     """
     if isinstance(value, dict) and value.get("kind") == "custom":
-        settings = {key: each for key, each in value.items() if key not in ("kind", "target")}
+        settings = {key: setting for key, setting in value.items() if key not in ("kind", "target")}
         return custom_rule(value.get("target"), settings)
     value = parse(value) if isinstance(value, str) else value
     if not isinstance(value, Rule):

@@ -1,12 +1,10 @@
-"""The names of the rule language: columns and functions, which `columns.toml` lists."""
+"""The names of the rule language: columns and functions."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 
 _RAW = {"reference": "ref_logprobs", "ref": "ref_logprobs", "proxy": "proxy_logprobs"}
 """The TokenBatch columns of log-probs that have a name of their own, by score."""
@@ -36,16 +34,51 @@ def score_columns(scores: Iterable[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (meaning, tuple(reads)) for name, (meaning, *reads) in _TABLE["columns"].items()
+    "prob": ("π, probability of the token under the current policy", ("logprobs",)),
+    "logprob": ("l = log π, nats", ("logprobs",)),
+    "surprisal": ("−log π, nats", ("logprobs",)),
+    "entropy": ("H of the current policy at the token's position, nats", ("entropy",)),
+    "old_prob": ("π_old, probability under the rollout's policy", ("old_logprobs",)),
+    "old_logprob": ("l0 = log π_old, nats", ("old_logprobs",)),
+    "old_surprisal": ("−log π_old, nats", ("old_logprobs",)),
+    "old_entropy": ("H of the rollout's policy, nats", ("old_entropy",)),
+    "advantage": ("A, the token's advantage", ()),
+    "reward": ("R, the response's reward; reward('name') is one of several", ("rewards",)),
+    "ratio": ("r = π / π_old", ("logprobs", "old_logprobs")),
+    "length": ("trained tokens in the response", ()),
+    "position": ("index in the response, from 0", ()),
+    "turn": ("turn of the conversation, from 0", ("turn",)),
+    "turn_position": ("index in the turn, from 0", ("turn",)),
+    "turn_reward": ("reward of the turn; those of a response add up to R", ("turn", "turn_reward")),
+    "covariance": ("(A − mean A)·(l − mean l), means over the update's tokens", ("logprobs",)),
+    "proxy_gap": ("l_proxy − l, nats", ("proxy_logprobs", "logprobs")),
+    "ref_gap": ("l_ref − l, nats", ("ref_logprobs", "logprobs")),
+    "reference_logprob": ("logprob of the score `reference`; see scores", ("ref_logprobs",)),
+    "reference_prob": ("prob of the score `reference`; see scores", ("ref_logprobs",)),
+    "reference_gap": ("gap of the score `reference`; see scores", ("ref_logprobs", "logprobs")),
+    "reference_entropy": ("entropy of the score `reference`; see scores", ("reference_entropy",)),
+    "sampler_gap": ("l0 − l_sampler, nats", ("old_logprobs", "sampler_logprobs")),
+    "collision": ("Σ π² over the vocabulary", ("collision",)),
+    "old_collision": ("Σ π_old², of the rollout's policy", ("old_collision",)),
+    "gradient_norm": ("|A|·sqrt(1 − 2π + Σ π²), of the logits", ("logprobs", "collision")),
 }
 """Meaning of each column, and the TokenBatch columns that it needs."""
 
 LEVELS = {"reward": "response", "length": "response", "turn": "turn", "turn_reward": "turn"}
 """Columns with one value per response or per turn; all others have one per token."""
 
-FUNCTIONS = {name: tuple(given.split()) for name, given in _TABLE["functions"].items()}
+FUNCTIONS = {
+    "abs": ("number",),
+    "exp": ("number",),
+    "log": ("number",),
+    "sqrt": ("number",),
+    "sign": ("number",),
+    "minimum": ("number", "number"),
+    "maximum": ("number", "number"),
+    "clip": ("number", "low", "high"),
+    "when": ("rule", "number", "number"),
+}
 """Functions and their arguments."""
 
 _DECLARED: ContextVar[tuple[str, ...]] = ContextVar("declared", default=())

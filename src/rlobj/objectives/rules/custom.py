@@ -114,7 +114,10 @@ def custom_rule(target: str | None, settings: dict[str, Any]) -> Any:
         ConfigError: there is no such class, or it has no such fields.
     """
     if has_stand_in(target):
-        texts = (f", {k}={x if isinstance(x, Expr) else repr(x)}" for k, x in settings.items())
+        texts = (
+            f", {name}={value if isinstance(value, Expr) else repr(value)}"
+            for name, value in settings.items()
+        )
         expressions = tuple(value for value in settings.values() if isinstance(value, Expr))
         return StandIn(str(target), "".join(texts), expressions)
     member = import_target(target)

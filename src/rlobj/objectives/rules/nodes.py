@@ -1,6 +1,6 @@
 """Numbers and rules with their operators and methods, and the nodes that these build.
 
-This module only describes expressions; `rlobj.objectives.evaluator` evaluates them.
+This module only describes expressions; `rlobj.objectives.frame` evaluates them.
 """
 
 from __future__ import annotations

@@ -113,10 +113,10 @@ class Parser:
             message: the first line of the error.
             at: the character or the node under which the caret is.
         """
-        found = self.unknown or {self._place(at): message}
-        *others, final = (found[place] for place in sorted(found))
+        errors = self.unknown or {self._place(at): message}
+        *others, final = (errors[place] for place in sorted(errors))
         texts = [*(text.partition(" Known:")[0] for text in others), final]
-        caret = " " * min(found) + "^"
+        caret = " " * min(errors) + "^"
         marked = f"\n    {self.text}\n    {caret}"
         raise ConfigError(Message.joined(" ", texts), marked) from None
 
@@ -218,10 +218,10 @@ class Parser:
             self.fail(f"'.{method}' is for {kind}, got '{owner}'", node.func)
         bound = getattr(owner, method)
         parameters = inspect.signature(bound).parameters.values()
-        arguments = self.arguments(node, tuple(each.name for each in parameters))
-        for each in parameters:
-            if each.default is each.empty and each.name not in arguments:
-                self.fail(f"'.{method}' needs {each.name}: {method}(0.2)", node)
+        arguments = self.arguments(node, tuple(parameter.name for parameter in parameters))
+        for parameter in parameters:
+            if parameter.default is parameter.empty and parameter.name not in arguments:
+                self.fail(f"'.{method}' needs {parameter.name}: {method}(0.2)", node)
         return bound(**arguments)
 
     def call_function(self, node: ast.Call, name: str) -> Expr:
@@ -237,9 +237,9 @@ class Parser:
         values = [self.build(argument) for argument in node.args]
         for value, kind, argument in zip(values, expected, node.args, strict=True):
             if value.is_rule != (kind == "rule"):
-                given = "the rule" if value.is_rule else "the number"
+                got_kind = "the rule" if value.is_rule else "the number"
                 wanted = "a rule" if kind == "rule" else "a number"
-                self.fail(f"{name} takes {wanted}, got {given} '{value}'", argument)
+                self.fail(f"{name} takes {wanted}, got {got_kind} '{value}'", argument)
         return nodes.When(*values) if name == "when" else nodes.Function(name, tuple(values))
 
     def call_named(self, node: ast.Call, name: str) -> Expr:
@@ -250,34 +250,36 @@ class Parser:
             self.fail(f"write {usage}", node)
         if name == "reward":
             return nodes.NamedReward(text)
-        given = {str(k.arg): self.argument(str(k.arg), k.value, True) for k in node.keywords}
-        return custom_rule(text, given)
+        fields = {str(k.arg): self.argument(str(k.arg), k.value, True) for k in node.keywords}
+        return custom_rule(text, fields)
 
     def arguments(self, node: ast.Call, names: tuple[str, ...]) -> dict[str, Any]:
         if len(node.args) > len(names):
             self.fail(f"too many arguments; expected {', '.join(names)}", node.args[len(names)])
-        given = dict(zip(names, node.args, strict=False))
+        arguments = dict(zip(names, node.args, strict=False))
         for keyword in node.keywords:
             if keyword.arg not in names:
                 name = str(keyword.arg)
                 self.fail(f"unknown argument '{name}'.{nearest(name, names)}", keyword)
-            if keyword.arg in given:
+            if keyword.arg in arguments:
                 self.fail(f"argument '{keyword.arg}' is given twice", keyword)
-            given[keyword.arg] = keyword.value
-        return {name: self.argument(name, value, name == "size") for name, value in given.items()}
+            arguments[keyword.arg] = keyword.value
+        return {
+            name: self.argument(name, value, name == "size") for name, value in arguments.items()
+        }
 
     def argument(self, name: str, node: ast.AST, or_rule: bool = False) -> Any:
         if name == "within" and not isinstance(node, ast.Constant):
             return self.build(node)
         if name == "within" and node.value is not None:  # type: ignore[attr-defined]
-            given = ast.unparse(node)
-            self.fail(f"within takes a rule without quotes: within=prob < 0.002, got {given}", node)
-        given, sign = node, 1
+            text = ast.unparse(node)
+            self.fail(f"within takes a rule without quotes: within=prob < 0.002, got {text}", node)
+        whole, sign = node, 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
         plain = isinstance(node, ast.Constant)
         if not plain or (sign < 0 and not isinstance(node.value, (int, float))):
             if or_rule:  # the size of a sample, or a setting of a custom rule
-                return self.build(given)
+                return self.build(whole)
             self.fail(f"'{name}' must be written as a plain value, such as 0.2 or 'group'", node)
         return node.value if sign > 0 else -node.value  # type: ignore[operator]

@@ -92,7 +92,10 @@ def called_in_vain(history: History) -> Found | None:
 def turn_limit_reached(history: History) -> Found | None:
     """Many conversations end at a limit of turns, tokens or failed calls, and are not right."""
     shares = {name: history.mean(f"turns/at_{name}") for name in ("turns", "tokens", "errors")}
-    limit, right = max(shares, key=lambda x: shares[x]), history.mean("response/truncated_right")
+    limit, right = (
+        max(shares, key=lambda name: shares[name]),
+        history.mean("response/truncated_right"),
+    )
     if len(history.steps) < 3 or not shares[limit] >= TRUNCATED or right >= CUT_RIGHT:
         return None
     environment, tokens = history.config.environment, history.config.sampling.max_tokens

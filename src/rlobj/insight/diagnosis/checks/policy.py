@@ -103,7 +103,7 @@ def entropy_exploding(history: History) -> Found | None:
     now, early, accuracy = _entropy(history)
     if not (now - early > SMALL_ENTROPY and now >= EXPLODED * early and not history.gained):
         return None
-    bonus = any(each.kind == "entropy_bonus" for each in history.config.objective.penalties)
+    bonus = any(penalty.kind == "entropy_bonus" for penalty in history.config.objective.penalties)
     if bonus:
         cure = "Lower the coefficient of the entropy bonus, or give it a target."
     else:
