@@ -161,9 +161,9 @@ def _to_ascii(text: str) -> str:
     out: list[str] = []
     for run in re.split(f"({_SCRIPT_RUN.pattern})", text):
         if run and run[0] in _SUPERSCRIPTS:
-            out.append("^{" + "".join(_SUPERSCRIPTS[each] for each in run) + "}")
+            out.append("^{" + "".join(_SUPERSCRIPTS[character] for character in run) + "}")
         elif run and run[0] in _SUBSCRIPTS:
-            out.append("_{" + "".join(_SUBSCRIPTS[each] for each in run) + "}")
+            out.append("_{" + "".join(_SUBSCRIPTS[character] for character in run) + "}")
         else:
             out.extend(run if run.isascii() else map(_character, run))
     return _ROOT.sub(r"\1{\2}", "".join(out))
@@ -184,7 +184,7 @@ def _character(character: str) -> str:
     if "⁄" in folded:  # vulgar fractions
         above, _, below = folded.partition("⁄")
         return f"\\frac{{{above}}}{{{below}}}"
-    return "".join(_SIGNS.get(each, each) for each in folded)
+    return "".join(_SIGNS.get(sign, sign) for sign in folded)
 
 
 def _strip(text: str) -> str:

@@ -174,22 +174,22 @@ def _renamed_field(value: object, new: dict[str, str]) -> object:
     if isinstance(value, Structure):
         return rename(value, new)
     if isinstance(value, tuple) and value and isinstance(value[0], (Structure, tuple)):
-        return tuple(_renamed_field(each, new) for each in value)
+        return tuple(_renamed_field(part, new) for part in value)
     if isinstance(value, str):
         return new.get(value, value)
     return renamed(value, new)
 
 
 def _parts(structure: Structure) -> list[Structure]:
-    found: list[Structure] = []
+    parts: list[Structure] = []
     for field in fields(structure):  # type: ignore[arg-type]
         waiting = [getattr(structure, field.name)]
         for value in waiting:
             if isinstance(value, Structure):
-                found.append(value)
+                parts.append(value)
             elif isinstance(value, tuple) and field.name != "tree":
                 waiting.extend(value)
-    return found
+    return parts
 
 
 def as_point(structure: Structure) -> Structure:
