@@ -3,7 +3,6 @@ r"""Derivatives: reading dy/dt, and its notations y' and dy/dt; the lexer reads 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 from rlobj.answers.expressions import names
 from rlobj.answers.lexer import Token, closing_bracket, join_text
@@ -69,7 +68,7 @@ def _all_names(structure: Structure) -> frozenset[str]:
     while waiting:
         value = waiting.pop()
         if isinstance(value, Structure):
-            waiting += [getattr(value, field.name) for field in fields(value)]  # type: ignore[arg-type]
+            waiting += vars(value).values()
         elif isinstance(value, tuple) and value:
             if isinstance(value[0], str):
                 all_names |= names(value)

@@ -157,7 +157,9 @@ def _commas_inside_brackets(text: str) -> bool:
 
 def _to_ascii(text: str) -> str:
     text = _OVERLINED.sub(lambda run: rf"\overline{{{run[0][::2]}}}", text)
-    text = _SCRIPT_FRACTION.sub(lambda run: f"\\frac{{{_plain(run[1])}}}{{{_plain(run[2])}}}", text)
+    text = _SCRIPT_FRACTION.sub(
+        lambda run: unicodedata.normalize("NFKC", f"\\frac{{{run[1]}}}{{{run[2]}}}"), text
+    )
     out: list[str] = []
     for run in re.split(f"({_SCRIPT_RUN.pattern})", text):
         if run and run[0] in _SUPERSCRIPTS:
@@ -167,10 +169,6 @@ def _to_ascii(text: str) -> str:
         else:
             out.extend(run if run.isascii() else map(_character, run))
     return _ROOT.sub(r"\1{\2}", "".join(out))
-
-
-def _plain(digits: str) -> str:
-    return unicodedata.normalize("NFKC", digits)
 
 
 def _character(character: str) -> str:

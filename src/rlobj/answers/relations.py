@@ -32,6 +32,7 @@ from rlobj.answers.structures import (
     Words,
     names_in,
     scalar,
+    tree_of,
 )
 from rlobj.answers.vocabulary import CONSTANTS, LISTS
 
@@ -95,7 +96,7 @@ def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) ->
         valued = list(range(1, len(sides)))
     elif any(
         tree is not None and len(names(tree)) == 1 and _has_constant(tree)  # x + 1 = 5
-        for tree in (_tree(values[n]) for n in labels)
+        for tree in (tree_of(values[n]) for n in labels)
     ):
         return _relation(values)
     if unread := [n for n in valued if values[n] is None]:
@@ -103,7 +104,7 @@ def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) ->
     value = _chain([values[n] for n in valued], ["=", *symbols], valued)  # type: ignore[misc]
     if not labels:
         return value
-    tree = _tree(values[labels[0]])
+    tree = tree_of(values[labels[0]])
     spelled = join_text(sides[labels[0]]).replace(" ", "")
     if is_name(tree):
         return Named(_name(tree), value, tree)
@@ -146,10 +147,6 @@ def _free_letters(tokens: Tokens) -> set[str]:
     return free - bound - set(CONSTANTS)
 
 
-def _tree(value: Structure | None) -> Tree:
-    return value.tree if isinstance(value, Scalar) else None
-
-
 def _has_constant(tree: Tree) -> bool:
     """Return whether a sum has a number among its terms."""
     if isinstance(tree, Fraction):
@@ -158,7 +155,7 @@ def _has_constant(tree: Tree) -> bool:
 
 
 def _relation(values: Sequence[Structure | None]) -> Relation:
-    trees = [_tree(value) for value in values]
+    trees = [tree_of(value) for value in values]
     if len(trees) != 2 or None in trees:
         raise Unreadable("a chain of equations")
     return Relation("=", *trees)
