@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,11 @@ ALLOWED = {"pairs": (0, 1), "outputs": (0, 4), "attacks": (23, 0), "exam": (4, 4
 """Suite -> false positives and false negatives."""
 
 
+def blind(suite: str) -> list[dict[str, Any]]:
+    with gzip.open(FOLDER / f"{suite}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 @pytest.mark.parametrize("suite", HASHES)
 def test_the_blind_rows_are_those_that_were_frozen(suite):
     content = (FOLDER / f"{suite}.jsonl.gz").read_bytes()
@@ -34,16 +40,13 @@ def test_the_blind_rows_are_those_that_were_frozen(suite):
 def test_no_form_of_the_blind_half_is_in_the_open_half(suite):
     path = FOLDER.parent / "verifier_cases" / f"open_{suite}.jsonl"
     kinds = {json.loads(line)["kind"] for line in path.read_text(encoding="utf-8").splitlines()}
-    with gzip.open(FOLDER / f"{suite}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        blind = {json.loads(line)["kind"] for line in lines}
-    assert not blind & kinds
+    assert not kinds & {row["kind"] for row in blind(suite)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", HASHES)
 def test_mistakes_on_the_blind_half_do_not_increase(suite, verifier):
-    with gzip.open(FOLDER / f"{suite}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [row for row in map(json.loads, lines) if not row.get("policy")]
+    rows = [row for row in blind(suite) if not row.get("policy")]
     verdicts = verifier.verify_many([(row["response"], row["gold"]) for row in rows])
     passed, missed = Counter(), Counter()
     for row, verdict in zip(rows, verdicts, strict=True):

@@ -120,20 +120,3 @@ def test_ordinary_answers_are_not_refused(answer):
 
 def test_answer_as_large_as_the_gold_is_not_refused():
     assert decide("(9!)!+0", "(9!)!") is None
-
-
-@pytest.mark.parametrize(
-    "later",
-    ["No, scrap that.", "Wait, that is wrong.", "Actually, it is 6.", "I do not know.", "So 6."],
-)
-def test_a_later_sentence_does_not_take_an_answer_back(later):
-    assert extract_answer(rf"It is \boxed{{5}}. {later}") == "5"
-    assert extract_answer(f"The answer is 5. {later}") == "5"
-
-
-@pytest.mark.parametrize(
-    "response", ["La respuesta es 34.", "Die Antwort ist 34.", "答案是34。", "Ответ: 34"]
-)
-def test_phrases_before_an_answer_are_english(response):
-    assert extract_answer(response) is None
-    assert extract_answer(rf"{response} \boxed{{34}}") == "34"

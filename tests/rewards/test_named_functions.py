@@ -149,28 +149,16 @@ def test_what_a_function_prints_is_printed_here(mine, capsys):
     assert capsys.readouterr() == ("seen a\n", "warned a\n")
 
 
-def test_random_numbers_follow_from_the_state_of_this_process(mine):
-    def drawn(seed: int) -> list[float]:
+def test_draws_follow_from_the_state_here_however_many_calls_are_sent_at_once(mine):
+    def drawn(seed: int, *sizes: int) -> list[float]:
         random.seed(seed)
-        return [each.reward for each in graded(mine, "draws", "a", "b")]
-
-    first = drawn(1)
-    assert first == drawn(1) != drawn(2)
-    assert first[0] != first[1]
-
-
-def test_what_a_call_draws_does_not_depend_on_how_many_calls_are_sent_at_once(mine):
-    whole, parts = list[float](), list[float]()
-    texts = [f"{index}" for index in range(5)]
-    for found, sizes in ((whole, [5]), (parts, [1, 3, 1])):
         with Custom(target=f"{mine}:draws").open() as grader:
-            random.seed(7)
-            waiting = iter(texts)
-            for size in sizes:
-                part = [next(waiting) for _ in range(size)]
-                found += [each.reward for each in grader.score(part, problems(*part))]
-    assert whole == parts
-    assert len({*whole}) == 5
+            parts = [grader.score(["a"] * size, problems(*"x" * size)) for size in sizes]
+        return [grade.reward for part in parts for grade in part]
+
+    first = drawn(1, 5)
+    assert first == drawn(1, 1, 3, 1) != drawn(2, 5)
+    assert len({*first}) == 5
 
 
 def test_a_limit_of_memory_is_an_exception_of_the_call(mine):

@@ -79,8 +79,8 @@ def _claimed(before: str, answer: str, after: str) -> bool:
     clause = _words([part for part, _ in split_sentences(before[-_BEFORE:])][-1])
     rest, mark = next(split_sentences(after)) if after.strip(" .$*}\n") else ("", "")
     rest = _words(rest[:_AFTER]) if rest else ""
-    asked = re.search("[?？]", mark + rest[-1:])
-    if asked or _DENIED_BEFORE.search(clause) or _DENIED_AFTER.match(rest):
+    question = re.search("[?？]", mark + rest[-1:])
+    if question or _DENIED_BEFORE.search(clause) or _DENIED_AFTER.match(rest):
         return False
     if clause.endswith(("would be", "would give", "would get")) and re.search(_CONDITION, rest):
         return False

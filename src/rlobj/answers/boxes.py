@@ -94,12 +94,12 @@ def _inside(content: str) -> str:
 
 def _end_of_argument(text: str, start: int, groups: dict[int, int]) -> int | None:
     r"""End of the argument of a box without braces: a digit, a letter, \frac12, \sqrt{2}."""
-    found = _UNBRACED.match(text, start)
-    if found is None:
+    argument = _UNBRACED.match(text, start)
+    if argument is None:
         return None
-    end = found.end()
-    for _ in range(2 if found["command"] and "frac" in found["command"] else 1):
-        if not found["command"]:
+    end = argument.end()
+    for _ in range(2 if argument["command"] and "frac" in argument["command"] else 1):
+        if not argument["command"]:
             break
         while text[end : end + 1] == " ":
             end += 1

@@ -32,9 +32,9 @@ def _case(text: str, start: int, box: Box) -> int | None:
     before = text[max(start, box.start - _BEFORE) : box.start]
     sentence = " ".join(plain([part for part, _ in split_sentences(before)][-1]).split())
     after = plain(next(split_sentences(text[box.end : box.end + _AFTER]))[0])
-    own = _CASES["before"].search(sentence) or _CASES["after"].match(after)
-    if not own and not _CASES["heading"].search(before):
+    conditional = _CASES["before"].search(sentence) or _CASES["after"].match(after)
+    if not conditional and not _CASES["heading"].search(before):
         return None
-    if _CASES["sum"].search(sentence) or (not own and _CASES["extreme"].search(sentence)):
+    if _CASES["sum"].search(sentence) or (not conditional and _CASES["extreme"].search(sentence)):
         return 2
-    return int(not own and _CASES["result"].match(sentence) is not None)
+    return int(not conditional and _CASES["result"].match(sentence) is not None)

@@ -33,6 +33,7 @@ from rlobj.answers.structures import (
     Words,
     names_in,
     rename,
+    tree_of,
     without_name,
 )
 from rlobj.answers.units import PERCENT
@@ -147,7 +148,7 @@ def _other_variable(answer: Structure, gold: Structure, comparer: ExactComparer)
 
 def _value_before_name(answer: Named, gold: Structure, comparer: ExactComparer) -> Decision:
     """2k + 1 = n has its value at the left, if the gold answer does not know n."""
-    value = answer.value.tree if isinstance(answer.value, Scalar) else None
+    value = tree_of(answer.value)
     if answer.tree is None or isinstance(gold, Named) or not isinstance(value, tuple):
         return LATER
     if value[0] != "name" or value[1] in names_in(gold):
@@ -376,7 +377,7 @@ def _same_parts(answer: Structure, gold: Structure, comparer: ExactComparer) -> 
 def _equation(structure: Structure) -> Relation | None:
     if not isinstance(structure, Named):
         return structure if isinstance(structure, Relation) else None
-    value = structure.value.tree if isinstance(structure.value, Scalar) else None
+    value = tree_of(structure.value)
     name = structure.tree or ("name", structure.name)
     return None if value is None else Relation("=", name, value)
 

@@ -89,12 +89,12 @@ def without_layout(tokens: Tokens) -> Tokens | None:
         return None
     flat: Tokens = []
     for n, token in enumerate(inside):
-        around = {each.text for each in inside[max(0, n - 1) : n + 2]}
+        around = {neighbour.text for neighbour in inside[max(0, n - 1) : n + 2]}
         if token[:2] == ("symbol", "&"):
             if kind not in ("align", "aligned", "split") and not around & {"=", *_BOUNDS}:
                 return None
         elif token[:2] == ("symbol", "\\\\"):
-            after = [each.text for each in inside[n + 1 : n + 3] if each.text != "&"]
+            after = [neighbour.text for neighbour in inside[n + 1 : n + 3] if neighbour.text != "&"]
             if after[:1] != ["="]:
                 flat.append(Token("symbol", ",", True))
         else:

@@ -3,7 +3,6 @@ r"""Derivatives: reading dy/dt, and its notations y' and dy/dt; the lexer reads 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 from rlobj.answers.expressions import names
 from rlobj.answers.lexer import Token, closing_bracket, join_text
@@ -38,16 +37,16 @@ def in_notation_of(answer: Structure, gold: Structure) -> Structure:
 
     dy/dt is y' and dot y, but never dy/dx.
     """
-    given = _all_names(answer)
-    if not any(map(_derivative, given)):
+    answer_names = _all_names(answer)
+    if not any(map(_derivative, answer_names)):
         return answer
-    expected = _all_names(gold)
+    gold_names = _all_names(gold)
     new: dict[str, str] = {}
-    for name in given - expected:
-        if (found := _derivative(name)) is None:
+    for name in answer_names - gold_names:
+        if (derivative := _derivative(name)) is None:
             continue
-        base, order, variable = found
-        for other in expected - given:
+        base, order, variable = derivative
+        for other in gold_names - answer_names:
             match _derivative(other):
                 case (b, o, v) if (b, o) == (base, order) and None in (v, variable):
                     new[name] = other
@@ -56,23 +55,23 @@ def in_notation_of(answer: Structure, gold: Structure) -> Structure:
 
 def _derivative(name: str) -> tuple[str, int, str | None] | None:
     """Return the function, the order and the variable (None if it is not written)."""
-    if found := _QUOTIENT.fullmatch(name):
-        return found[2], int(found[1] or 1), found[3]
+    if quotient := _QUOTIENT.fullmatch(name):
+        return quotient[2], int(quotient[1] or 1), quotient[3]
     bare = name.replace("'", "")
     return (bare, len(name) - len(bare), None) if bare != name else None
 
 
 def _all_names(structure: Structure) -> frozenset[str]:
     """Return the names in a structure, also those of values and of both sides of equations."""
-    found = frozenset[str]()
+    all_names = frozenset[str]()
     waiting: list[object] = [structure]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Structure):
-            waiting += [getattr(value, field.name) for field in fields(value)]  # type: ignore[arg-type]
+            waiting += vars(value).values()
         elif isinstance(value, tuple) and value:
             if isinstance(value[0], str):
-                found |= names(value)
+                all_names |= names(value)
             else:
                 waiting += value
-    return found
+    return all_names

@@ -45,33 +45,33 @@ def check_equivalence(
     """
     comparer = comparer or ExactComparer()
     try:
-        expected = parse_structure(gold)
+        gold_structure = parse_structure(gold)
     except (Unreadable, RecursionError):
         if normalize(answer).replace(" ", "") == normalize(gold).replace(" ", ""):
             return True, "same text"
         if "\\" in gold or not re.search("[A-Za-z]{3}", gold):
             return None, "gold not readable"
-        expected = Words(normalize_words(gold))
-    if "\\mu" in answer and "mu" in names_in(expected):
+        gold_structure = Words(normalize_words(gold))
+    if "\\mu" in answer and "mu" in names_in(gold_structure):
         answer = answer.replace("\\mu", "\\mu{}")  # a factor, not micro
     try:
-        given = parse_structure(answer)
-        if isinstance(expected, (Items, Tuple)) and join_comma_groups(normalize(answer)):
-            given = parse_structure(answer, grouped=False)
+        structure = parse_structure(answer)
+        if isinstance(gold_structure, (Items, Tuple)) and join_comma_groups(normalize(answer)):
+            structure = parse_structure(answer, grouped=False)
     except (Unreadable, RecursionError) as error:
-        if not isinstance(expected, Words):
+        if not isinstance(gold_structure, Words):
             return False, f"not readable: {error}"
-        given = Words(normalize_words(answer))
-    if isinstance(expected, Tuple):
-        given = as_point(given)
-    if isinstance(given, Items) and _LIST_OR_NUMBER.fullmatch(gold):
-        expected = parse_structure(gold, grouped=False)
+        structure = Words(normalize_words(answer))
+    if isinstance(gold_structure, Tuple):
+        structure = as_point(structure)
+    if isinstance(structure, Items) and _LIST_OR_NUMBER.fullmatch(gold):
+        gold_structure = parse_structure(gold, grouped=False)
     if _DERIVATIVE.search(answer):
-        given = in_notation_of(given, expected)
-    correct = compare(given, expected, comparer)
-    if not correct and _is_prose(expected):
+        structure = in_notation_of(structure, gold_structure)
+    correct = compare(structure, gold_structure, comparer)
+    if not correct and _is_prose(gold_structure):
         return None, "gold is prose"
-    if correct is False and _is_words(given) and not _is_words(expected):
+    if correct is False and _is_words(structure) and not _is_words(gold_structure):
         return False, "not an answer"
     return correct, NOT_SETTLED if correct is None else comparer.reason
 

@@ -68,9 +68,9 @@ class _Parser:
 
     def skip(self, *symbols: str) -> bool:
         """Take the next token if it is one of these."""
-        found = self.peek() in symbols
-        self.position += found
-        return found
+        matches = self.peek() in symbols
+        self.position += matches
+        return matches
 
     def expect(self, symbol: str) -> None:
         if not self.skip(symbol):
@@ -83,12 +83,12 @@ class _Parser:
     def sums(self, closing: str) -> list[Tree]:
         """Parse sums between commas, and the bracket after them."""
         braced, self.braced = self.braced, False
-        found = [self.sum()]
+        sums = [self.sum()]
         while self.skip(","):
-            found.append(self.sum())
+            sums.append(self.sum())
         self.expect(closing)
         self.braced = braced
-        return found
+        return sums
 
     def sum(self) -> Tree:
         self.depth += 1
@@ -145,12 +145,12 @@ class _Parser:
             return self.signed_power()
         product, together = None, False
         while True:
-            own, factor = self.next.text, self.atom()
+            letter, factor = self.next.text, self.atom()
             together = together or factor[1] == "k_B" or factor[1] in GREEK
-            joined = factor[0] != "apply" and self._joins(own, together)
+            joined = factor[0] != "apply" and self._joins(letter, together)
             if not joined:
                 factor = self.postfix(factor)
-                joined = product is not None and self._joins(own, together=False)
+                joined = product is not None and self._joins(letter, together=False)
             product = factor if product is None else ("*", product, factor)
             if not joined:
                 return product
@@ -330,8 +330,8 @@ class _Parser:
         return join_text(inside).replace(" ", "")
 
     def command(self, name: str) -> Tree:
-        if name == "frac" and (found := derivative(self.tokens, self.position)):
-            name, self.position = found
+        if name == "frac" and (quotient := derivative(self.tokens, self.position)):
+            name, self.position = quotient
             return ("name", name)
         if name in ("frac", "binom"):
             return ("/" if name == "frac" else name, self.argument(), self.argument())

@@ -28,13 +28,13 @@ def names(tree: Tree) -> frozenset[str]:
     """Return the names in a tree, including unknown functions."""
     if isinstance(tree, Fraction):
         return frozenset()
-    found = frozenset[str]()
+    here = frozenset[str]()
     if tree[0] in ("name", "apply"):
-        found = frozenset((tree[1],))
+        here = frozenset((tree[1],))
     for part in tree[1:]:
         if not isinstance(part, str):
-            found |= names(part)
-    return found - {tree[1][1]} if tree[0] in ("sum", "prod") else found
+            here |= names(part)
+    return here - {tree[1][1]} if tree[0] in ("sum", "prod") else here
 
 
 def parts_of(tree: Tree) -> Iterator[tuple[Any, ...]]:

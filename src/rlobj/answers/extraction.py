@@ -90,8 +90,8 @@ def bare(text: str) -> str:
 def _until(end: re.Pattern[str], text: str, boxes: list[Box], start: int = 0) -> str:
     """Return the text up to the first match of `end` that follows a box or a phrase."""
     ends = [boxes[0].end] if boxes else [phrase.end() for phrase in _phrases(text)][-1:]
-    found = end.search(text, max(start, *ends)) if ends else None
-    return text[: found.start()] if found else text
+    after = end.search(text, max(start, *ends)) if ends else None
+    return text[: after.start()] if after else text
 
 
 def _phrases(text: str) -> Iterator[re.Match[str]]:
@@ -100,8 +100,8 @@ def _phrases(text: str) -> Iterator[re.Match[str]]:
     keys = [key for key in _KEYS if key in lowered]
     if len(lowered) != len(text) or not keys:
         lowered = text
-    found = (each.start() for key in keys for each in re.finditer(key, lowered))
-    for start in sorted(found, reverse=True):
+    starts = (mention.start() for key in keys for mention in re.finditer(key, lowered))
+    for start in sorted(starts, reverse=True):
         before = text[start - 1 : start]
         spaced = (
             not before.strip()

@@ -45,12 +45,12 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
     """
     if answer == gold:
         return True, "same text"
-    given, expected = _integer(answer), _integer(gold)
-    if given is not None and expected is not None:
-        return given == expected, "integers"
+    integer, gold_integer = _integer(answer), _integer(gold)
+    if integer is not None and gold_integer is not None:
+        return integer == gold_integer, "integers"
     if len(answer) > max(MAX_LENGTH, 4 * len(gold)):
         return False, f"too large: longer than {MAX_LENGTH} characters"
-    reason = None if given is not None else refusal(answer)
+    reason = None if integer is not None else refusal(answer)
     return None if reason is None or refusal(gold) else (False, f"too large: {reason}")
 
 

@@ -66,10 +66,10 @@ def tokenise(text: str, level: int = 0) -> list[Token]:
     tokens: list[Token] = []
     position, spaced = 0, False
     while position < len(text):
-        found = _TOKEN.match(text, position)
-        assert found is not None  # the last alternative matches any character
-        position = found.end()
-        kind, piece = found.lastgroup, found[found.lastgroup or 0]
+        token = _TOKEN.match(text, position)
+        assert token is not None  # the last alternative matches any character
+        position = token.end()
+        kind, piece = token.lastgroup, token[token.lastgroup or 0]
         if kind == "blank" or kind == "module":
             spaced = True
             continue
@@ -150,14 +150,14 @@ def split(tokens: list[Token], at: frozenset[str]) -> tuple[list[list[Token]], l
     if at.isdisjoint([token.text for token in tokens]):
         return [tokens], []
     runs: list[list[Token]] = [[]]
-    found: list[str] = []
+    separators: list[str] = []
     index = 0
     while index < len(tokens):
         token = tokens[index]
         end = index
         if token.kind == "symbol" and token.text in at:
             runs.append([])
-            found.append(token.text)
+            separators.append(token.text)
         else:
             if nesting(token) > 0:
                 end = closing_bracket(tokens, index)
@@ -165,7 +165,7 @@ def split(tokens: list[Token], at: frozenset[str]) -> tuple[list[list[Token]], l
         index = end + 1
         if len(runs) > _MAX_PARTS:
             raise Unreadable("too many parts")
-    return runs, found
+    return runs, separators
 
 
 def join_text(tokens: list[Token]) -> str:

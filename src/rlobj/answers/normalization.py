@@ -157,20 +157,18 @@ def _commas_inside_brackets(text: str) -> bool:
 
 def _to_ascii(text: str) -> str:
     text = _OVERLINED.sub(lambda run: rf"\overline{{{run[0][::2]}}}", text)
-    text = _SCRIPT_FRACTION.sub(lambda run: f"\\frac{{{_plain(run[1])}}}{{{_plain(run[2])}}}", text)
+    text = _SCRIPT_FRACTION.sub(
+        lambda run: unicodedata.normalize("NFKC", f"\\frac{{{run[1]}}}{{{run[2]}}}"), text
+    )
     out: list[str] = []
     for run in re.split(f"({_SCRIPT_RUN.pattern})", text):
         if run and run[0] in _SUPERSCRIPTS:
-            out.append("^{" + "".join(_SUPERSCRIPTS[each] for each in run) + "}")
+            out.append("^{" + "".join(_SUPERSCRIPTS[character] for character in run) + "}")
         elif run and run[0] in _SUBSCRIPTS:
-            out.append("_{" + "".join(_SUBSCRIPTS[each] for each in run) + "}")
+            out.append("_{" + "".join(_SUBSCRIPTS[character] for character in run) + "}")
         else:
             out.extend(run if run.isascii() else map(_character, run))
     return _ROOT.sub(r"\1{\2}", "".join(out))
-
-
-def _plain(digits: str) -> str:
-    return unicodedata.normalize("NFKC", digits)
 
 
 def _character(character: str) -> str:
@@ -184,7 +182,7 @@ def _character(character: str) -> str:
     if "⁄" in folded:  # vulgar fractions
         above, _, below = folded.partition("⁄")
         return f"\\frac{{{above}}}{{{below}}}"
-    return "".join(_SIGNS.get(each, each) for each in folded)
+    return "".join(_SIGNS.get(sign, sign) for sign in folded)
 
 
 def _strip(text: str) -> str:

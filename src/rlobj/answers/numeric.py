@@ -50,9 +50,9 @@ class NumericComparer(ExactComparer):
 
     def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
         """Return whether both have the same value at all points."""
-        known = super().equal(answer, gold)
-        if known is not None and not (self.of_gold and gold.value is None):
-            return known
+        exact = super().equal(answer, gold)
+        if exact is not None and not (self.of_gold and gold.value is None):
+            return exact
         if self.of_gold and gold.tree is not None:
             return is_infinite(gold) or any(_evaluated(gold.tree, gold.tree)) or None
         if answer.tree is None or gold.tree is None:
@@ -61,9 +61,9 @@ class NumericComparer(ExactComparer):
 
     def order(self, one: Scalar, other: Scalar) -> int | None:
         """Whether a real number is below, equal to or above another."""
-        known = super().order(one, other)
-        if known is not None or one.tree is None or other.tree is None:
-            return known
+        exact = super().order(one, other)
+        if exact is not None or one.tree is None or other.tree is None:
+            return exact
         for values in _evaluated(one.tree, other.tree):
             if values is None or any(mpmath.im(value) != 0 for value in values):
                 return None
@@ -72,9 +72,9 @@ class NumericComparer(ExactComparer):
 
     def near(self, rounded: Scalar, exact: Scalar) -> bool | None:
         """Return whether two numbers differ by at most 1%, or by one in the last decimal."""
-        known = super().near(rounded, exact)
-        if known is not None or rounded.tree is None or exact.tree is None:
-            return known
+        decided = super().near(rounded, exact)
+        if decided is not None or rounded.tree is None or exact.tree is None:
+            return decided
         for values in _evaluated(rounded.tree, exact.tree):
             if values is None:
                 return False
@@ -129,9 +129,9 @@ def _evaluated(answer: Tree, gold: Tree) -> Iterator[tuple[Any, Any] | None]:
         for _ in range(_ATTEMPTS):
             more += int(lost * 0.7)  # twice the lost bits, in digits
             with mpmath.workdps(digits + more):
-                given, expected = _Evaluator(point), _Evaluator(point)
-                a, g = given.value(answer), expected.value(gold)
-                lost = max(given.lost, expected.lost)
+                of_answer, of_gold = _Evaluator(point), _Evaluator(point)
+                a, g = of_answer.value(answer), of_gold.value(gold)
+                lost = max(of_answer.lost, of_gold.lost)
                 if a is None or g is None or (signed and (mpmath.im(a) != 0 or mpmath.im(g) != 0)):
                     yield None
                 elif not lost:

@@ -48,7 +48,7 @@ def same_region(one: Structure, other: Structure, comparer: ExactComparer) -> bo
             groups.insert(orders.count(1), [end])
     ranks = {id(end): 2 * n + 1 for n, group in enumerate(groups) for end in group}
     cells = range(2 * len(groups) + 1)
-    if any(_overlaps(each, cell, ranks) for each in (one, other) for cell in cells):
+    if any(_overlaps(region, cell, ranks) for region in (one, other) for cell in cells):
         return False
     inside = [_has(one, cell, ranks) for cell in cells]
     return any(inside) and inside == [_has(other, cell, ranks) for cell in cells]

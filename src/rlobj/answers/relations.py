@@ -32,6 +32,7 @@ from rlobj.answers.structures import (
     Words,
     names_in,
     scalar,
+    tree_of,
 )
 from rlobj.answers.vocabulary import CONSTANTS, LISTS
 
@@ -90,20 +91,20 @@ def _equation(sides: list[Tokens], symbols: list[str], parse_side: ParseSide) ->
     is its name."""
     values = [_side(side, parse_side) for side in sides]
     labels = [n for n, side in enumerate(sides) if _is_label(side, values[n])]
-    given = [n for n in range(len(sides)) if n not in labels]
-    if not given:  # y = 2x + 3
-        given = list(range(1, len(sides)))
+    valued = [n for n in range(len(sides)) if n not in labels]
+    if not valued:  # y = 2x + 3
+        valued = list(range(1, len(sides)))
     elif any(
         tree is not None and len(names(tree)) == 1 and _has_constant(tree)  # x + 1 = 5
-        for tree in (_tree(values[n]) for n in labels)
+        for tree in (tree_of(values[n]) for n in labels)
     ):
         return _relation(values)
-    if unread := [n for n in given if values[n] is None]:
+    if unread := [n for n in valued if values[n] is None]:
         parse_side(sides[unread[0]])  # raises the error
-    value = _chain([values[n] for n in given], ["=", *symbols], given)  # type: ignore[misc]
+    value = _chain([values[n] for n in valued], ["=", *symbols], valued)  # type: ignore[misc]
     if not labels:
         return value
-    tree = _tree(values[labels[0]])
+    tree = tree_of(values[labels[0]])
     spelled = join_text(sides[labels[0]]).replace(" ", "")
     if is_name(tree):
         return Named(_name(tree), value, tree)
@@ -146,10 +147,6 @@ def _free_letters(tokens: Tokens) -> set[str]:
     return free - bound - set(CONSTANTS)
 
 
-def _tree(value: Structure | None) -> Tree:
-    return value.tree if isinstance(value, Scalar) else None
-
-
 def _has_constant(tree: Tree) -> bool:
     """Return whether a sum has a number among its terms."""
     if isinstance(tree, Fraction):
@@ -158,15 +155,15 @@ def _has_constant(tree: Tree) -> bool:
 
 
 def _relation(values: Sequence[Structure | None]) -> Relation:
-    trees = [_tree(value) for value in values]
+    trees = [tree_of(value) for value in values]
     if len(trees) != 2 or None in trees:
         raise Unreadable("a chain of equations")
     return Relation("=", *trees)
 
 
-def _chain(values: list[Structure], symbols: list[str], given: list[int]) -> Structure:
+def _chain(values: list[Structure], symbols: list[str], valued: list[int]) -> Structure:
     """Equal values; the last may be rounded. `symbols` has the symbol before each side."""
-    symbols = [symbols[n] for n in given]
+    symbols = [symbols[n] for n in valued]
     if len(values) == 1:
         return Rounded(None, values[0]) if symbols[0] == "≈" else values[0]
     if "≈" in symbols[:-1]:
@@ -208,8 +205,8 @@ def _solved(left: Tree, symbol: str, right: Tree) -> Structure:
     variables = names(left) | names(right)
     if len(variables) == 1 and symbol != "!=":
         [name] = variables
-        if (found := linear(("-", left, right), name)) and found[0]:
-            slope, rest = found
+        if (line := linear(("-", left, right), name)) and line[0]:
+            slope, rest = line
             bound = ("/", ("neg", rest), slope)
             return _half_line(bound, slope > 0, symbol == "<=", name)
         for inside, bound in ((left, right), (right, left)):

@@ -148,9 +148,9 @@ def _structure(tokens: Tokens) -> Structure:
     if not tokens:
         raise Unreadable("an empty part")
     for separators in _LISTS:
-        runs, found = split(tokens, separators)
-        if found:
-            return _list([run for run in runs if run], set(found))
+        runs, signs = split(tokens, separators)
+        if signs:
+            return _list([run for run in runs if run], set(signs))
     sides, symbols = split(tokens, RELATIONS)
     return parse_relation(sides, symbols, _structure) if symbols else _single(tokens)
 
@@ -199,8 +199,8 @@ def _joined(parts: list[Structure], separators: set[str]) -> Region | None:
     """
     variables = {getattr(part, "name", getattr(part, "variable", None)) for part in parts}
     regions = [as_region(without_name(part)) for part in parts]
-    known = any(isinstance(without_name(part), (Interval, Region)) for part in parts)
-    if not known or len(variables) > 1:
+    of_sets = any(isinstance(without_name(part), (Interval, Region)) for part in parts)
+    if not of_sets or len(variables) > 1:
         return None
     [variable] = variables
     first = regions[0]
@@ -225,8 +225,8 @@ def _combined(tokens: Tokens) -> Structure | None:
         if token.text == "-" and (tokens[n + 1].text == "\\{" or (n == 1 and _is_reals(tokens[0]))):
             tokens = [*tokens[:n], Token("symbol", "∖"), *tokens[n + 1 :]]
     for operator in _SET_OPERATORS:
-        runs, found = split(tokens, frozenset(operator))
-        if not found:
+        runs, operators = split(tokens, frozenset(operator))
+        if not operators:
             continue
         if operator == "∖" and join_text(runs[0]) == "R":  # a bold R
             runs[0] = [Token("name", "mathbb:R")]
@@ -339,7 +339,7 @@ def _scalar(tokens: Tokens) -> Structure:
     both = any(token.text in ("±", "∓") for token in value)
     trees = expand_plus_minus(tree) if both else [tree]
     if len(trees) > 1:
-        return Items(tuple(scalar(each, "", unit, decimal=decimal) for each in trees))
+        return Items(tuple(scalar(signed, "", unit, decimal=decimal) for signed in trees))
     return scalar(tree, source, unit, decimal=decimal)
 
 

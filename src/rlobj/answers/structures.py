@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 
 from rlobj.answers.expressions import Tree, names, renamed
@@ -144,6 +144,11 @@ def is_infinite(structure: Structure) -> bool:
     return isinstance(structure, Scalar) and structure.tree in (INFINITY, MINUS_INFINITY)
 
 
+def tree_of(structure: Structure | None) -> Tree:
+    """Return the tree of a value; None for another structure."""
+    return structure.tree if isinstance(structure, Scalar) else None
+
+
 def without_name(structure: Structure) -> Structure:
     """Return 5 for x = 5."""
     return structure.value if isinstance(structure, Named) else structure
@@ -163,10 +168,7 @@ def rename(structure: Structure, new: dict[str, str]) -> Structure:
             return structure
         tree = renamed(structure.tree, new)
         return Scalar(tree, structure.value, "", structure.unit, structure.decimal)
-    changed = {
-        field.name: _renamed_field(getattr(structure, field.name), new)
-        for field in fields(structure)  # type: ignore[arg-type]
-    }
+    changed = {name: _renamed_field(value, new) for name, value in vars(structure).items()}
     return type(structure)(**changed)
 
 
@@ -174,27 +176,26 @@ def _renamed_field(value: object, new: dict[str, str]) -> object:
     if isinstance(value, Structure):
         return rename(value, new)
     if isinstance(value, tuple) and value and isinstance(value[0], (Structure, tuple)):
-        return tuple(_renamed_field(each, new) for each in value)
+        return tuple(_renamed_field(part, new) for part in value)
     if isinstance(value, str):
         return new.get(value, value)
     return renamed(value, new)
 
 
 def _parts(structure: Structure) -> list[Structure]:
-    found: list[Structure] = []
-    for field in fields(structure):  # type: ignore[arg-type]
-        waiting = [getattr(structure, field.name)]
-        for value in waiting:
-            if isinstance(value, Structure):
-                found.append(value)
-            elif isinstance(value, tuple) and field.name != "tree":
-                waiting.extend(value)
-    return found
+    parts: list[Structure] = []
+    values = [value for name, value in vars(structure).items() if name != "tree"]
+    for value in values:  # which grows
+        if isinstance(value, Structure):
+            parts.append(value)
+        elif isinstance(value, tuple):
+            values.extend(value)
+    return parts
 
 
 def as_point(structure: Structure) -> Structure:
     """Return the tuple (3, 4) for P(3, 4), a point with its name; else the structure itself."""
-    tree = structure.tree if isinstance(structure, Scalar) else None
+    tree = tree_of(structure)
     if not isinstance(tree, tuple) or tree[0] != "apply" or not tree[1][0].isupper():
         return structure
     return Tuple(tuple(map(scalar, tree[2:]))) if len(tree) > 3 else structure

@@ -70,8 +70,8 @@ class MathVerifyComparer:
 
 def _renamed(*texts: str) -> list[str] | None:
     """Map every letter to a safe one, the same in all texts; None if there are too many."""
-    found = {letter for text in texts for letter in _COMMAND.findall(text)}
-    letters = sorted(letter for letter in found if len(letter) == 1 and letter not in _KEPT)
+    commands = {letter for text in texts for letter in _COMMAND.findall(text)}
+    letters = sorted(letter for letter in commands if len(letter) == 1 and letter not in _KEPT)
     bound = [letter for letter in letters if letter != "d"]
     if len(bound) > len(_LETTERS):
         return None
@@ -99,7 +99,7 @@ def _agree(gold: Any, answer: Any) -> bool | None:
     symbols = sorted(gold.free_symbols, key=str)
     for shift in (3, 5, 8):
         point = {symbol: Rational(shift + 2 * n, 7) for n, symbol in enumerate(symbols)}
-        g, a = (each.subs(point).doit().evalf(_SYMBOLIC_DIGITS) for each in (gold, answer))
+        g, a = (side.subs(point).doit().evalf(_SYMBOLIC_DIGITS) for side in (gold, answer))
         if not (a.is_number and g.is_number):
             return None
         if abs(a - g) > abs(g) * 10 ** (3 - _SYMBOLIC_DIGITS):

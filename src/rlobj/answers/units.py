@@ -40,7 +40,7 @@ def read_unit(text: str) -> Unit | None:
         >>> read_unit("or maybe") is None
         True
     """
-    found: Counter[str] = Counter()
+    exponents: Counter[str] = Counter()
     last, sign, power, position = "", 1, 1, 0
     for piece in _PIECE.finditer(text):
         if piece.start() != position:
@@ -54,21 +54,21 @@ def read_unit(text: str) -> Unit | None:
         elif lowered in ("squared", "cubed"):
             if not last:
                 return None
-            found[last] *= _POWERS[lowered]
+            exponents[last] *= _POWERS[lowered]
         elif lowered in ("square", "sq", "cubic", "cu") and position < len(text.rstrip(" .")):
             power = _POWERS[lowered]
         elif (digits := word.strip("^{} ").replace(" ", "")).lstrip("-").isdecimal():
-            if not last or abs(found[last]) != 1:
+            if not last or abs(exponents[last]) != 1:
                 return None
-            found[last] *= int(digits)
+            exponents[last] *= int(digits)
         else:
             name = _NAMES.get(word) or _PREFIXED.get(word)
             name = name or (_NAMES.get(lowered) if len(word) > 1 else None)
             if name is None:
                 return None
-            found[name] += sign * power
+            exponents[name] += sign * power
             last, power = name, 1
-    return frozenset(found.items()) if position == len(text) and found else None
+    return frozenset(exponents.items()) if position == len(text) and exponents else None
 
 
 def is_currency(text: str) -> bool:
@@ -79,8 +79,8 @@ def is_currency(text: str) -> bool:
 
 def is_unit(word: str) -> bool:
     """Return whether a word of two or more letters is the name of a unit."""
-    known = word in _NAMES or word.lower() in _NAMES
-    return len(word) > 1 and known and word not in _PLAIN_EXCLUDED
+    named = word in _NAMES or word.lower() in _NAMES
+    return len(word) > 1 and named and word not in _PLAIN_EXCLUDED
 
 
 def split_unit(tokens: Tokens) -> tuple[Tokens, Unit | None]:

@@ -177,7 +177,9 @@ class MathVerifier:
 
     def _verdicts(self, questions: list[tuple[str | None, str]]) -> list[Verdict]:
         self._require_open()
-        verdicts = {each: _timed(self._decide_here, each) for each in dict.fromkeys(questions)}
+        verdicts = {
+            question: _timed(self._decide_here, question) for question in dict.fromkeys(questions)
+        }
         waiting = [question for question, verdict in verdicts.items() if verdict is None]
         ask = functools.partial(_timed, self._ask_once)
         if len(waiting) == 1:  # without a thread, which cannot be started while the program ends
@@ -188,7 +190,7 @@ class MathVerifier:
                 verdicts.update(zip(waiting, threads.map(ask, waiting), strict=True))
         ordered = [verdicts[question] for question in questions]
         with self._lock:
-            self.undecided.update(each.reason for each in ordered if each.correct is None)
+            self.undecided.update(verdict.reason for verdict in ordered if verdict.correct is None)
         return ordered
 
     def _decide_here(self, answer: str | None, gold: str) -> _Decision | None:
@@ -211,22 +213,22 @@ class MathVerifier:
         """Ask a worker, unless the same was asked before or another thread is asking it."""
         question = (answer, gold)
         with self._lock:
-            asked = self._asked.get(question)
-            first = asked is None or time.monotonic() > asked.until
-            if asked is None or first:
-                asked = self._asked[question] = _Asked()
+            future = self._asked.get(question)
+            first = future is None or time.monotonic() > future.until
+            if future is None or first:
+                future = self._asked[question] = _Asked()
                 if len(self._asked) > _CACHE_SIZE:
                     del self._asked[next(iter(self._asked))]
         if first:
             try:
                 correct, reason = self._ask(answer, gold)
                 if correct is None:
-                    asked.until = time.monotonic() + _UNDECIDED_SECONDS
-                asked.set_result((correct, reason))
+                    future.until = time.monotonic() + _UNDECIDED_SECONDS
+                future.set_result((correct, reason))
             except BaseException as error:
-                asked.until = 0.0
-                asked.set_exception(error)
-        return asked.result()
+                future.until = 0.0
+                future.set_exception(error)
+        return future.result()
 
     def _ask(self, answer: str, gold: str) -> _Decision:
         """Ask a worker.

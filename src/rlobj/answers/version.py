@@ -21,12 +21,12 @@ def verifier_version(folder: Path = Path(__file__).parent) -> str:
     Args:
         folder: with the source files.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted([*folder.glob("*.py"), *folder.glob("*.toml")]):
-        found.update(f"{file.name}\n{file.read_text(encoding='utf-8')}".encode())
+        digest.update(f"{file.name}\n{file.read_text(encoding='utf-8')}".encode())
     for package in PACKAGES:
         try:
-            found.update(f"{package}=={metadata.version(package)}\n".encode())
+            digest.update(f"{package}=={metadata.version(package)}\n".encode())
         except metadata.PackageNotFoundError:
             continue
-    return found.hexdigest()[:10]
+    return digest.hexdigest()[:10]

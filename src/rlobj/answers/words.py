@@ -74,13 +74,13 @@ def parse_based_numeral(text: str) -> Structure | None:
     """Parse a numeral with its base, 52_8 or "52 base 8"; base ten gives a plain number."""
     if ("_" not in text and "base" not in text) or len(text) > _MAX_NUMERAL:
         return None
-    found = _NUMERAL.fullmatch(re.sub(r"\\[,;! ]|\s|\$", "", re.sub(_TEXT, r"\1", text)))
-    if found is None:
+    numeral = _NUMERAL.fullmatch(re.sub(r"\\[,;! ]|\s|\$", "", re.sub(_TEXT, r"\1", text)))
+    if numeral is None:
         return None
-    sign, digits, subscript, spelled = found.groups()
+    sign, digits, subscript, spelled = numeral.groups()
     name = subscript or spelled
     base = int(name) if name.isdecimal() else CARDINALS.get(name, 0)
-    if not 2 <= base <= 36 or any(int(each, 36) >= base for each in digits):
+    if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits):
         return None
     digits = sign.strip("+") + (digits.lstrip("0") or "0")
     return scalar(Fraction(digits)) if base == 10 else Based(digits, base)
@@ -103,8 +103,8 @@ def parse_special(text: str) -> Structure | None:
 def parse_choice(text: str) -> tuple[str, str] | None:
     r"""Split a choice with its value, `\textbf{(C)}\ 12`, into the letter and the value."""
     text = re.sub(rf"^(\(?){_TEXT}", r"\1\2", text, count=1)
-    found = _CHOICE.fullmatch(text)
-    letter, value = (found[1] or found[2], found["value"]) if found else ("", "")
+    choice = _CHOICE.fullmatch(text)
+    letter, value = (choice[1] or choice[2], choice["value"]) if choice else ("", "")
     if letter.isupper() and _CHOICE_VALUE.match(value) and not _CHOICE_AGAIN.search(value):
         return letter, value
     return None
@@ -129,5 +129,5 @@ def parse_words(text: str) -> Words | None:
         return Words(folded)
     if "\\" in plain or (plain.isupper() and len(plain) < 6):
         return None
-    known = folded in _SHORT or (" " in folded and re.search("[a-z]{3}", folded))
-    return Words(folded) if marked or known or re.fullmatch("[A-Za-z]{4,}", plain) else None
+    usual = folded in _SHORT or (" " in folded and re.search("[a-z]{3}", folded))
+    return Words(folded) if marked or usual or re.fullmatch("[A-Za-z]{4,}", plain) else None

@@ -64,12 +64,12 @@ class Calls:
             calls: what is graded.
             allowed: failures after which no further call is made.
         """
-        found, turn = dict[int, Outcome](), 0
+        by_index, turn = dict[int, Outcome](), 0
         with self._lock, closing(self._unordered(calls, allowed)) as outcomes:
             for outcome in outcomes:
-                found[outcome.index] = outcome
-                while turn in found:
-                    yield found[turn]
+                by_index[outcome.index] = outcome
+                while turn in by_index:
+                    yield by_index[turn]
                     turn += 1
 
     def close(self) -> None:
@@ -89,19 +89,19 @@ class Calls:
         left = list(range(len(calls)))
         try:
             while left:
-                maker, asked = self._ready(), tuple(left)
-                maker.ask([calls[i] for i in asked], self.form, allowed)
+                maker, indices = self._ready(), tuple(left)
+                maker.ask([calls[i] for i in indices], self.form, allowed)
                 # Calls of an async function keep their deadlines themselves, unless one blocks all.
                 patience = self._deadline * 1.25 + 0.1 if maker.is_async else self._deadline
                 begun = set[int]()
                 try:
                     while (outcome := maker.receive(patience)) is not None:
                         if outcome.reason == BEGUN:
-                            begun.add(asked[outcome.index])
+                            begun.add(indices[outcome.index])
                             continue
                         self.form = outcome.form or self.form
-                        left.remove(asked[outcome.index])
-                        yield outcome._replace(index=asked[outcome.index])
+                        left.remove(indices[outcome.index])
+                        yield outcome._replace(index=indices[outcome.index])
                 except (TimeoutError, EOFError) as error:
                     reason = "crash" if isinstance(error, EOFError) else "timeout"
                     where = maker.leave()
@@ -174,8 +174,8 @@ class InThread:
         self._asked.put(None)
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            calls, form, allowed = asked
+        while (question := self._asked.get()) is not None:
+            calls, form, allowed = question
             self._function.make(calls, form, allowed, self._told.put)
             self._told.put(None)
         self._function.close()

@@ -182,11 +182,11 @@ class Function:
     async def _all(self, calls: Iterable[Call], tell: Callable[[Outcome], object]) -> None:
         gate = asyncio.Semaphore(self._concurrency)
 
-        told = set[int]()
+        settled = set[int]()
 
         def once(outcome: Outcome) -> None:
-            if outcome.index not in told:
-                told.add(outcome.index)
+            if outcome.index not in settled:
+                settled.add(outcome.index)
                 tell(outcome)
 
         async def awaited(index: int, call: Call) -> None:

@@ -40,7 +40,7 @@ def best(verdicts: Iterable[Found]) -> Found:
     Args:
         verdicts: at least one, each with `correct`.
     """
-    return min(verdicts, key=lambda each: (True, None, False).index(each.correct))
+    return min(verdicts, key=lambda verdict: (True, None, False).index(verdict.correct))
 
 
 def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:
@@ -52,12 +52,12 @@ def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> boo
 
 def best_of_golds(
     verify_many: Callable[[list[tuple[Any, Any]]], list[Found]],
-    asked: Sequence[tuple[Any, Sequence[Any]]],
+    questions: Sequence[tuple[Any, Sequence[Any]]],
 ) -> list[Found]:
     """The verdict on each (response, gold answers) by the gold answer that is best for it."""
-    pairs = [(response, gold) for response, golds in asked for gold in golds]
+    pairs = [(response, gold) for response, golds in questions for gold in golds]
     verdicts = iter(verify_many(pairs))
-    return [best(next(verdicts) for _ in golds) for _, golds in asked]
+    return [best(next(verdicts) for _ in golds) for _, golds in questions]
 
 
 def overlong_penalty(lengths: Tensor, max_tokens: float, cache: float) -> Tensor:
@@ -155,8 +155,8 @@ class Graded:
     @property
     def verdict(self) -> str:
         """The verdict as a word; the reward where nothing says whether the response is right."""
-        known = self.undecided or self.correct is not None
-        return WORDS[self.correct] if known else f"reward {self.reward:.3g}"
+        says = self.undecided or self.correct is not None
+        return WORDS[self.correct] if says else f"reward {self.reward:.3g}"
 
     @property
     def cause(self) -> str | None:
@@ -270,12 +270,14 @@ class Reward(Primitive):
     @property
     def targets(self) -> list[str]:
         """The functions that it names."""
-        return [each.target for each in getattr(self, "of", [self]) if hasattr(each, "target")]
+        rewards = getattr(self, "of", [self])
+        return [reward.target for reward in rewards if hasattr(reward, "target")]
 
     @property
     def models(self) -> list[str]:
         """The reward models that it names."""
-        return [each.model for each in getattr(self, "of", [self]) if hasattr(each, "model")]
+        rewards = getattr(self, "of", [self])
+        return [reward.model for reward in rewards if hasattr(reward, "model")]
 
     @property
     def needs_answers(self) -> bool:
@@ -335,8 +337,9 @@ class Exact(Reward):
 class _MathGrader(MathVerifier, Grader):
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; if a problem has alternatives, any of them is right."""
-        asked = [(text, each.golds) for text, each in zip(responses, problems, strict=True)]
-        return list(map(_graded, best_of_golds(self.verify_many, asked)))
+        golds = [problem.golds for problem in problems]
+        questions = list(zip(responses, golds, strict=True))
+        return list(map(_graded, best_of_golds(self.verify_many, questions)))
 
 
 def _graded(verdict: Verdict) -> Graded:
@@ -361,8 +364,8 @@ class FunctionGrader(Grader):
 
 
 def _exact(after: str | None, response: str, problem: Problem) -> Graded:
-    _, found, answer = response.rpartition(after) if after else ("", True, response)
-    if not found:
+    _, marked, answer = response.rpartition(after) if after else ("", True, response)
+    if not marked:
         return Graded(0.0, False, f"no {after}", None)
     answer = answer.strip()
     correct = answer == problem.answer.strip()

@@ -110,7 +110,7 @@ def _unreadable(worker: Judge, golds: list[str]) -> list[str]:
     """Those of the gold answers that cannot be read, also because this takes too long."""
     reply, _ = worker.reply(golds, None)
     if reply is None and len(golds) > 1:
-        return [gold for each in golds for gold in _unreadable(worker, [each])]
+        return [gold for gold_alone in golds for gold in _unreadable(worker, [gold_alone])]
     return golds if reply is None else reply
 
 

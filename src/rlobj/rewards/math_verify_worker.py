@@ -29,7 +29,7 @@ class Comparer:
         Without a response, return those of the gold answers that cannot be read.
         """
         if response is None:
-            return [each for each in gold if not self._read(each)], ""
+            return [item for item in gold if not self._read(item)], ""
         golds, answers = self._read(gold), self._parse(response, self._response, parsing_timeout=0)
         correct = self._verify(golds, answers, timeout_seconds=0)
         # math-verify takes what it has no memory for as not equal.
@@ -37,7 +37,7 @@ class Comparer:
             return None, "memory"
         if not golds:
             return None, "gold not readable"
-        text = next((each for each in answers if isinstance(each, str)), None)
+        text = next((item for item in answers if isinstance(item, str)), None)
         return (correct, text), "math-verify" if answers else "no answer"
 
     def _read(self, gold: str) -> list[Any]:

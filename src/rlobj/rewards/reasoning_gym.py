@@ -54,15 +54,15 @@ class _GymGrader(FunctionGrader):
         self._worker.kill()
 
     def _asked(self, problem: Problem) -> Any:
-        asked = problem.extra.get("reasoning_gym")
-        if asked is None:
+        entry = problem.extra.get("reasoning_gym")
+        if entry is None:
             raise RunError(
                 f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
                 "grades no other; use ",
                 Argument("data", "reasoning-gym:NAME"),
                 ", or another reward.",
             )
-        return asked
+        return entry
 
     def _score(self, response: str, problem: Problem) -> Graded:
         asked = self._asked(problem)

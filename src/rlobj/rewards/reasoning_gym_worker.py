@@ -69,5 +69,5 @@ def refusal(answer: str) -> str | None:
 
 def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _tuples(each) for key, each in value.items()}
+        return {key: _tuples(item) for key, item in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -167,7 +167,7 @@ class _ModelGrader(Grader):
         cards, name = self._request("/v1/models")["data"], self._settings.model
         served = [card[key] for card in cards for key in ("root", "id") if card.get(key)]
         mine = path_of(name).resolve()
-        if served and mine not in [Path(each).resolve() for each in served]:
+        if served and mine not in [Path(name_served).resolve() for name_served in served]:
             raise ConfigError(
                 f"the reward server {self._settings.server} serves {', '.join(served)}, not {name}."
                 " Name that model in rewards.model, or start the server with: vllm serve FOLDER "
@@ -228,13 +228,13 @@ class _ModelGrader(Grader):
         values: list[float] = []
         for start in range(0, len(rows), _ROWS):
             body = {"input": rows[start : start + _ROWS], "use_activation": False}
-            for each in self._request("/classify", body)["data"]:
-                if len(each["probs"]) != 1:
+            for output in self._request("/classify", body)["data"]:
+                if len(output["probs"]) != 1:
                     raise ConfigError(
                         f"the model of the reward server {self._settings.server} has "
-                        f"{len(each['probs'])} outputs; expected one, which is the reward"
+                        f"{len(output['probs'])} outputs; expected one, which is the reward"
                     )
-                values += each["probs"]
+                values += output["probs"]
         return values
 
     def _request(self, path: str, body: Any = None) -> Any:

@@ -44,14 +44,14 @@ class Several(Reward):
     @model_validator(mode="after")
     def _check(self) -> Self:
         problems = [] if self.of else [("of", "expected at least one reward")]
-        for i, each in enumerate(self.of):
-            if each.name in (None, OVERLONG, *self.names[:i]):
-                text = f"{each.name} is taken" if each.name else "is required"
+        for i, reward in enumerate(self.of):
+            if reward.name in (None, OVERLONG, *self.names[:i]):
+                text = f"{reward.name} is taken" if reward.name else "is required"
                 problems.append((f"of.{i}.name", f"{text}; each reward needs a name of its own"))
-            if each.overlong:
+            if reward.overlong:
                 text = "belongs beside the list: {kind: several, of: [...], overlong: ...}"
                 problems.append((f"of.{i}.overlong", text))
-        names = [each.name for each in self.of if each.name]
+        names = [reward.name for reward in self.of if reward.name]
         if self.correct not in (None, *names):
             text = f"no reward '{self.correct}'.{nearest(self.correct, names)}"
             problems.append(("correct", text))
@@ -61,14 +61,14 @@ class Several(Reward):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*(each.name or "" for each in self.of), *([OVERLONG] if self.overlong else []))
+        return (*(reward.name or "" for reward in self.of), *([OVERLONG] if self.overlong else []))
 
     @property
     def weights(self) -> tuple[float, ...]:
-        return (*(each.weight for each in self.of), *([1.0] if self.overlong else []))
+        return (*(reward.weight for reward in self.of), *([1.0] if self.overlong else []))
 
     def seen_from(self, home: Path) -> Self:
-        return self.model_copy(update={"of": tuple(each.seen_from(home) for each in self.of)})
+        return self.model_copy(update={"of": tuple(reward.seen_from(home) for reward in self.of)})
 
     def open(self, functions: Mapping[str, Callable[..., Any]] | None = None) -> Grader:
         """Return a grader with all rewards.
@@ -76,12 +76,12 @@ class Several(Reward):
         Args:
             functions: Python functions in place of what the configuration names, by reward.
         """
-        given, graders = functions or {}, list[Grader]()
+        replaced, graders = functions or {}, list[Grader]()
         with ExitStack() as stack:  # closes those that are open if one cannot be opened
-            for name, each in zip(self.names, self.of, strict=False):
-                function = given.get(name)
-                graders.append(function_grader(function, name, each) if function else each.open())
-                stack.push(graders[-1])
+            for name, reward in zip(self.names, self.of, strict=False):
+                function = replaced.get(name)
+                grader = function_grader(function, name, reward) if function else reward.open()
+                graders.append(stack.push(grader))
             stack.pop_all()
         return _SeveralGrader(self, graders)
 
@@ -123,16 +123,16 @@ class _SeveralGrader(Grader):
 
     def _joined(self, parts: Sequence[Graded]) -> Graded:
         rewards = tuple(part.reward for part in parts)
-        total = sum(each.weight * reward for each, reward in zip(self._of, rewards, strict=True))
+        total = sum(of.weight * reward for of, reward in zip(self._of, rewards, strict=True))
         place = next((i for i, grader in self._able if grader.says_right), None)
         correct = None if place is None else parts[place].correct
         whole = replace(parts[place or 0], reward=total, rewards=rewards, correct=correct)
         feedback = "\n".join(part.feedback for part in parts if part.feedback)
         whole = replace(whole, columns={}, feedback=feedback)
-        for each, part in zip(self._of, parts, strict=True):
+        for of, part in zip(self._of, parts, strict=True):
             if taken := sorted(whole.columns.keys() & part.columns.keys()):
-                raise RunError(f"Reward {each.name}: one before it returns '{taken[0]}' as well")
+                raise RunError(f"Reward {of.name}: one before it returns '{taken[0]}' as well")
             whole = replace(whole, columns={**whole.columns, **part.columns})
             if math.isnan(part.reward):
-                whole = replace(whole, correct=None, reason=f"{each.name}: {part.reason}")
+                whole = replace(whole, correct=None, reason=f"{of.name}: {part.reason}")
         return whole
