@@ -11,15 +11,10 @@ import pytest
 from limits import replaced, within
 
 from rlobj.base.errors import ConfigError
-from rlobj.runs.run_folder import (
-    RunFolder,
-    read_changes,
-    read_lines,
-    read_metrics,
-    read_sessions,
-    read_settings,
-    read_stop,
-)
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.metrics import read_lines, read_metrics
+from rlobj.runs.run_folder import RunFolder
+from rlobj.runs.sessions import read_changes, read_sessions, read_stop
 
 DEEP = "[" * 100_000
 

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.runs.run_folder import RunFolder, read_changes, read_run_config, read_sessions
+from rlobj.runs.configuration import read_run_config
+from rlobj.runs.run_folder import RunFolder
+from rlobj.runs.sessions import read_changes, read_sessions
 
 
 def test_error_names_the_path_when_it_is_not_a_run(tmp_path):

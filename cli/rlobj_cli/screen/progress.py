@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlobj.reporting import visible
-from rlobj.runs.run_folder import measure_of
+from rlobj.runs.metrics import measure_of
 from rlobj.training import Callback
 from rlobj_cli.screen.console import Stages, facts_grid, number, say, working
 

@@ -18,7 +18,8 @@ from rlobj.evaluation.engines import evaluated_settings
 from rlobj.insight import diagnose
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
-from rlobj.runs.run_folder import MEASURES, held_out
+from rlobj.runs.checkpoints import held_out
+from rlobj.runs.metrics import MEASURES
 from rlobj.settings.layers import PROFILES
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from rlobj.base.errors import BatchError, Message, RunError, Setting
 from rlobj.conversations.environment import NoRoom
-from rlobj.runs.run_folder import RunFolder, read_settings
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.layers import Layer
 from rlobj.settings.resuming import may_change
 from rlobj.settings.run_config import RunConfig, settings_of

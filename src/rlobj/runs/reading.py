@@ -248,7 +248,9 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
 
 def why_no_rows(run: Path) -> Message:
     """Why the record of a run has no row, and what to type to record more, in a sentence."""
-    from rlobj.runs.run_folder import is_run, read_metrics, read_settings
+    from rlobj.runs.configuration import read_settings
+    from rlobj.runs.layout import is_run
+    from rlobj.runs.metrics import read_metrics
 
     output = read_settings(run).get("output") if is_run(run) else None
     output = output if isinstance(output, Mapping) else {}

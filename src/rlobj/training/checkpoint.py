@@ -24,55 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, NonNegativeInt
 from torch import Tensor
-from typing_extensions import TypedDict
 
-from rlobj.base.errors import Argument, ConfigError, RunError, reported
+from rlobj.base.errors import RunError, reported
 from rlobj.base.files import parse_json, read_whole, remove, settle
-from rlobj.base.paths import step_name, step_of
-from rlobj.base.validation import Model
+from rlobj.base.paths import step_name
 from rlobj.models.adapters import adapter_weights, without_adapters
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.runs import manifest
-from rlobj.runs.run_folder import RunFolder, checkpoints, warn_once
+from rlobj.runs.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
-
-
-class _Stream(TypedDict):
-    seed: int
-    epoch: NonNegativeInt
-    position: NonNegativeInt
-    problems: str
-
-
-class _Streams(TypedDict):
-    sources: dict[str, _Stream]
-
-
-class State(Model):
-    """What `state.json` holds."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    step: NonNegativeInt
-    objective: dict[str, Any]
-    """Controllers by name, and `update`."""
-    stream: _Stream | _Streams
-    """See `ProblemStream.state`: the place after the rollout of that step."""
-    failures: dict[str, NonNegativeInt]
-    """See `Skips.state`."""
-    records: dict[str, NonNegativeInt]
-    """See `Recorder.state`."""
-    code: str
-    """See `code_digest`."""
-    settings: dict[str, Any]
-    """Of the run at that step."""
-    strategy: str
-    processes: int
 
 
 def write(
@@ -194,84 +158,6 @@ def _write_index(folder: Path) -> None:
             files.update(dict.fromkeys(tensors.keys(), file.name))
     index = {"metadata": {"total_size": total}, "weight_map": files}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-
-
-# Reading.
-
-
-def newest_sound(run: RunFolder, *, set_aside: bool = False) -> Path | None:
-    """Return the newest checkpoint whose files are intact: the one to resume from.
-
-    Args:
-        run: the run's folder.
-        set_aside: rename the newer, damaged checkpoints, with a warning.
-
-    Returns:
-        Its folder; None if there is no checkpoint.
-
-    Raises:
-        ConfigError: there are checkpoints, and all of them are damaged.
-    """
-    damaged: dict[Path, str] = {}
-    for checkpoint in reversed(checkpoints(run.path)):
-        if (problem := _damage(checkpoint)) is None:
-            break
-        damaged[checkpoint] = problem
-    else:
-        if not damaged:
-            return None
-        listed = "\n".join(f"  {path.name}: {what}" for path, what in damaged.items())
-        raise ConfigError(
-            f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
-            "Restore their files, or start a new run with ",
-            Argument("out", "DIR"),
-            ".",
-        )
-    for path, what in damaged.items():
-        if not set_aside:
-            warn_once(f"{path} is damaged ({what}): {checkpoint.name} is used")
-            continue
-        aside = path.with_name(f"damaged-{path.name}")
-        remove(aside)
-        path.rename(aside)
-        logger.warning("%s is damaged (%s): set aside as %s", path, what, aside.name)
-    return checkpoint
-
-
-def require_sound(checkpoint: Path) -> None:
-    """Check the files of a checkpoint.
-
-    Raises:
-        ConfigError: one is damaged.
-    """
-    manifest.require_sound(checkpoint)
-    read_state(checkpoint)
-
-
-def _damage(checkpoint: Path) -> str | None:
-    """Describe the first damaged file of a checkpoint; None if all files are intact."""
-    if (problem := manifest.damage(checkpoint)) is not None:
-        return problem
-    try:
-        read_state(checkpoint)
-    except ConfigError as error:
-        return f"state.json: {error}"
-    return None
-
-
-def read_state(checkpoint: Path) -> State:
-    """Read the `state` that was given to `write`.
-
-    Raises:
-        ConfigError: an entry is missing or has another type, or the step is not the folder's.
-    """
-    try:
-        state = State(**parse_json(read_whole(checkpoint / "state.json")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error
-    if state.step != step_of(checkpoint):
-        raise ConfigError(f"step is {state.step}; expected {step_of(checkpoint)}")
-    return state
 
 
 def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:

@@ -28,8 +28,10 @@ from rlobj.insight.page.rules import objective_of, part_column, parts_of, rules_
 from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
-from rlobj.runs import run_folder
+from rlobj.runs.checkpoints import checkpoints
 from rlobj.runs.columns import COLUMNS
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import Record, read_records, sound, why_no_rows
 from rlobj.runs.tables import read_tables
 from rlobj.runs.texts import TokenTexts
@@ -69,7 +71,7 @@ def read_rows(
     budget: int = BUDGET,
     *,
     trust: bool = False,
-    progress: run_folder.Progress = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> PageRows:
     """Read the tokens that a page of a run shows.
 
@@ -86,7 +88,7 @@ def read_rows(
         ConfigError: no run there, or neither records nor full tables, or damaged records.
     """
     run = Path(run)
-    objective = objective_of(run_folder.read_settings(run))
+    objective = objective_of(read_settings(run))
     rules = [part for expression in rules_of(objective) for part in parts_of(expression)]
     texts = TokenTexts(_vocabulary(run))
     parts, updates, notes = [], [], []
@@ -196,7 +198,7 @@ def _vocabulary(run: Path) -> Any:
     """
     from tokenizers import Tokenizer
 
-    for checkpoint in reversed(run_folder.checkpoints(run)):
+    for checkpoint in reversed(checkpoints(run)):
         file = checkpoint / "model" / "tokenizer.json"
         if not file.is_file():
             continue
