@@ -27,6 +27,7 @@ from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.runs.columns import SCHEMA_VERSION, VERSION_KEY
+from rlobj.runs.layout import rank_file
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.reading import checked_files
 from rlobj.runs.rows import numpy
@@ -66,7 +67,7 @@ class UpdateTable:
 
 
 def write_tables(
-    folder: Path,
+    run: Path,
     step: int,
     updates: Sequence[tuple[int, ObservedUpdate]],
     ranks: tuple[int, int],
@@ -75,7 +76,7 @@ def write_tables(
     """Write this rank's part of some updates of a step.
 
     Args:
-        folder: RUN/tables.
+        run: the run's folder.
         step: from 1.
         updates: the number of each update in the step, from 1, and what it observed.
         ranks: this rank, and the number of ranks.
@@ -95,8 +96,7 @@ def write_tables(
     parts = [_rows(step, number, observed) for number, observed in updates]
     whole = pyarrow.concat_tables(parts, promote_options="default")
     metadata = {VERSION_KEY: str(SCHEMA_VERSION), _UPDATES: json.dumps(written)}
-    path = folder / f"step-{step:06d}-rank-{ranks[0]}.parquet"
-    write_parquet(path, whole.replace_schema_metadata(metadata))
+    write_parquet(rank_file(run, "tables", step, ranks[0]), whole.replace_schema_metadata(metadata))
 
 
 def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:

@@ -31,6 +31,7 @@ from rlobj.objectives.rules import Rule
 from rlobj.runs.checkpoints import checkpoints
 from rlobj.runs.columns import COLUMNS
 from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import Record, read_records, sound, why_no_rows
 from rlobj.runs.tables import read_tables
@@ -130,7 +131,7 @@ def read_rows(
 def _table_sizes(run: Path) -> list[tuple[int, int]]:
     """The steps with full tables, the newest first, each with its number of tokens."""
     sizes: dict[int, int] = {}
-    for path in (run / "tables").glob("step-*.parquet"):
+    for path in step_files(run, "tables"):
         count = 0
         damaged = (pyarrow.ArrowException, OSError, KeyError)  # `read_tables` says what is wrong
         with contextlib.suppress(*damaged):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pyarrow
 
 from rlobj.base.arrow import write_parquet
-from rlobj.base.paths import step_name
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
+from rlobj.runs.layout import sample_table
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training.rollouts.rollout import Rollout
 
@@ -56,4 +56,4 @@ def write_samples(
         for name in ("source", "conversation"):
             if not any(whole[name]):
                 del whole[name]
-        write_parquet(run.path / "samples" / f"{step_name(step)}.parquet", pyarrow.table(whole))
+        write_parquet(sample_table(run.path, step), pyarrow.table(whole))
