@@ -37,11 +37,11 @@ def read_settings(path: Path) -> dict[str, Any]:
         what = "a file" if path.is_file() else "a pipe or a device"
         raise ConfigError(f"{path} is not a run: it is {what}, and a run is a folder{inside}")
     if not path.is_dir():
-        beside = [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        beside = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
         near = nearest(str(path), beside, spell_out=False)
         raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
     if not is_run(path):
-        below = sorted(str(each) for each in path.glob("*") if is_run(each))[-3:]
+        below = sorted(str(other) for other in path.glob("*") if is_run(other))[-3:]
         newest = f". Runs in it: {', '.join(below)}" if below else inside
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{newest}")
     _refuse_other_formats(path)

@@ -111,8 +111,8 @@ class RunFolder:
     @functools.cached_property
     def id(self) -> str:
         """Random id of the run, which its sessions have; a new one before the first."""
-        known = [str(each["run"]) for each in read_sessions(self.path) if "run" in each]
-        return known[0] if known else secrets.token_hex(8)
+        ids = [str(session["run"]) for session in read_sessions(self.path) if "run" in session]
+        return ids[0] if ids else secrets.token_hex(8)
 
     def add_session(self, step: int, changed: Mapping[str, tuple[Any, Any]]) -> None:
         """Record that training starts after a step, and what may change its results.
@@ -157,9 +157,9 @@ class RunFolder:
         if damage:
             remove(aside := self.path / "metrics.damaged.jsonl")
             link(str(self.metrics), str(aside))
-        if (known := len({line["step"] for line in kept} - {0})) < step:
+        if (done := len({line["step"] for line in kept} - {0})) < step:
             logger.warning(
-                f"{self.metrics} has lines of {known} of {step} steps. Checkpoints of the others "
+                f"{self.metrics} has lines of {done} of {step} steps. Checkpoints of the others "
                 "are not removed: they may be the best"
             )
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())

@@ -109,8 +109,8 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None
     lengths = numpy(table.lengths)
-    prompts, tokens = ([each[part] for each in observed.sequences] for part in (0, 1))
-    gaps = [each.gaps if isinstance(each, Interleaved) else () for each in tokens]
+    prompts, tokens = ([sequence[part] for sequence in observed.sequences] for part in (0, 1))
+    gaps = [sequence.gaps if isinstance(sequence, Interleaved) else () for sequence in tokens]
     ids = pyarrow.list_(pyarrow.int32())
     columns = {
         "step": pyarrow.array(np.full(size, step, np.int32)),
@@ -121,8 +121,9 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
         "tokens": pyarrow.array(tokens, ids),
     }
     if any(gaps):  # the policy read these ids before the token at this place
-        columns["read_at"] = pyarrow.array([[place for place, _ in each] for each in gaps], ids)
-        read = [[said for _, said in each] for each in gaps]
+        places = [[place for place, _ in read] for read in gaps]
+        columns["read_at"] = pyarrow.array(places, ids)
+        read = [[said for _, said in read] for read in gaps]
         columns["read"] = pyarrow.array(read, pyarrow.list_(ids))
     if table.rewards is not None:
         kinds = 1 if table.rewards.dim() == 1 else table.rewards.shape[1]

@@ -104,8 +104,8 @@ def _shares(
     comm = parallel.comm
 
     def mine(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        own = islice(tensors, comm.rank, None, comm.size)
-        return {name: x.detach().to("cpu", copy=True).contiguous() for name, x in own}
+        share = islice(tensors, comm.rank, None, comm.size)
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in share}
 
     def moments() -> Iterable[tuple[str, Tensor]]:
         for name, parameter in policy.model.named_parameters():
@@ -114,7 +114,7 @@ def _shares(
                     yield f"{name}/{key}", torch.as_tensor(value)
 
     parts = {"model": mine(policy.weights(parallel.full)), "optimizer": mine(moments())}
-    parts |= {f"scores/{name}": mine(each.whole()) for name, each in lagged.items()}
+    parts |= {f"scores/{name}": mine(score.whole()) for name, score in lagged.items()}
     if without_adapters(policy.model) is not policy.model:
         parts["adapter"] = dict(adapter_weights(policy.model, parallel.full))
     return parts
@@ -188,7 +188,7 @@ def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
     Raises:
         RunError: the checkpoint has no such weights.
     """
-    for name, each in lagged.items():
+    for name, score in lagged.items():
         folder = checkpoint / "scores" / name
         sources = _tensors(folder)
 
@@ -197,7 +197,7 @@ def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
                 raise RunError(f"{folder} has no {weight}")
             return sources[weight].get_tensor(weight)
 
-        each.restore(read)
+        score.restore(read)
 
 
 def _tensors(folder: Path) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def restore_random(checkpoint: Path, rank: int) -> None:
     try:
         state = parse_json(read_whole(file))
         version, numbers, gauss = state["python"]
-        current, *cuda = (torch.tensor(each, dtype=torch.uint8) for each in state["torch"])
+        current, *cuda = (torch.tensor(words, dtype=torch.uint8) for words in state["torch"])
         random.setstate((version, tuple(numbers), gauss))
         torch.set_rng_state(current)
     except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
