@@ -35,6 +35,7 @@ from rlobj.runs.metrics import measure_of
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.recorder import Recorder
 from rlobj.runs.run_folder import RunFolder
+from rlobj.runs.samples import write_samples
 from rlobj.runs.sessions import REWARD_FILE
 from rlobj.samplers import Sample, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
@@ -52,7 +53,6 @@ from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
 from rlobj.training.rollouts.probes import Probes
 from rlobj.training.rollouts.rollout import Rollout
-from rlobj.training.rollouts.sample_table import write_samples
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.rollouts.synchronizer import Synchronizer
 from rlobj.training.trackers import Trackers
@@ -297,7 +297,9 @@ class Trainer:
         if _due(done, self.config.output.samples_every):
             with self.learner.clock.inside("writing"):
                 names = self.config.rewards.names or ()
-                write_samples(self.run, done, rollout, self.comm, names)
+                responses = [*rollout.responses, *rollout.dead]
+                kept = len(rollout.responses)
+                write_samples(self.run.path, done, responses, kept, self.comm, names)
 
     def sync(self) -> None:
         """The policy's weights into the sampler; then check that it samples from them.
