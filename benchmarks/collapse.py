@@ -72,7 +72,7 @@ def train(name: str, seed: int, out: Path) -> dict[str, str]:
 def row(runs: Path, name: str, seed: int) -> dict[str, Any]:
     """What came out of a run; the shares are those of its last 10 steps."""
     import rlobj
-    from rlobj.runs.run_folder import read_metrics
+    from rlobj.runs.metrics import read_metrics
 
     lines = read_metrics(folder(runs, name, seed))
     held_out = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
@@ -119,7 +119,7 @@ def draw(runs: Path, out: Path) -> None:
 def accuracies(runs: Path) -> Any:
     """The accuracy of the samples by step: the mean over seeds, between the lowest and highest."""
     from rlobj.reporting.figures import Figure, Line
-    from rlobj.runs.run_folder import read_metrics
+    from rlobj.runs.metrics import read_metrics
 
     titles = {
         "grpo": "GRPO",

@@ -77,7 +77,7 @@ def train(name: str, seed: int, teacher: Path, out: Path) -> dict[str, str]:
 
 def curve(run: Path) -> dict[str, list[float]]:
     """Sampled tokens and held-out accuracy at each evaluation, and the gap to the teacher."""
-    from rlobj.runs.run_folder import read_metrics
+    from rlobj.runs.metrics import read_metrics
 
     tokens, found = 0.0, {"tokens": [], "accuracy": [], "gap": []}
     for line in read_metrics(run):

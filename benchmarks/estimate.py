@@ -69,7 +69,7 @@ def answer(
     """Bytes at the peak of an update, measured; on the first rank also predicted."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from rlobj.runs.run_folder import read_settings
+    from rlobj.runs.configuration import read_settings
     from rlobj.settings.run_config import RunConfig
     from rlobj.sizing.memory import estimate
     from rlobj.sizing.sizes import Size, card_bytes

@@ -43,7 +43,7 @@ def make_run(run: Path, tokens: int, steps: int) -> None:
             lengths = lognormal_lengths(GROUP * max(each // (GROUP * 345), 1), LENGTH, 0.8)
             found = made_up_update(100 * step + update, lengths, GROUP, VOCABULARY)
             updates.append((update, found))
-        write_tables(run / "tables", step, updates, (0, 1), {})
+        write_tables(run, step, updates, (0, 1), {})
     model = run / "checkpoints" / f"step-{steps:06d}" / "model"
     model.mkdir(parents=True, exist_ok=True)
     words = {f"▁word{i:x}" if i % 3 else f"{i:x}": i for i in range(VOCABULARY)}

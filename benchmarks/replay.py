@@ -38,7 +38,7 @@ def answer(what: str, millions: int, steps: int) -> dict[str, float]:
         for step in range(1, steps + 1):
             lengths = [RESPONSE] * (millions * 10**6 // steps // RESPONSE)
             update = made_up_update(step, lengths, GROUP, VOCABULARY)
-            write_tables(Path(folder) / "tables", step, [(1, update)], (0, 1), {})
+            write_tables(Path(folder), step, [(1, update)], (0, 1), {})
         del update
         swept = what == "sweep"
         objectives, sweep = (RULE, SWEEP) if swept else (PRESETS[: int(what)], None)

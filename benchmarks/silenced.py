@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from rlobj import read_tables
 from rlobj.base.paths import step_of
 from rlobj.reporting import visible
-from rlobj.runs.run_folder import newest_checkpoint
+from rlobj.runs.checkpoints import newest_checkpoint
 
 LEVELS = (0.5, 0.1, 0.01, 0.001)
 """A token is one shade darker below each of these probabilities."""

@@ -13,7 +13,9 @@ import yaml
 from forked import Forked, run_ranks, wait_until
 from safetensors.torch import load_file
 
-from rlobj.runs.run_folder import RunFolder, dump_config, newest_checkpoint
+from rlobj.runs.checkpoints import newest_checkpoint
+from rlobj.runs.configuration import dump_config
+from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

@@ -19,7 +19,8 @@ import psutil
 import yaml
 
 from benchmarks.faults.programs import Fault, Outcome, Place, Serving, Trainer, hit, send, until
-from rlobj.runs.run_folder import RunFolder, checkpoints
+from rlobj.runs.checkpoints import checkpoints
+from rlobj.runs.run_folder import RunFolder
 
 HUNG_LIMIT = 240
 """Seconds after which a hung rank counts as not found."""

@@ -18,7 +18,8 @@ import psutil
 from benchmarks.faults.kinds import served, small_disk, take_space
 from benchmarks.faults.programs import Outcome, Place, Serving, Trainer, compared, until
 from benchmarks.harness import note
-from rlobj.runs.run_folder import read_metrics, read_sessions
+from rlobj.runs.metrics import read_metrics
+from rlobj.runs.sessions import read_sessions
 
 DISK = 1 << 30
 """Bytes of the file system of the run."""

@@ -18,7 +18,8 @@ import psutil
 
 from benchmarks.harness import of_tests
 from rlobj.base.ports import free_port
-from rlobj.runs.run_folder import RunFolder, read_sessions
+from rlobj.runs.run_folder import RunFolder
+from rlobj.runs.sessions import read_sessions
 from rlobj.settings.presets import merge
 
 os.environ["OMP_NUM_THREADS"] = "1"  # programs are forked from one that has no other threads

@@ -27,7 +27,7 @@ from benchmarks.stability.outcomes import facts, outcome
 from benchmarks.stability.plan import PARTS, Run
 from rlobj.base.errors import RlobjError, RunError
 from rlobj.base.folders import lock_folder
-from rlobj.runs.run_folder import read_settings
+from rlobj.runs.configuration import read_settings
 from rlobj.settings.layers import flattened
 
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from benchmarks import driver
 from benchmarks.stability.conditions import TARGETS
 from benchmarks.stability.plan import GOAL, Run
 from rlobj.base.errors import RunError
-from rlobj.runs.run_folder import read_metrics
+from rlobj.runs.metrics import read_metrics
 
 WINDOW = 3
 """Evaluations whose mean is the accuracy: one at the beginning, then two, then three."""

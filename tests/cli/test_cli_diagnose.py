@@ -10,7 +10,8 @@ import pytest
 from screens import console, printed, text_of
 
 from rlobj.insight import Finding
-from rlobj.runs.run_folder import STOP_FILE, dump_config
+from rlobj.runs.configuration import dump_config
+from rlobj.runs.layout import STOP_FILE
 from rlobj.settings.building import compose
 from rlobj.training.progress import screen_of
 

@@ -10,7 +10,7 @@ from screens import printed as output
 from typer.testing import CliRunner
 
 from rlobj import load_preset
-from rlobj.runs.run_folder import dump_config
+from rlobj.runs.configuration import dump_config
 from rlobj.settings.building import compose
 from rlobj.settings.presets import preset_names
 from rlobj.settings.schema import preset_schema

@@ -16,7 +16,8 @@ import yaml
 from screens import printed
 from tiny import save_tiny_policy
 
-from rlobj.runs.run_folder import RunFolder, read_run_config
+from rlobj.runs.configuration import read_run_config
+from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled

@@ -14,7 +14,8 @@ from screens import console, text_of
 from tiny import tiny_config
 
 from rlobj.base.arrow import write_parquet
-from rlobj.runs.run_folder import RunFolder, read_run_config
+from rlobj.runs.configuration import read_run_config
+from rlobj.runs.run_folder import RunFolder
 from rlobj.training import TrainingResult, run_training
 from rlobj_cli.screen.results import show_history, show_results, train_on
 from rlobj_cli.screen.touched import show_touched

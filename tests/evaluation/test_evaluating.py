@@ -18,7 +18,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
 from rlobj.evaluation import compare, summarise_folder
 from rlobj.models.policy import load_policy
-from rlobj.runs.run_folder import read_run_config
+from rlobj.runs.configuration import read_run_config
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
 QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "reward": "exact"}

@@ -19,8 +19,9 @@ from rlobj.base.errors import ConfigError
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
+from rlobj.runs.configuration import dump_config
+from rlobj.runs.layout import STOP_FILE
 from rlobj.runs.reading import Record
-from rlobj.runs.run_folder import STOP_FILE, dump_config
 from rlobj.settings.building import compose
 from rlobj.settings.training import FindingName
 

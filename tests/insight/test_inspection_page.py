@@ -79,7 +79,7 @@ def write_table(run: Path) -> None:
     ids = [list(range(LENGTH)) for _ in range(2 * PER_GROUP)]
     columns = (logprobs, entropy, collision, sensitivity)
     seen = ObservedUpdate(OBJECTIVE, {}, table, plan, [([8, 9], each) for each in ids], *columns)
-    write_tables(run / "tables", STEP, [(1, seen)], (0, 1), {})
+    write_tables(run, STEP, [(1, seen)], (0, 1), {})
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from rlobj.insight.page.writing import write_inspection_page
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import parse
 from rlobj.runs.columns import SCHEMA
+from rlobj.runs.layout import rank_file
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.tables import UpdateTable, write_tables
 
@@ -51,8 +52,8 @@ def write_step(run: Path, step: int, update: UpdateTable) -> Path:
     )
     run.mkdir(exist_ok=True)
     (run / "config.resolved.yaml").touch()
-    write_tables(run / "tables", step, [(update.update, observed)], (0, 1), {})
-    return run / "tables" / f"step-{step:06d}-rank-0.parquet"
+    write_tables(run, step, [(update.update, observed)], (0, 1), {})
+    return rank_file(run, "tables", step, 0)
 
 
 def count(page: PageRows) -> float:

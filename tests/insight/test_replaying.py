@@ -48,8 +48,7 @@ def test_every_recorded_preset_gives_its_weights_again_from_one_or_two_ranks(tmp
                 sensitivity = torch.zeros(size)
                 observed = ObservedUpdate(phase, state, part, own, sequences, *columns, sensitivity)
                 updates.append((number, observed))
-            folder = tmp_path / str(ranks) / "tables"
-            write_tables(folder, 7, updates, (rank, ranks), {})
+            write_tables(tmp_path / str(ranks), 7, updates, (rank, ranks), {})
         found = rlobj.replay(tmp_path / str(ranks))
         assert found.reproduced == found.population == int(table.decided.sum())
         assert "all recorded weights again, to the bit" in found.title

@@ -8,7 +8,7 @@ from runs import same, weights
 from safetensors.torch import load_file
 from tiny import eight_steps
 
-from rlobj.runs.run_folder import newest_checkpoint
+from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

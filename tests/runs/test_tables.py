@@ -120,7 +120,7 @@ def test_a_process_without_responses_writes_a_part_without_rows(tmp_path):
     none = torch.zeros(0)
     empty = ObservedUpdate(observed.objective, {"update": 0}, nothing, plan, [], *[none] * 4)
     for rank, part in enumerate((observed, empty)):
-        write_tables(tmp_path / "tables", 7, [(1, part)], (rank, 2), {})
+        write_tables(tmp_path, 7, [(1, part)], (rank, 2), {})
     [update] = read_tables(tmp_path)
     assert (update.step, len(update.table)) == (7, len(observed.table))
     assert torch.equal(update.table.lengths, observed.table.lengths)

@@ -16,7 +16,7 @@ from rlobj.base.errors import ConfigError, MissingExtra
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import known_problems
 from rlobj.ranks import ProcessGroup
-from rlobj.runs.run_folder import read_settings
+from rlobj.runs.configuration import read_settings
 from rlobj.settings.building import compose
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import RunConfig

@@ -9,7 +9,8 @@ from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError
 from rlobj.evaluation.engines import find_model
-from rlobj.runs.run_folder import RunFolder, checkpoints
+from rlobj.runs.checkpoints import checkpoints
+from rlobj.runs.run_folder import RunFolder
 from rlobj.training import run_training
 from rlobj.training.loop.result import TrainingResult
 from rlobj.training.loop.trainer import Trainer

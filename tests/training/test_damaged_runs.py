@@ -19,9 +19,10 @@ from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.installation import installed_version
+from rlobj.runs.checkpoints import checkpoints, newest_sound, require_sound
 from rlobj.runs.manifest import write_manifest
-from rlobj.runs.run_folder import FORMAT, RunFolder, checkpoints
-from rlobj.training import checkpoint, run_training
+from rlobj.runs.sessions import FORMAT
+from rlobj.training import run_training
 
 CONFIG = "config.resolved.yaml"
 
@@ -79,8 +80,8 @@ def test_a_checkpoint_whose_moments_are_unknown_is_set_aside(run, caplog):
     known = {name: facts for name, facts in manifest.items() if "moments" not in name}
     (newest / "manifest.json").write_text(json.dumps(known))
     with pytest.raises(ConfigError, match=r"manifest\.json lists no"):
-        checkpoint.require_sound(newest)
-    assert checkpoint.newest_sound(RunFolder(run), set_aside=True) == before
+        require_sound(newest)
+    assert newest_sound(run.absolute(), set_aside=True) == before
     assert f"{newest} is damaged (manifest.json lists no" in caplog.text
 
 

@@ -14,7 +14,7 @@ from hanging_worker import LIMIT
 from slow_reward import SLOW
 
 from rlobj.base.ports import free_port
-from rlobj.runs.run_folder import read_stop
+from rlobj.runs.sessions import read_stop
 
 
 @pytest.mark.slow

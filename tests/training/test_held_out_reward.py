@@ -11,7 +11,9 @@ from screens import console, text_of
 
 import rlobj
 from rlobj.insight import Outcome
-from rlobj.runs.run_folder import RunFolder, held_out, measure_of
+from rlobj.runs.checkpoints import held_out
+from rlobj.runs.metrics import measure_of
+from rlobj.runs.run_folder import RunFolder
 from rlobj.training import TrainingResult
 from rlobj.training.progress import LiveScreen, PlainScreen
 

@@ -28,11 +28,10 @@ from tiny import tiny_config
 import rlobj
 from rlobj.base.ports import free_port
 from rlobj.objectives.surrogates import Surrogate
+from rlobj.runs.checkpoints import newest_checkpoint, read_state
 from rlobj.runs.reading import read_records
-from rlobj.runs.run_folder import newest_checkpoint
 from rlobj.runs.tables import read_tables
 from rlobj.training import run_training
-from rlobj.training.checkpoint import read_state
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,8 @@ from typer.testing import CliRunner
 
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
-from rlobj.runs.run_folder import read_changes, read_run_config
+from rlobj.runs.configuration import read_run_config
+from rlobj.runs.sessions import read_changes
 from rlobj.samplers import TransformersSampler
 from rlobj.settings.building import compose
 from rlobj_cli.app import app

@@ -27,7 +27,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.runs.run_folder import RunFolder, read_run_config
+from rlobj.runs.configuration import read_run_config
+from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import TransformersSampler
 from rlobj.settings.building import compose
 from rlobj.settings.layers import nested

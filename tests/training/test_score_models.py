@@ -16,8 +16,9 @@ from tiny import save_tiny_policy, tiny_config
 import rlobj
 from rlobj import ConfigError, DataError, RunError
 from rlobj.models.embedded import build_tokenizer
+from rlobj.runs.checkpoints import checkpoints
+from rlobj.runs.configuration import read_run_config
 from rlobj.runs.manifest import write_manifest
-from rlobj.runs.run_folder import checkpoints, read_run_config
 from rlobj.runs.tables import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training

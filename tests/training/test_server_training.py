@@ -14,7 +14,7 @@ from served import ONE_PROCESS, Served, gone
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
 
-from rlobj.runs.run_folder import newest_checkpoint
+from rlobj.runs.checkpoints import newest_checkpoint
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.skipif(**NEEDS_VLLM)]
 

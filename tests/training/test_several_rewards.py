@@ -11,7 +11,7 @@ from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.runs.run_folder import read_run_config
+from rlobj.runs.configuration import read_run_config
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 

@@ -17,7 +17,8 @@ from rlobj.data.tasks import TASKS
 from rlobj.insight import Finding
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.policy import load_model, load_tokenizer
-from rlobj.runs.run_folder import STOP_FILE, RunFolder
+from rlobj.runs.layout import STOP_FILE
+from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import TransformersSampler
 from rlobj.settings.run_config import ModelConfig
 from rlobj_cli.app import app

@@ -24,8 +24,9 @@ from tiny import eight_steps, tiny_config
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.runs.checkpoints import checkpoints, newest_checkpoint
 from rlobj.runs.manifest import write_manifest
-from rlobj.runs.run_folder import RunFolder, checkpoints, newest_checkpoint
+from rlobj.runs.run_folder import RunFolder
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

@@ -23,7 +23,8 @@ from rlobj.data import load_problems
 from rlobj.models.loading import load_model
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards.kinds import Graded
-from rlobj.runs.run_folder import RunFolder, dump_config, read_run_config
+from rlobj.runs.configuration import dump_config, read_run_config
+from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import Response
 from rlobj.settings.presets import load_preset, preset_names
 from rlobj.settings.run_config import ModelConfig

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.data.sources import source_names
 from rlobj.reporting.terminal import facts_grid, say
-from rlobj.runs.run_folder import dump_config
+from rlobj.runs.configuration import dump_config
 from rlobj.settings.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
 from rlobj.settings.presets import difference, load_preset, read_yaml
 from rlobj.settings.run_config import RunConfig, settings_of

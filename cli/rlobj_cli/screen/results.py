@@ -19,7 +19,9 @@ from rlobj.insight import diagnose
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
 from rlobj.reporting.terminal import facts_grid, number, say
-from rlobj.runs.run_folder import MEASURES, held_out
+from rlobj.runs.checkpoints import held_out
+from rlobj.runs.layout import step_files
+from rlobj.runs.metrics import MEASURES
 from rlobj.settings.layers import PROFILES
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option
@@ -53,7 +55,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     commands = [f"rlobj report {run}"]
     if (run / "records").is_dir():
         commands += [f"rlobj inspect {run}", f"rlobj inspect {run} --html"]
-    if any(run.glob("tables/*.parquet")):
+    if step_files(run, "tables"):
         trust = trust_option({"objective": settings["objective"]})
         commands.append(f"rlobj replay {run} --preset grpo,stare{trust}")
     trust = trust_option(evaluated_settings(settings))
@@ -75,7 +77,7 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
 
 def show_conversations(console: Console, run: Path) -> None:
     """Print two conversations of the newest samples, a right and a wrong one if there are."""
-    files = sorted((run / "samples").glob("step-*.parquet"))
+    files = step_files(run, "samples")
     if not files or "conversation" not in parquet.read_schema(files[-1]).names:
         return
     rows = parquet.read_table(files[-1])

@@ -16,7 +16,9 @@ from rich.text import Text
 from rlobj.base.errors import BatchError, Message, RunError, Setting
 from rlobj.conversations.environment import NoRoom
 from rlobj.reporting.terminal import facts_grid
-from rlobj.runs.run_folder import RunFolder, read_settings
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import is_run
+from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.layers import Layer
 from rlobj.settings.resuming import may_change
 from rlobj.settings.run_config import RunConfig, settings_of
@@ -121,7 +123,7 @@ def _shown(
                 handler.addFilter(lambda _: screen.begin() or True)
             yield [screen]
     except (KeyboardInterrupt, RunError) as error:
-        if not (out / "config.resolved.yaml").exists():
+        if not is_run(out):
             raise
         if isinstance(error, RunError) and error.finding in config.training.stop_on:
             if not console.quiet:

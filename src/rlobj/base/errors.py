@@ -30,11 +30,16 @@ from __future__ import annotations
 
 import copyreg
 import difflib
+import functools
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
+
+warn_once = functools.cache(logging.getLogger(__name__).warning)
+"""Log a warning; the same text once only."""
 
 
 @dataclass(frozen=True)

@@ -61,21 +61,21 @@ def adopt_orphans() -> None:
 
 def descendants(process: int) -> list[int]:
     """The ids of the children of a process, of their children, and so on; empty without /proc."""
-    found = [process]
-    for each in found:  # which grows
+    processes = [process]
+    for parent in processes:  # which grows
         with contextlib.suppress(OSError):
-            for file in Path(f"/proc/{each}/task").glob("*/children"):
-                found += map(int, file.read_text().split())
-    return found[1:]
+            for file in Path(f"/proc/{parent}/task").glob("*/children"):
+                processes += map(int, file.read_text().split())
+    return processes[1:]
 
 
 def kill_tree(process: int) -> None:
     """Kill a process, the group that it leads, and its descendants."""
     single = [process, *descendants(process)]
     for kill, targets in ((os.killpg, [process]), (os.kill, single)):
-        for each in targets:
+        for target in targets:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(each, signal.SIGKILL)
+                kill(target, signal.SIGKILL)
 
 
 def signal_name(number: int) -> str:

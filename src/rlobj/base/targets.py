@@ -46,7 +46,7 @@ def importing(targets: Collection[str] | None) -> Iterator[None]:
     """
     outside = _TRUSTED.get()
     if outside is not None:
-        targets = outside if targets is None else [each for each in targets if each in outside]
+        targets = outside if targets is None else [name for name in targets if name in outside]
     token = _TRUSTED.set(targets)
     try:
         yield

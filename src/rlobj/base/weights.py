@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, warn_once
 from rlobj.base.text import visible
 
 logger = logging.getLogger(__name__)
-_warn_once = functools.cache(logger.warning)
 
 _SHOWN = 5
 """Names of tensors in a message."""
@@ -82,7 +80,7 @@ def _require_all(
 def warn_unused(source: str, names: Iterable[str]) -> None:
     """Name in one line the tensors of a model's files that the model does not use."""
     if names := sorted(names):
-        _warn_once(f"'{source}' has tensors that its model does not use: {_named(names)}")
+        warn_once(f"'{source}' has tensors that its model does not use: {_named(names)}")
 
 
 def _named(names: list[str]) -> str:

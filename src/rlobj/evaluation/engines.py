@@ -18,8 +18,10 @@ from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.paths import path_of
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.location import require_model, require_weights
+from rlobj.runs.checkpoints import named_checkpoint
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import is_run
 from rlobj.runs.manifest import require_sound
-from rlobj.runs.run_folder import is_run, named_checkpoint, read_settings
 from rlobj.samplers import Sampler
 from rlobj.settings import layers
 from rlobj.settings.run_config import RunConfig

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from rlobj.base.arrow import pc
 from rlobj.base.files import a_file, parse_json
+from rlobj.runs.layout import sample_table
 
 
 def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -30,7 +31,7 @@ def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[st
 
 def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The row of a token's response in the sample table of its step."""
-    file = run / "samples" / f"step-{token['step']:06d}.parquet"
+    file = sample_table(run, token["step"])
     chosen = pc.field("id") == token["response"]
     try:
         known = parquet.read_schema(a_file(file)).names

@@ -24,8 +24,9 @@ from rlobj.insight.filtering import columns_of, matching, only_recorded, read_fi
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
 from rlobj.runs.columns import COLUMNS
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.metrics import read_metrics
 from rlobj.runs.reading import Record, why_no_rows
-from rlobj.runs.run_folder import read_metrics, read_settings
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""

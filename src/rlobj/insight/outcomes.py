@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.insight.numbers import Z95, Line, mean, percent, share, total
-from rlobj.runs.run_folder import ACCURACY, measure_of, read_metrics, read_settings
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.metrics import ACCURACY, measure_of, read_metrics
 
 
 @dataclass(frozen=True)

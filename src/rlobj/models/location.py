@@ -7,7 +7,8 @@ from rlobj.base.folders import refuse_others
 from rlobj.base.paths import path_of
 from rlobj.base.targets import require_file
 from rlobj.data.sources import require_source, source_names
-from rlobj.runs.run_folder import is_run, newest_checkpoint
+from rlobj.runs.checkpoints import newest_checkpoint
+from rlobj.runs.layout import is_run
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_senseless
 from rlobj.settings.trust import named_code

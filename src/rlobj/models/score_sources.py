@@ -16,8 +16,9 @@ from rlobj.data import Problem, load_problems
 from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
 from rlobj.data.templates import Templates
+from rlobj.runs.checkpoints import named_checkpoint
+from rlobj.runs.configuration import read_settings
 from rlobj.runs.manifest import require_sound
-from rlobj.runs.run_folder import named_checkpoint, read_settings
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig, is_template
 

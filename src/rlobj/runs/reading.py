@@ -189,21 +189,21 @@ def checked_rows(rows: Any, columns: Iterable[str]) -> Any:
             probability is not above 0 and at most 1.
     """
     _check_columns("the table", rows.schema, columns)
-    found: dict[str, Any] = {}
+    cast: dict[str, Any] = {}
     for name in columns:
         column = rows[name] if name in rows.column_names else pyarrow.nulls(len(rows))
         wrong = f"'{name}' is no {COLUMNS[name].type}"
         with reported(ConfigError, wrong, pyarrow.ArrowException):
-            found[name] = column.cast(SCHEMA.field(name).type)
+            cast[name] = column.cast(SCHEMA.field(name).type)
     for name, (most, expected) in _MOST.items():
-        if name not in found:
+        if name not in cast:
             continue
-        good = pc.and_(pc.greater(found[name], 0), pc.less_equal(found[name], most))
+        good = pc.and_(pc.greater(cast[name], 0), pc.less_equal(cast[name], most))
         row = pc.index(pc.fill_null(good, False), False).as_py()
         if row >= 0:
-            value = found[name][row].as_py()
+            value = cast[name][row].as_py()
             raise ConfigError(f"'{name}' is {value} in row {row}, from 0; expected {expected}")
-    return pyarrow.table(found)
+    return pyarrow.table(cast)
 
 
 def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> dict[Path, Any]:
@@ -237,10 +237,10 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
             f"{folder} is empty: no step was recorded yet, or output.tables_every=0 was set"
         )
     if wanted is not None:
-        known = {step_of(file) for file in files}
-        if missing := sorted(wanted - known):
+        present = {step_of(file) for file in files}
+        if missing := sorted(wanted - present):
             raise ConfigError(
-                f"{folder} has no step {missing[0]}; it has {', '.join(map(str, sorted(known)))}"
+                f"{folder} has no step {missing[0]}; it has {', '.join(map(str, sorted(present)))}"
             )
         files = [file for file in files if step_of(file) in wanted]
     return {file: _checked_schema(file) for file in files}
@@ -248,7 +248,9 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
 
 def why_no_rows(run: Path) -> Message:
     """Why the record of a run has no row, and what to type to record more, in a sentence."""
-    from rlobj.runs.run_folder import is_run, read_metrics, read_settings
+    from rlobj.runs.configuration import read_settings
+    from rlobj.runs.layout import is_run
+    from rlobj.runs.metrics import read_metrics
 
     output = read_settings(run).get("output") if is_run(run) else None
     output = output if isinstance(output, Mapping) else {}

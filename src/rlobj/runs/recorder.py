@@ -28,6 +28,7 @@ from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
 from rlobj.runs.columns import SCHEMA
+from rlobj.runs.layout import rank_file, step_files
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.reading import DESIGN_KEY, Design
 from rlobj.runs.rows import rows_of
@@ -150,7 +151,7 @@ class Recorder:
             state["halvings"] += 1
             rows = 0
             with together(comm, "thinning the record"):
-                files = sorted((self._folder / "records").glob("step-*.parquet"))
+                files = step_files(self._folder, "records")
                 rows = sum(map(self._thin, files[comm.rank :: comm.size]))
             state["rows"] = int(comm.sum(torch.tensor(rows)))
 
@@ -167,15 +168,15 @@ class Recorder:
             "seed": config.seed,
         }
         ranks = (self._comm.rank, self._comm.size)
-        write_tables(self._folder / "tables", step, updates, ranks, facts)
+        write_tables(self._folder, step, updates, ranks, facts)
 
     def _flush(self) -> None:
         if self._unwritten:
             start = time.perf_counter()
-            name = f"step-{self._first:06d}-rank-{self._comm.rank}.parquet"
             design = Design(self.state["halvings"], self._comm.size, self._steps)
             rows = pyarrow.concat_tables([SCHEMA.empty_table(), *self._open])
-            write_parquet(self._folder / "records" / name, _described(rows, design))
+            file = rank_file(self._folder, "records", self._first, self._comm.rank)
+            write_parquet(file, _described(rows, design))
             self._unwritten = False
             self._written = time.perf_counter()
             self._seconds = self._written - start

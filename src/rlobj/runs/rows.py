@@ -56,7 +56,7 @@ def rows_of(
     rewards = numbers(unknown if table.rewards is None else table.reward())
     response, position = numpy(table.responses[rows]), numpy(table.positions[rows])
     ids = [observed.sequences[i][1][t] for i, t in zip(response, position, strict=True)]
-    known, which = np.unique(np.array(ids, np.int64), return_inverse=True)
+    distinct, which = np.unique(np.array(ids, np.int64), return_inverse=True)
     before, after = texts.contexts(observed.sequences, response, position, context)
     codes, spurious = numpy(plan.clauses.codes[rows]), numpy(observed.spurious[rows])
     causes = pyarrow.array(codes, mask=codes < 0)
@@ -70,8 +70,8 @@ def rows_of(
         "reward": rewards[response],
         "position": position,
         "turn": np.zeros(len(rows)) if table.turn is None else numpy(table.turn[rows]),
-        "token": known[which],
-        "text": pyarrow.array([texts.text(token) for token in known], "string").take(which),
+        "token": distinct[which],
+        "text": pyarrow.array([texts.text(token) for token in distinct], "string").take(which),
         "kept": numpy(plan.weights[0][rows] != 0),
         "effect": pyarrow.array(effects, "string").take(causes),
         "clause": pyarrow.array(clauses, "string").take(causes),

@@ -36,13 +36,13 @@ def sampler_gap(
         sampler/nan_tokens: number of tokens that are left out;
         sampler/bias, sampler/slope, and their errors as `_fit` returns them.
     """
-    known = ~sampler.isnan()
-    surprise = None if entropy is None else (trainer + entropy).detach()[known]
-    trainer, sampler = trainer.detach()[known], sampler[known]
+    scored = ~sampler.isnan()
+    surprise = None if entropy is None else (trainer + entropy).detach()[scored]
+    trainer, sampler = trainer.detach()[scored], sampler[scored]
     ratio = functional.log_ratio(trainer, sampler).exp()
     gap = (trainer - sampler).abs()
     k3 = functional.k3(sampler, trainer)
-    sums = torch.stack([column.double().sum() for column in (k3, gap, known, ~known)])
+    sums = torch.stack([column.double().sum() for column in (k3, gap, scored, ~scored)])
     kl, total, count, unknown = comm.sum(sums.cpu()).tolist()
     none = math.nan if unknown else 0.0
     found = {

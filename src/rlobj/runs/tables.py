@@ -27,6 +27,7 @@ from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.runs.columns import SCHEMA_VERSION, VERSION_KEY
+from rlobj.runs.layout import rank_file
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.reading import checked_files
 from rlobj.runs.rows import numpy
@@ -66,7 +67,7 @@ class UpdateTable:
 
 
 def write_tables(
-    folder: Path,
+    run: Path,
     step: int,
     updates: Sequence[tuple[int, ObservedUpdate]],
     ranks: tuple[int, int],
@@ -75,7 +76,7 @@ def write_tables(
     """Write this rank's part of some updates of a step.
 
     Args:
-        folder: RUN/tables.
+        run: the run's folder.
         step: from 1.
         updates: the number of each update in the step, from 1, and what it observed.
         ranks: this rank, and the number of ranks.
@@ -95,8 +96,7 @@ def write_tables(
     parts = [_rows(step, number, observed) for number, observed in updates]
     whole = pyarrow.concat_tables(parts, promote_options="default")
     metadata = {VERSION_KEY: str(SCHEMA_VERSION), _UPDATES: json.dumps(written)}
-    path = folder / f"step-{step:06d}-rank-{ranks[0]}.parquet"
-    write_parquet(path, whole.replace_schema_metadata(metadata))
+    write_parquet(rank_file(run, "tables", step, ranks[0]), whole.replace_schema_metadata(metadata))
 
 
 def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
@@ -109,8 +109,8 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None
     lengths = numpy(table.lengths)
-    prompts, tokens = ([each[part] for each in observed.sequences] for part in (0, 1))
-    gaps = [each.gaps if isinstance(each, Interleaved) else () for each in tokens]
+    prompts, tokens = ([sequence[part] for sequence in observed.sequences] for part in (0, 1))
+    gaps = [sequence.gaps if isinstance(sequence, Interleaved) else () for sequence in tokens]
     ids = pyarrow.list_(pyarrow.int32())
     columns = {
         "step": pyarrow.array(np.full(size, step, np.int32)),
@@ -121,8 +121,9 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
         "tokens": pyarrow.array(tokens, ids),
     }
     if any(gaps):  # the policy read these ids before the token at this place
-        columns["read_at"] = pyarrow.array([[place for place, _ in each] for each in gaps], ids)
-        read = [[said for _, said in each] for each in gaps]
+        places = [[place for place, _ in read] for read in gaps]
+        columns["read_at"] = pyarrow.array(places, ids)
+        read = [[said for _, said in read] for read in gaps]
         columns["read"] = pyarrow.array(read, pyarrow.list_(ids))
     if table.rewards is not None:
         kinds = 1 if table.rewards.dim() == 1 else table.rewards.shape[1]

@@ -31,19 +31,19 @@ def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
         observed: of this rank.
         comm: the process group.
     """
-    own = _Tokens.of(observed)
-    tokens, scored, weighed, *others = comm.sum(own.counts).tolist()
+    mine = _Tokens.of(observed)
+    tokens, scored, weighed, *others = comm.sum(mine.counts).tolist()
     (above, below, left_out, judged, wrong, dropped, caught), decades = others[:7], others[7:]
     tops = [math.ceil(share * weighed) for share in TOPS]
     levels = [math.ceil(q * scored) for q in QUANTILES]
-    found = _order_statistics(
-        [(own.norms, [weighed - k + 1 for k in tops]), (own.entropy, levels)], comm
+    ordered = _order_statistics(
+        [(mine.norms, [weighed - k + 1 for k in tops]), (mine.entropy, levels)], comm
     )
-    cuts, quantiles = found[: len(tops)], found[len(tops) :]
-    signs, sixes = 4 + (own.advantages < 0).long(), torch.full_like(own.quadrants, 6)
-    summed = [(own.norms, own.quadrants), (own.advantages, signs), (own.entropy_change, sixes)]
+    cuts, quantiles = ordered[: len(tops)], ordered[len(tops) :]
+    signs, sixes = 4 + (mine.advantages < 0).long(), torch.full_like(mine.quadrants, 6)
+    summed = [(mine.norms, mine.quadrants), (mine.advantages, signs), (mine.entropy_change, sixes)]
     for unit, cut in enumerate(cuts, 7):
-        excess = own.norms[own.norms > cut].double() - cut
+        excess = mine.norms[mine.norms > cut].double() - cut
         summed.append((excess, torch.full_like(excess, unit, dtype=torch.int64)))
     values, units = (torch.cat(parts) for parts in zip(*summed, strict=True))
     sums = statistics.exact_sum_by(values, units, 10, comm).tolist()
@@ -112,21 +112,21 @@ class _Tokens:
         norms = functional.gradient_norm(logprobs, collision, weights).float()
         norms = norms.masked_fill(weights == 0, 0.0)
         change = (-weights * sensitivity).masked_fill(weights == 0, 0.0)
-        scored, known = ((~x.isnan()).nonzero()[:, 0] for x in (logprobs, norms))
+        scored, weighed = ((~x.isnan()).nonzero()[:, 0] for x in (logprobs, norms))
         decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
         marks = observed.spurious[rows]
         judged, wrong, dropped = ~marks.isnan(), marks == 1, clauses.touched("dropped")[rows]
         below = advantages < 0
         masks = (advantages > 0, below, dropped, judged, wrong, judged & dropped, wrong & dropped)
-        sizes = torch.tensor([len(rows), len(scored), len(known)], device=rows.device)
+        sizes = torch.tensor([len(rows), len(scored), len(weighed)], device=rows.device)
         counts = (sizes, torch.stack(masks).sum(1), torch.bincount(decades, minlength=DECADES))
         return cls(
             counts=torch.cat(counts),
             advantages=advantages,
             entropy=entropy[scored].float(),
-            norms=norms[known],
-            quadrants=(2 * below + (sensitivity < 0).long())[known],
-            entropy_change=change[known],
+            norms=norms[weighed],
+            quadrants=(2 * below + (sensitivity < 0).long())[weighed],
+            entropy_change=change[weighed],
         )
 
 
@@ -144,5 +144,5 @@ def _order_statistics(columns: Sequence[tuple[Tensor, Sequence[int]]], comm: Com
     every = [column for column, ranks in keys for _ in ranks]
     unit = torch.cat([torch.full_like(x, i, dtype=torch.int64) for i, x in enumerate(every)])
     ranks = torch.tensor([k for _, ranks in columns for k in ranks], device=unit.device)
-    found = statistics.kth_smallest_by(torch.cat(every), ranks, unit, comm)
-    return statistics.from_keys(found.int()).tolist()
+    smallest = statistics.kth_smallest_by(torch.cat(every), ranks, unit, comm)
+    return statistics.from_keys(smallest.int()).tolist()

@@ -54,8 +54,8 @@ def _elsewhere(path: str, text: str) -> str:
         return ""
     name = path.rpartition(".")[2]
     ends = (f".{name}", f".{name.partition('_')[0]}")
-    found = [known for known in flattened(settings_of(RunConfig())) if known.endswith(ends)]
-    return f" Elsewhere: {', '.join(found)}." if found else ""
+    others = [other for other in flattened(settings_of(RunConfig())) if other.endswith(ends)]
+    return f" Elsewhere: {', '.join(others)}." if others else ""
 
 
 def _origin(path: str, layers: Sequence[Layer]) -> str:

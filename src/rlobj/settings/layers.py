@@ -53,17 +53,19 @@ def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: of the preset, by dotted path.
     """
-    found: dict[str, Any] = {}
-    updates, passes = (settings.get(f"training.{x}", 1) for x in ("updates_per_step", "passes"))
+    limited: dict[str, Any] = {}
+    updates, passes = (
+        settings.get(f"training.{name}", 1) for name in ("updates_per_step", "passes")
+    )
     if isinstance(updates, int) and updates > MOST_UPDATES:
-        found = {"training": {"updates_per_step": MOST_UPDATES}}
+        limited = {"training": {"updates_per_step": MOST_UPDATES}}
     if isinstance(passes, int) and isinstance(updates, int):  # what else it is, is refused later
         most = max(MOST_UPDATES // max(updates, 1), 1)
         if passes > most:
-            found.setdefault("training", {})["passes"] = most
+            limited.setdefault("training", {})["passes"] = most
     if settings.get("sampling.dynamic.whole_batches"):
-        found["sampling"] = {"dynamic": _WHOLE_BATCHES}
-    return found
+        limited["sampling"] = {"dynamic": _WHOLE_BATCHES}
+    return limited
 
 
 Layer = tuple[str, Mapping[str, Any]]
@@ -114,9 +116,9 @@ def layers_of(
     return [*layers, *above]
 
 
-def reward_of_environment(given: Mapping[str, Any]) -> dict[str, Any]:
+def reward_of_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What follows from the settings that are given: an environment grades, if no reward is set."""
-    graded = flattened(given).get("environment.target") and "rewards" not in given
+    graded = flattened(settings).get("environment.target") and "rewards" not in settings
     return {"rewards": {"kind": "environment"}} if graded else {}
 
 
@@ -125,8 +127,8 @@ def _of_task(name: str, tools: bool) -> dict[str, Any]:
     if tools or TASKS[name].environment is None:
         return {"rewards": {"kind": "exact", "after": TASKS[name].answer_after}}
     profile = PROFILES[name]
-    own = {key: profile[key] for key in ("rewards", "environment")}
-    return own | {"sampling": {"stop": profile["sampling"]["stop"]}}
+    grading = {key: profile[key] for key in ("rewards", "environment")}
+    return grading | {"sampling": {"stop": profile["sampling"]["stop"]}}
 
 
 def file_layer(path: str | Path) -> Layer:

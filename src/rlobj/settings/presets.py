@@ -77,8 +77,8 @@ class Preset:
             raise ConfigError(f"{self.path}:\n", InvalidFields(problems)) from None
         sampling = self.config.get("sampling")
         sampling = sampling if isinstance(sampling, dict) else {}
-        own = sampling.get("max_tokens", DEFAULT_MAX_TOKENS)
-        return objective.resolve(own if max_tokens is None else max_tokens)
+        usual = sampling.get("max_tokens", DEFAULT_MAX_TOKENS)
+        return objective.resolve(usual if max_tokens is None else max_tokens)
 
 
 def preset_folder() -> Path:
@@ -103,37 +103,37 @@ def load_preset(name_or_path: str | Path) -> Preset:
 
 def _load(path: Path, above: tuple[Path, ...]) -> Preset:
     """Load a preset's file and its bases; `above` are the files that build on it."""
-    own = read_yaml(path)
-    if not own:
+    content = read_yaml(path)
+    if not content:
         raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
-    config: Any = {key: value for key, value in own.items() if key not in _OWN_KEYS}
+    config: Any = {key: value for key, value in content.items() if key not in _OWN_KEYS}
     bases: tuple[str, ...] = ()
-    if own.get("base") is not None:
+    if content.get("base") is not None:
         try:
-            base = _find(str(own["base"]), path)
+            base = _find(str(content["base"]), path)
         except ConfigError as error:
             raise ConfigError(f"{path}: base: ", error) from None
         seen = (*above, path.resolve())
         if base.resolve() in seen:
-            raise ConfigError(f"{path}: base '{own['base']}' leads back to itself")
+            raise ConfigError(f"{path}: base '{content['base']}' leads back to itself")
         if len(seen) > _MOST_BASES:
             raise ConfigError(f"{path}: more than {_MOST_BASES} files build on one another")
         below = _load(base, seen)
         bases = (base.stem, *below.bases)
         config = merge(below.config, config)
-    sources = own.get("sources") or {}
+    sources = content.get("sources") or {}
     if not (isinstance(sources, dict) and all(isinstance(x, dict) for x in sources.values())):
         raise ConfigError(f"{path}: sources: expected SOURCE: {{setting: place}}, got {sources!r}")
-    known, named = flattened(config), [(x, str(name)) for x in sources for name in sources[x]]
-    if wrong := [(source, name) for source, name in named if name not in known]:
-        lines = (f"sources.{x}: this preset sets no '{n}'.{nearest(n, known)}" for x, n in wrong)
+    flat, named = flattened(config), [(x, str(name)) for x in sources for name in sources[x]]
+    if wrong := [(source, name) for source, name in named if name not in flat]:
+        lines = (f"sources.{x}: this preset sets no '{n}'.{nearest(n, flat)}" for x, n in wrong)
         raise ConfigError("\n".join(f"{path}: {line}" for line in lines))
     if not isinstance(config.get("objective", {}), dict):
         raise ConfigError(f"{path}: objective must be a mapping, got {config['objective']!r}")
     return Preset(
         name=path.stem,
-        paper=str(own.get("paper", "")),
-        summary=str(own.get("summary", "")),
+        paper=str(content.get("paper", "")),
+        summary=str(content.get("summary", "")),
         bases=bases,
         config=config,
         path=path,
@@ -224,11 +224,11 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """List (path, left value, right value) of settings that differ; None = absent."""
-    found = []
+    differences = []
     for key in sorted({*left, *right}):
         a, b = left.get(key), right.get(key)
         if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
-            found += [(f"{key}.{path}", x, y) for path, x, y in difference(a, b)]
+            differences += [(f"{key}.{path}", x, y) for path, x, y in difference(a, b)]
         elif a != b:
-            found.append((key, a, b))
-    return found
+            differences.append((key, a, b))
+    return differences

@@ -99,7 +99,7 @@ def _by_name(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     rewards = settings.get("rewards")
     if not isinstance(rewards, Mapping) or not rewards.get("of"):
         return settings
-    named = {str(each["name"]): each for each in rewards["of"]}
+    named = {str(reward["name"]): reward for reward in rewards["of"]}
     return {**settings, "rewards": {**rewards, "of": named, "order": [*named]}}
 
 

@@ -168,11 +168,11 @@ class RunConfig(Model):
     @field_validator("columns")
     @classmethod
     def _check_sources(cls, columns: dict[str, str]) -> dict[str, str]:
-        known, text = ("data", "reward"), "expected data, reward or FILE.py:FUNCTION, got"
-        wrong = {x: y for x, y in columns.items() if y not in known and ":" not in y}
+        kinds, text = ("data", "reward"), "expected data, reward or FILE.py:FUNCTION, got"
+        wrong = {x: y for x, y in columns.items() if y not in kinds and ":" not in y}
         if wrong:
             raise InvalidFields(
-                [(x, f"{text} {y!r}.{nearest(y, known)}") for x, y in wrong.items()]
+                [(x, f"{text} {y!r}.{nearest(y, kinds)}") for x, y in wrong.items()]
             )
         return columns
 
@@ -263,6 +263,6 @@ def given_settings(config: RunConfig) -> dict[str, Any]:
 
     A run in another trainer has them: rlobj does not know the others.
     """
-    given = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    chosen = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     settings = settings_of(config)
-    return given | {name: settings[name] for name in ("objective", "rewards") if name in given}
+    return chosen | {name: settings[name] for name in ("objective", "rewards") if name in chosen}

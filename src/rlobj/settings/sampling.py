@@ -63,5 +63,5 @@ class SamplingConfig(SamplingSettings):
 
     def settings(self, **other: Any) -> SamplingSettings:
         """Return the settings of the sampler, with other values if given."""
-        own = {name: getattr(self, name) for name in SamplingSettings.model_fields}
-        return SamplingSettings(**{**own, **other})
+        values = {name: getattr(self, name) for name in SamplingSettings.model_fields}
+        return SamplingSettings(**{**values, **other})

@@ -27,10 +27,11 @@ def preset_schema() -> dict[str, Any]:
     defs = schema["$defs"]
     for family in Primitive.__subclasses__():
         for kind, member in family.registry.items() if family.__name__ in defs else ():
-            own = member.model_json_schema(ref_template="#/$defs/{model}")
-            defs |= {name: each for name, each in own.pop("$defs", {}).items() if name not in defs}
-            own["properties"] = {"kind": {"const": kind}, **own.get("properties", {})}
-            defs[member.__name__] = {**own, "required": ["kind", *own.get("required", [])]}
+            spec = member.model_json_schema(ref_template="#/$defs/{model}")
+            for name, definition in spec.pop("$defs", {}).items():
+                defs.setdefault(name, definition)
+            spec["properties"] = {"kind": {"const": kind}, **spec.get("properties", {})}
+            defs[member.__name__] = {**spec, "required": ["kind", *spec.get("required", [])]}
             defs[family.__name__]["anyOf"].insert(-1, {"$ref": f"#/$defs/{member.__name__}"})
     settings = {k: v for k, v in schema["properties"].items() if k not in _NOT_OF_PRESETS}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "rlobj preset"}

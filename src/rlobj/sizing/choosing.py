@@ -100,9 +100,9 @@ def choose_settings(
     made: list[Choice] = []
 
     def take(choices: Iterable[Choice]) -> RunConfig:
-        for each in choices:
-            if is_open(settled(config, made), each.setting):
-                made.append(each)
+        for choice in choices:
+            if is_open(settled(config, made), choice.setting):
+                made.append(choice)
         return settled(config, made)
 
     before = flattened(stored or {})
@@ -126,12 +126,14 @@ def choose_settings(
 
 def settled(config: RunConfig, choices: Sequence[Choice]) -> RunConfig:
     """The configuration with the values of the choices."""
-    return with_settings(config, {each.setting: each.value for each in choices})
+    return with_settings(config, {choice.setting: choice.value for choice in choices})
 
 
 def explained(choices: Iterable[Choice]) -> str:
     """The choices that have a reason, one a line."""
-    return "\n".join(f"{x.setting}={x.value}: {x.reason}" for x in choices if x.reason)
+    return "\n".join(
+        f"{choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.reason
+    )
 
 
 def _engine(config: RunConfig, cards: Cards | None) -> Choice:
@@ -150,8 +152,8 @@ def _engine(config: RunConfig, cards: Cards | None) -> Choice:
     responses = math.ceil(sampling.prompts_per_step * sampling.group_size / ranks)
     passes = decode_steps(config, responses)
     if (hours := passes * STEP / 3600) >= 0.1:
-        each = f"{hours:.1f} hours at {1000 * STEP:.0f} ms each"
-        why = f"{why}. A step is up to {passes:,} forward passes in a row, {each}"
+        duration = f"{hours:.1f} hours at {1000 * STEP:.0f} ms each"
+        why = f"{why}. A step is up to {passes:,} forward passes in a row, {duration}"
     return Choice("sampling.engine", "transformers", why)
 
 
@@ -183,8 +185,8 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
     most = min(int(_SHARE * len(places)), _HELD_OUT)
     share = math.floor(1e6 * places[most]) / 1e6
     held_out = [problem for problem in problems if place_of(problem) < share]
-    if {x.source for x in held_out} != {x.source for x in problems}:  # of each of several sources
-        return none
+    if {one.source for one in held_out} != {one.source for one in problems}:
+        return none  # some of each of several sources, or nothing
     reason = (
         f"{len(held_out)} of {len(problems)} problems are held out, as {why}. To evaluate on a "
         "benchmark: data.test=math500; on nothing: evaluation.every=0"
@@ -192,13 +194,13 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
     return [Choice("data.test_fraction", share, reason)]
 
 
-def _smallest(found: Sequence[tuple[str, int] | None]) -> Cards | None:
+def _smallest(devices: Sequence[tuple[str, int] | None]) -> Cards | None:
     """The cards of all ranks, as many as there are ranks and each like the smallest.
 
     Args:
-        found: (name, bytes) of each rank's GPU; None = it has none.
+        devices: (name, bytes) of each rank's GPU; None = it has none.
     """
-    if not (cards := [each for each in found if each is not None]):
+    if not (cards := [card for card in devices if card is not None]):
         return None
     least = min(size for _, size in cards)
     if least < _ALIKE * max(size for _, size in cards):
@@ -207,4 +209,4 @@ def _smallest(found: Sequence[tuple[str, int] | None]) -> Cards | None:
             f"the processes have different GPUs, {' and '.join(names)}: what fits is estimated for "
             "the smallest, and every step waits for the slowest"
         )
-    return Cards(len(found), least)
+    return Cards(len(devices), least)

@@ -147,11 +147,11 @@ def ways(
     again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
     widest = _strategies(config, 2)[-1]
     strategies = [*dict.fromkeys((strategy, widest))]
-    tries = [([], again, each, cards.count) for each in strategies]
+    tries = [([], again, tried, cards.count) for tried in strategies]
     if config.model.lora is None:
         lora = {**again, "model.lora": LoraConfig()}
         rank = [Setting("model.lora.rank", 16)]
-        tries += [(rank, lora, each, cards.count) for each in strategies]
+        tries += [(rank, lora, tried, cards.count) for tried in strategies]
     tries += [([], again, widest, cards.count * 2**power) for power in range(1, 7)]
     fitting: list[tuple[Message, Memory]] = []
     for first, changes, chosen, count in tries:
@@ -184,7 +184,7 @@ def require_memory(
     if card is None or memory.fits:
         return
     others = ways(config, size, strategy, Cards(ranks, card))
-    fitting = [Message(way, f": {_gib(each)}") for way, each in others[:3]]
+    fitting = [Message(way, f": {_gib(less)}") for way, less in others[:3]]
     room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
     text = Message(
         f"{room}a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "

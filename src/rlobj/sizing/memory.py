@@ -46,9 +46,9 @@ class Use(NamedTuple):
     optimizer: float = 0.0
 
     @classmethod
-    def always(cls, each: float) -> Use:
+    def always(cls, count: float) -> Use:
         """The same in every phase."""
-        return cls(each, each, each, each)
+        return cls(count, count, count, count)
 
 
 @dataclass(frozen=True)
@@ -221,17 +221,17 @@ def _score_bytes(
 
 def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[tuple[str, Use]]:
     """The weights of reward models, whole in each process, without those on a server or device."""
-    for each in _loaded(config):
-        total = classifier_parameters(each.model) or size.total
-        label = f"reward model {each.name or ''}".rstrip()
+    for model in _loaded(config):
+        total = classifier_parameters(model.model) or size.total
+        label = f"reward model {model.name or ''}".rstrip()
         yield label, Use.always(total * (4.0 if card is None else 2.0))
 
 
 def _loaded(config: RunConfig) -> list[RewardModel]:
     """The reward models that share the GPUs of a run."""
     several = getattr(config.rewards, "of", [config.rewards])
-    models = [each for each in several if isinstance(each, RewardModel)]
-    return [each for each in models if not (each.server or each.device)]
+    models = [reward for reward in several if isinstance(reward, RewardModel)]
+    return [reward for reward in models if not (reward.server or reward.device)]
 
 
 def _assumed(config: RunConfig, size: Size) -> Iterator[str]:
@@ -242,9 +242,9 @@ def _assumed(config: RunConfig, size: Size) -> Iterator[str]:
         frozen = not (score.is_policy or score.server or score.required)
         if frozen and _size_of(name, config) is None:
             unread[f"scores.{name}.{'run' if score.run else 'model'}"] = score.run or score.model
-    for each in _loaded(config):
-        if classifier_parameters(each.model) is None:
-            unread["rewards.model"] = each.model
+    for reward in _loaded(config):
+        if classifier_parameters(reward.model) is None:
+            unread["rewards.model"] = reward.model
     for setting, model in unread.items():
         yield (
             f"{setting}: the config.json of {model} cannot be read, so it is counted with as many "

@@ -24,55 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, NonNegativeInt
 from torch import Tensor
-from typing_extensions import TypedDict
 
-from rlobj.base.errors import Argument, ConfigError, RunError, reported
+from rlobj.base.errors import RunError, reported
 from rlobj.base.files import parse_json, read_whole, remove, settle
-from rlobj.base.paths import step_name, step_of
-from rlobj.base.validation import Model
+from rlobj.base.paths import step_name
 from rlobj.models.adapters import adapter_weights, without_adapters
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.runs import manifest
-from rlobj.runs.run_folder import RunFolder, checkpoints, warn_once
+from rlobj.runs.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
-
-
-class _Stream(TypedDict):
-    seed: int
-    epoch: NonNegativeInt
-    position: NonNegativeInt
-    problems: str
-
-
-class _Streams(TypedDict):
-    sources: dict[str, _Stream]
-
-
-class State(Model):
-    """What `state.json` holds."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    step: NonNegativeInt
-    objective: dict[str, Any]
-    """Controllers by name, and `update`."""
-    stream: _Stream | _Streams
-    """See `ProblemStream.state`: the place after the rollout of that step."""
-    failures: dict[str, NonNegativeInt]
-    """See `Skips.state`."""
-    records: dict[str, NonNegativeInt]
-    """See `Recorder.state`."""
-    code: str
-    """See `code_digest`."""
-    settings: dict[str, Any]
-    """Of the run at that step."""
-    strategy: str
-    processes: int
 
 
 def write(
@@ -140,8 +104,8 @@ def _shares(
     comm = parallel.comm
 
     def mine(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        own = islice(tensors, comm.rank, None, comm.size)
-        return {name: x.detach().to("cpu", copy=True).contiguous() for name, x in own}
+        share = islice(tensors, comm.rank, None, comm.size)
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in share}
 
     def moments() -> Iterable[tuple[str, Tensor]]:
         for name, parameter in policy.model.named_parameters():
@@ -150,7 +114,7 @@ def _shares(
                     yield f"{name}/{key}", torch.as_tensor(value)
 
     parts = {"model": mine(policy.weights(parallel.full)), "optimizer": mine(moments())}
-    parts |= {f"scores/{name}": mine(each.whole()) for name, each in lagged.items()}
+    parts |= {f"scores/{name}": mine(score.whole()) for name, score in lagged.items()}
     if without_adapters(policy.model) is not policy.model:
         parts["adapter"] = dict(adapter_weights(policy.model, parallel.full))
     return parts
@@ -196,84 +160,6 @@ def _write_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
-# Reading.
-
-
-def newest_sound(run: RunFolder, *, set_aside: bool = False) -> Path | None:
-    """Return the newest checkpoint whose files are intact: the one to resume from.
-
-    Args:
-        run: the run's folder.
-        set_aside: rename the newer, damaged checkpoints, with a warning.
-
-    Returns:
-        Its folder; None if there is no checkpoint.
-
-    Raises:
-        ConfigError: there are checkpoints, and all of them are damaged.
-    """
-    damaged: dict[Path, str] = {}
-    for checkpoint in reversed(checkpoints(run.path)):
-        if (problem := _damage(checkpoint)) is None:
-            break
-        damaged[checkpoint] = problem
-    else:
-        if not damaged:
-            return None
-        listed = "\n".join(f"  {path.name}: {what}" for path, what in damaged.items())
-        raise ConfigError(
-            f"no checkpoint in {run.checkpoints} can be read:\n{listed}\nNothing was changed. "
-            "Restore their files, or start a new run with ",
-            Argument("out", "DIR"),
-            ".",
-        )
-    for path, what in damaged.items():
-        if not set_aside:
-            warn_once(f"{path} is damaged ({what}): {checkpoint.name} is used")
-            continue
-        aside = path.with_name(f"damaged-{path.name}")
-        remove(aside)
-        path.rename(aside)
-        logger.warning("%s is damaged (%s): set aside as %s", path, what, aside.name)
-    return checkpoint
-
-
-def require_sound(checkpoint: Path) -> None:
-    """Check the files of a checkpoint.
-
-    Raises:
-        ConfigError: one is damaged.
-    """
-    manifest.require_sound(checkpoint)
-    read_state(checkpoint)
-
-
-def _damage(checkpoint: Path) -> str | None:
-    """Describe the first damaged file of a checkpoint; None if all files are intact."""
-    if (problem := manifest.damage(checkpoint)) is not None:
-        return problem
-    try:
-        read_state(checkpoint)
-    except ConfigError as error:
-        return f"state.json: {error}"
-    return None
-
-
-def read_state(checkpoint: Path) -> State:
-    """Read the `state` that was given to `write`.
-
-    Raises:
-        ConfigError: an entry is missing or has another type, or the step is not the folder's.
-    """
-    try:
-        state = State(**parse_json(read_whole(checkpoint / "state.json")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error
-    if state.step != step_of(checkpoint):
-        raise ConfigError(f"step is {state.step}; expected {step_of(checkpoint)}")
-    return state
-
-
 def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
     """Restore AdamW's moments, with the strategy and the ranks of this run.
 
@@ -302,7 +188,7 @@ def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
     Raises:
         RunError: the checkpoint has no such weights.
     """
-    for name, each in lagged.items():
+    for name, score in lagged.items():
         folder = checkpoint / "scores" / name
         sources = _tensors(folder)
 
@@ -311,7 +197,7 @@ def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
                 raise RunError(f"{folder} has no {weight}")
             return sources[weight].get_tensor(weight)
 
-        each.restore(read)
+        score.restore(read)
 
 
 def _tensors(folder: Path) -> dict[str, Any]:
@@ -333,7 +219,7 @@ def restore_random(checkpoint: Path, rank: int) -> None:
     try:
         state = parse_json(read_whole(file))
         version, numbers, gauss = state["python"]
-        current, *cuda = (torch.tensor(each, dtype=torch.uint8) for each in state["torch"])
+        current, *cuda = (torch.tensor(words, dtype=torch.uint8) for words in state["torch"])
         random.setstate((version, tuple(numbers), gauss))
         torch.set_rng_state(current)
     except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:

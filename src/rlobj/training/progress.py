@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, Stages, facts_grid, number, say, working
-from rlobj.runs.run_folder import measure_of
+from rlobj.runs.metrics import measure_of
 from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:

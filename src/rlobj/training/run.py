@@ -32,8 +32,10 @@ from rlobj.data.tasks import TASKS
 from rlobj.models.location import require_inputs
 from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.objectives.objective import Objective
-from rlobj.runs import run_folder
-from rlobj.runs.run_folder import RunFolder, dump_config
+from rlobj.runs.checkpoints import checkpoints, named_checkpoint
+from rlobj.runs.configuration import dump_config, read_settings
+from rlobj.runs.layout import how_to_continue, in_another_trainer, is_run
+from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
 from rlobj.settings.presets import difference, load_preset, read_yaml
@@ -270,14 +272,14 @@ def open_resumed(
         refused: other options that were given and that no resumed run accepts.
     """
     path = Path(run)
-    if run_folder.in_another_trainer(path):
-        how = run_folder.how_to_continue(path)
+    if in_another_trainer(path):
+        how = how_to_continue(path)
         raise ConfigError(f"{run} cannot be resumed here. {how}")
     known, flat = origins(changes), flattened(merged(changes))
     several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
     names = [f"{origin} {name}" for name, origin in known.items() if name not in several]
     refuse_changes(run, [*refused, *names])
-    own = run_folder.read_settings(path)
+    own = read_settings(path)
     _refuse_auto(run, flattened(own), flat)
     given = merged([*again, *changes])
     with trusted(run, _as_read([("run", own), *again, *changes]), given, trust):
@@ -288,10 +290,10 @@ def open_resumed(
         config = config.model_copy(update={"rewards": rewards})
         refuse_changes(run, changed(stored, settings_of(config)))
     _require_same_objects(run, stored, again, recorded_objects(config))
-    from rlobj.training.checkpoint import newest_sound
+    from rlobj.runs.checkpoints import newest_sound
 
     directory = RunFolder(run)
-    newest = newest_sound(directory)
+    newest = newest_sound(directory.path)
     steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
         asked = Setting("training.steps", steps)
@@ -340,10 +342,10 @@ def start_from(
             without `trust`.
     """
     text = str(origin)
-    whole = run_folder.is_run(path_of(text))  # a folder whose name may have an @
+    whole = is_run(path_of(text))  # a folder whose name may have an @
     name, _, step = (text, "", "") if whole else text.rpartition("@")
     path = path_of(name or text).absolute()
-    settings = run_folder.read_settings(path)
+    settings = read_settings(path)
     given = [(layer, dict(values)) for layer, values in above]
     presets = [values.pop("preset", None) for _, values in given]
     preset = preset or next((each for each in reversed(presets) if each is not None), None)
@@ -358,14 +360,14 @@ def start_from(
         for name in _OF_PRESETS:
             settings.pop(name, None)
     layer = f"run {path.name}"
-    if step or run_folder.checkpoints(path) or run_folder.in_another_trainer(path):
-        checkpoint = run_folder.named_checkpoint(path, step or None)
-        from rlobj.training.checkpoint import newest_sound, require_sound
+    if step or checkpoints(path) or in_another_trainer(path):
+        checkpoint = named_checkpoint(path, step or None)
+        from rlobj.runs.checkpoints import newest_sound, require_sound
 
         if step:
             require_sound(checkpoint)
         else:
-            checkpoint = newest_sound(RunFolder(path)) or checkpoint
+            checkpoint = newest_sound(path) or checkpoint
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
         layer = f"{layer}@{step_of(checkpoint)}"
@@ -471,7 +473,7 @@ def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
         ConfigError: it has a run already.
     """
     if out is not None:
-        if run_folder.is_run(path_of(out)):
+        if is_run(path_of(out)):
             RunFolder(out).refuse_if_taken()
         return Path(out)
     name = Path(config.preset).stem if config.preset else "run"

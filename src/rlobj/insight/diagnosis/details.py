@@ -22,6 +22,7 @@ from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.reporting import visible
 from rlobj.rewards.kinds import agreed
+from rlobj.runs.layout import step_files
 from rlobj.runs.reading import Record
 
 STEPS = 20
@@ -118,7 +119,7 @@ def common_responses(run: Path, until: int) -> list[str]:
 
 def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
     """The sample tables of the last `STEPS` steps, as pyarrow tables."""
-    for file in sorted((run / "samples").glob("*.parquet")):
+    for file in step_files(run, "samples"):
         if until - STEPS < step_of(file) <= until:
             yield parquet.read_table(a_file(file), columns=list(columns))
 

@@ -14,14 +14,17 @@ from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
 from rlobj.insight.diagnosis.watching import Watch
 from rlobj.insight.numbers import Line, tokens_by_step
 from rlobj.reporting import visible
-from rlobj.runs import run_folder
+from rlobj.runs.configuration import read_run_config
+from rlobj.runs.layout import in_another_trainer, run_paths
+from rlobj.runs.metrics import Progress, read_lines
 from rlobj.runs.reading import Record
+from rlobj.runs.sessions import read_changes, read_stop
 
 
 def diagnose(
     runs: Path | str | Iterable[Path | str],
     *,
-    progress: run_folder.Progress = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> Diagnosis:
     """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
 
@@ -44,13 +47,13 @@ def diagnose(
         >>> "collapse" in diagnosis.runs[0].checked
         True
     """
-    paths = run_folder.run_paths(runs)
+    paths = run_paths(runs)
     return Diagnosis(tuple(_diagnosed(path, progress) for path in paths))
 
 
-def _diagnosed(run: Path, progress: run_folder.Progress) -> RunDiagnosis:
+def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
     notes: list[str] = []
-    return diagnose_lines(run, run_folder.read_lines(run, notes, progress), notes)
+    return diagnose_lines(run, read_lines(run, notes, progress), notes)
 
 
 @without_imports()
@@ -68,13 +71,13 @@ def diagnose_lines(
     Raises:
         ConfigError: as `diagnose`.
     """
-    for step, name, before, now in run_folder.read_changes(run):
+    for step, name, before, now in read_changes(run):
         notes.append(visible(f"changed after step {step}: {name} {before} → {now}"))
-    foreign = run_folder.in_another_trainer(run)
-    watch = Watch(run_folder.read_run_config(run), foreign, str(run))
+    foreign = in_another_trainer(run)
+    watch = Watch(read_run_config(run), foreign, str(run))
     for line in lines:
         watch.add(line)
-    history, stop = watch.history, run_folder.read_stop(run)
+    history, stop = watch.history, read_stop(run)
     if not history.steps and stop is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
     tokens = tokens_by_step(lines)

@@ -29,8 +29,11 @@ from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.custom import StandIn
-from rlobj.runs import run_folder
+from rlobj.runs.checkpoints import checkpoints
 from rlobj.runs.columns import COLUMNS
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import step_files
+from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import Record, read_records, sound, why_no_rows
 from rlobj.runs.tables import read_tables
 from rlobj.runs.texts import TokenTexts
@@ -70,7 +73,7 @@ def read_rows(
     budget: int = BUDGET,
     *,
     trust: bool = False,
-    progress: run_folder.Progress = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> PageRows:
     """Read the tokens that a page of a run shows.
 
@@ -87,7 +90,7 @@ def read_rows(
         ConfigError: no run there, or neither records nor full tables, or damaged records.
     """
     run = Path(run)
-    objective = objective_of(run_folder.read_settings(run))
+    objective = objective_of(read_settings(run))
     every = (part for expression in rules_of(objective) for part in parts_of(expression))
     rules = list(dict.fromkeys(every))
     texts = TokenTexts(_vocabulary(run))
@@ -136,7 +139,7 @@ def read_rows(
 def _table_sizes(run: Path) -> list[tuple[int, int]]:
     """The steps with full tables, the newest first, each with its number of tokens."""
     sizes: dict[int, int] = {}
-    for path in (run / "tables").glob("step-*.parquet"):
+    for path in step_files(run, "tables"):
         count = 0
         damaged = (pyarrow.ArrowException, OSError, KeyError)  # `read_tables` says what is wrong
         with contextlib.suppress(*damaged):
@@ -204,7 +207,7 @@ def _vocabulary(run: Path) -> Any:
     """
     from tokenizers import Tokenizer
 
-    for checkpoint in reversed(run_folder.checkpoints(run)):
+    for checkpoint in reversed(checkpoints(run)):
         file = checkpoint / "model" / "tokenizer.json"
         if not file.is_file():
             continue

@@ -11,15 +11,17 @@ from typing import Any
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
+from rlobj.evaluation.report.tables import listed
 from rlobj.insight.numbers import share, tokens_by_step
-from rlobj.insight.page.rows import PageRows, listed, read_rows
+from rlobj.insight.page.rows import PageRows, read_rows
 from rlobj.insight.page.rules import described_rule, rules_of
 from rlobj.insight.page.store import store_data
 from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
 from rlobj.reporting import visible
 from rlobj.reporting.pages import definition_list, fill, render_page
-from rlobj.runs import run_folder
 from rlobj.runs.columns import COLUMNS
+from rlobj.runs.layout import named_folder
+from rlobj.runs.metrics import Progress, read_metrics
 
 __all__ = ["write_inspection_page"]
 _asset = partial(packaged, "rlobj.insight.page")
@@ -30,7 +32,7 @@ def write_inspection_page(
     run: Path | str,
     path: Path | str | None = None,
     *,
-    progress: run_folder.Progress = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> Path:
     """Write a page that shows the tokens of a run and what its objective did to them.
 
@@ -55,12 +57,12 @@ def write_inspection_page(
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
-    tokens = tokens_by_step(run_folder.read_metrics(run))
+    tokens = tokens_by_step(read_metrics(run))
     rules = rules_of(page.objective)
     given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
     if page.objective and page.objective.mismatch:
         given.append(("mismatch", page.objective.mismatch))
-    name = visible(run_folder.named_folder(run).name, 100)
+    name = visible(named_folder(run).name, 100)
     body = {"title": escape(name), "facts": definition_list(_facts(page, tokens, given))}
     body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     about = {

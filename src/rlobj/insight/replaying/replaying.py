@@ -23,9 +23,10 @@ from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule, declared, score_columns
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
+from rlobj.runs.layout import CONFIG_FILE, is_run
+from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import checked_files, sound
 from rlobj.runs.rows import numpy
-from rlobj.runs.run_folder import CONFIG_FILE, Progress, is_run
 from rlobj.runs.tables import UpdateTable, read_tables
 from rlobj.settings.presets import Preset, read_yaml
 

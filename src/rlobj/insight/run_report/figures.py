@@ -15,7 +15,7 @@ from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.numbers import Z95
 from rlobj.insight.run_report.runs import MetricLine, Run, parts_of
 from rlobj.reporting import Figure, Line, Mark, Target, visible
-from rlobj.runs.run_folder import is_number, measure_of
+from rlobj.runs.metrics import is_number, measure_of
 
 _MOST_LINES = 12
 """Curves of a run that a `*` may stand for."""

@@ -16,7 +16,7 @@ from rlobj.insight.run_report.tables import Table, different_settings, summary, 
 from rlobj.reporting import Figure, figure_data, save_figure, visible
 from rlobj.reporting.figures import COLORS, DASHES, dash_of
 from rlobj.reporting.pages import fill, html_table, pack, render_page
-from rlobj.runs.run_folder import run_paths
+from rlobj.runs.layout import run_paths
 
 _asset = partial(packaged, "rlobj.insight.run_report")
 _FILE = "report.html"

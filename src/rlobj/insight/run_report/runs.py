@@ -20,8 +20,10 @@ from rlobj.insight.coverage import Coverage
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.reporting import visible
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import named_folder
+from rlobj.runs.metrics import read_lines
 from rlobj.runs.reading import Record
-from rlobj.runs.run_folder import named_folder, read_lines, read_settings
 
 MetricLine = dict[str, Any]
 Lines = Sequence[MetricLine]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlobj.insight.numbers import Line, mean, percent, total
 from rlobj.insight.run_report.runs import Run
-from rlobj.runs.run_folder import MEASURES, Measure
+from rlobj.runs.metrics import MEASURES, Measure
 from rlobj.settings.layers import flattened
 
 UNKNOWN = "–"

@@ -16,8 +16,8 @@ from rlobj.integrations.rewards import accuracy_reward
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.integrations.trl.progress import Window
 from rlobj.integrations.trl.rollout import sequences
+from rlobj.runs.layout import is_run
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.run_folder import is_run
 from rlobj.settings.run_config import RunConfig
 
 _LOGGED = {

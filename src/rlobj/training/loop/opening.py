@@ -36,7 +36,10 @@ from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
-from rlobj.runs.run_folder import RunFolder, is_run, read_settings
+from rlobj.runs.checkpoints import newest_sound
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import is_run
+from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.texts import TokenTexts
 from rlobj.samplers import Response, Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
@@ -45,7 +48,6 @@ from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
 from rlobj.sizing.choosing import explained, held_out_share, settled
 from rlobj.sizing.fitting import Choice
-from rlobj.training import checkpoint
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
 from rlobj.training.loop.inputs import CallerInputs
@@ -210,7 +212,7 @@ def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
     newest: Path | None = None
     with together(comm, "reading the checkpoint"):
         if comm.rank == 0:
-            newest = checkpoint.newest_sound(run, set_aside=True)
+            newest = newest_sound(run.path, set_aside=True)
     return comm.broadcast(newest)
 
 

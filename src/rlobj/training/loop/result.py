@@ -9,7 +9,8 @@ from typing import Any
 
 from rlobj.base.errors import RunError
 from rlobj.models.loading import load_model, load_tokenizer
-from rlobj.runs import run_folder
+from rlobj.runs.checkpoints import best_checkpoint, newest_checkpoint
+from rlobj.runs.configuration import read_run_config
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,24 @@ class TrainingResult:
         """
         if self.passed is not None:
             return self.passed[0].eval()
-        return load_model(run_folder.read_run_config(self.path).model, str(self._folder)).eval()
+        return load_model(read_run_config(self.path).model, str(self._folder)).eval()
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of `model`."""
         if self.passed is not None:
             return self.passed[1]
-        return load_tokenizer(run_folder.read_run_config(self.path).model, str(self._folder))
+        return load_tokenizer(read_run_config(self.path).model, str(self._folder))
 
     @property
     def best_checkpoint(self) -> Path | None:
         """The checkpoint with the highest held-out accuracy, or reward where nothing says what is
         right; the earliest of equals, None if none of the run's checkpoints was evaluated."""
-        return run_folder.best_checkpoint(self.path)
+        return best_checkpoint(self.path)
 
     @property
     def _folder(self) -> Path:
-        newest = run_folder.newest_checkpoint(self.path)
+        newest = newest_checkpoint(self.path)
         if newest is None:
             raise RunError(f"{self.path} has no checkpoint yet, so there is no trained model")
         return newest / "model"

@@ -26,7 +26,9 @@ from rlobj.base.paths import nearby, step_of
 from rlobj.base.progress import ENDING
 from rlobj.insight.diagnosis import Finding
 from rlobj.ranks import any_rank
-from rlobj.runs import run_folder
+from rlobj.runs.checkpoints import best_checkpoint, held_out
+from rlobj.runs.layout import CONFIG_FILE, STOP_FILE
+from rlobj.runs.metrics import ACCURACY
 from rlobj.samplers.types import WaitEnded
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option
@@ -163,17 +165,15 @@ def stop_on_findings(trainer: Trainer) -> None:
 def _reason(trainer: Trainer, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
     run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
-    best = run_folder.best_checkpoint(run, before=finding.since)
-    measure, measured = run_folder.held_out(run)
-    checkpoint = (
-        f"none was saved with a {measure.name}{' above 0' * (measure is run_folder.ACCURACY)}"
-    )
+    best = best_checkpoint(run, before=finding.since)
+    measure, measured = held_out(run)
+    checkpoint = f"none was saved with a {measure.name}{' above 0' * (measure is ACCURACY)}"
     if best is not None:
         checkpoint = f"{best}, {measure.name} {measured[best]:.3f}"
     trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
     if finding.slower:
-        again = f"--config {run / run_folder.CONFIG_FILE}"  # the policy now is the one that failed
+        again = f"--config {run / CONFIG_FILE}"  # the policy now is the one that failed
         start = again if best is None else f"--from {run}@{step_of(best)}{trust}"
         advice = (
             "To start again with a lower learning rate:\n"
@@ -191,7 +191,7 @@ def write_note(trainer: Trainer, message: str, finding: str | None = None) -> No
     step = trainer.metrics.get("step", trainer.learner.steps)
     note = {"step": step, "finding": finding, "message": message}
     with contextlib.suppress(RunError):  # on a full disk the error itself is the message
-        write_whole(trainer.run.path / run_folder.STOP_FILE, json.dumps(note).encode())
+        write_whole(trainer.run.path / STOP_FILE, json.dumps(note).encode())
 
 
 @contextlib.contextmanager

@@ -29,9 +29,14 @@ from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
 from rlobj.rewards import Grader
-from rlobj.runs import run_folder
+from rlobj.runs.checkpoints import best_checkpoint, checkpoints, held_out, read_state
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.metrics import measure_of
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.recorder import Recorder
+from rlobj.runs.run_folder import RunFolder
+from rlobj.runs.samples import write_samples
+from rlobj.runs.sessions import REWARD_FILE
 from rlobj.samplers import Response, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
 from rlobj.settings.resuming import changed, code_digest, recorded
@@ -47,7 +52,6 @@ from rlobj.training.parallel.environment import TIMEOUT
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
 from rlobj.training.rollouts.rollout import Rollout
-from rlobj.training.rollouts.sample_table import write_samples
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.rollouts.weight_checks import Probes, Synchronizer
 from rlobj.training.trackers import Trackers
@@ -100,7 +104,7 @@ class Trainer:
     test_problems: Sequence[Problem]
     sampler: Sampler
     grader: Grader
-    run: run_folder.RunFolder
+    run: RunFolder
     conversations: Conversations | None
     trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -149,7 +153,7 @@ class Trainer:
         settings = settings_of(self.config)
         state = None
         if newest is not None:
-            state = checkpoint.read_state(newest)
+            state = read_state(newest)
             learner.steps = self.saved = state.step
             learner.state = state.objective
             self.skips.restore(state.failures)
@@ -164,10 +168,10 @@ class Trainer:
                 self.run.create(self.config, initial=initial)
                 stack.enter_context(self.run.locked())
             elif rank == 0:
-                before = state.settings if state else run_folder.read_settings(self.run.path)
+                before = state.settings if state else read_settings(self.run.path)
                 changes = recorded(changed(before, settings))
                 if state and state.code != (code := code_digest(before)):
-                    changes[run_folder.REWARD_FILE] = (state.code, code)
+                    changes[REWARD_FILE] = (state.code, code)
                 self.run.write_config(self.config)
                 self.run.truncate(learner.steps if newest is not None else -1)
                 for line in self.run.lines():
@@ -292,7 +296,9 @@ class Trainer:
         if _due(done, self.config.output.samples_every):
             with self.learner.clock.inside("writing"):
                 names = self.config.rewards.names or ()
-                write_samples(self.run, done, rollout, self.comm, names)
+                responses = [*rollout.responses, *rollout.dead]
+                kept = len(rollout.responses)
+                write_samples(self.run.path, done, responses, kept, self.comm, names)
 
     def sync(self) -> None:
         """The policy's weights into the sampler; then check that it samples from them.
@@ -426,9 +432,9 @@ class Trainer:
             self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
-                    best = run_folder.best_checkpoint(self.run.path) if settings.best else None
+                    best = best_checkpoint(self.run.path) if settings.best else None
                     steps = {line["step"] for line in self.run.lines()}
-                    for old in run_folder.checkpoints(self.run.path)[: -settings.keep]:
+                    for old in checkpoints(self.run.path)[: -settings.keep]:
                         # one whose line is damaged or lost may be the best
                         if old != best and (step_of(old) in steps or not settings.best):
                             remove(old)
@@ -445,10 +451,10 @@ class Trainer:
     def _is_best(self) -> bool:
         """Whether this step's evaluation is better than that of every checkpoint; on all ranks."""
         settings = self.config.checkpoint
-        value = self.metrics.get(run_folder.measure_of([self.metrics]).key, math.nan)
+        value = self.metrics.get(measure_of([self.metrics]).key, math.nan)
         if math.isnan(value) or not (settings.best and (settings.every or settings.minutes)):
             return False
-        _, measured = run_folder.held_out(self.run.path)
+        _, measured = held_out(self.run.path)
         return self.comm.broadcast(all(value > other for other in measured.values()))
 
 

@@ -1,30 +1,42 @@
-"""Response tables of a step, as Parquet."""
+"""RUN/samples/: the responses of each step, as Parquet."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow
 
 from rlobj.base.arrow import write_parquet
-from rlobj.base.paths import step_name
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
-from rlobj.runs.run_folder import RunFolder
-from rlobj.training.rollouts.rollout import Rollout
+from rlobj.runs.layout import sample_table
+from rlobj.samplers import Response
 
 
 def write_samples(
-    run: RunFolder, step: int, rollout: Rollout, comm: ProcessGroup, names: Sequence[str] = ()
+    run: Path,
+    step: int,
+    responses: Sequence[Response],
+    kept: int,
+    comm: ProcessGroup,
+    names: Sequence[str] = (),
 ) -> None:
     """Write the sample table of all ranks: one row per response, with its problem, text and grade.
 
-    Each of several rewards has a column, such as `reward_format`; `names` are their names. With
-    several sources, the column `source` has their labels. `response` is the last message of a
-    conversation, and the column `conversation` has all turns, as JSON.
+    Each of several rewards has a column, such as `reward_format`. With several sources, the column
+    `source` has their labels. `response` is the last message of a conversation, and the column
+    `conversation` has all turns, as JSON.
+
+    Args:
+        run: the run's folder.
+        step: from 1.
+        responses: of this rank.
+        kept: how many of them, from the first, the step trains on.
+        comm: the process group.
+        names: of several rewards.
     """
-    responses = [*rollout.responses, *rollout.dead]
     columns = {
         "id": [r.id for r in responses],
         "group": [r.group for r in responses],
@@ -47,7 +59,7 @@ def write_samples(
         "length": [len(r.tokens) for r in responses],
         "finish": [r.finish for r in responses],
         "weight_version": [r.weight_version for r in responses],
-        "kept": [i < len(rollout.responses) for i in range(len(responses))],
+        "kept": [i < kept for i in range(len(responses))],
     }
     parts = comm.gather(columns)
     if not comm.rank:
@@ -55,4 +67,4 @@ def write_samples(
         for name in ("source", "conversation"):
             if not any(whole[name]):
                 del whole[name]
-        write_parquet(run.path / "samples" / f"{step_name(step)}.parquet", pyarrow.table(whole))
+        write_parquet(sample_table(run, step), pyarrow.table(whole))

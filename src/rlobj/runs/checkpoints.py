@@ -1,0 +1,206 @@
+"""The checkpoints of a run: which there are, which is the best, and which are intact."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, NonNegativeInt
+from typing_extensions import TypedDict
+
+from rlobj.base.errors import Argument, ConfigError, warn_once
+from rlobj.base.files import parse_json, read_whole, remove
+from rlobj.base.paths import step_of
+from rlobj.base.validation import Model
+from rlobj.runs import manifest
+from rlobj.runs.layout import how_to_continue
+from rlobj.runs.metrics import ACCURACY, Measure, measure_of, read_metrics
+from rlobj.runs.sessions import REWARD_FILE, read_changes
+
+logger = logging.getLogger(__name__)
+
+
+def checkpoints(path: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    return sorted((path / "checkpoints").glob("step-*"), key=step_of)
+
+
+def named_checkpoint(path: Path, name: str | None) -> Path:
+    """The checkpoint of a run that a name stands for.
+
+    Args:
+        path: the run.
+        name: "newest", also for None; "best", see `best_checkpoint`; or a step.
+
+    Raises:
+        ConfigError: the run has no such checkpoint.
+    """
+    saved = checkpoints(path)
+    if not saved and not path.is_dir():
+        raise ConfigError(f"there is no folder {path}: the run is not there any more")
+    if not saved:
+        raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
+    named = {str(step_of(checkpoint)): checkpoint for checkpoint in saved} | {"newest": saved[-1]}
+    if best := best_checkpoint(path):
+        named["best"] = best
+    if (name or "newest") not in named:
+        none = (
+            "no checkpoint was evaluated" if name == "best" else "checkpoint.keep removes old ones"
+        )
+        raise ConfigError(
+            f"{path} has no checkpoint {name} ({none}); expected one of {', '.join(named)}"
+        )
+    return named[name or "newest"]
+
+
+def newest_checkpoint(path: Path) -> Path | None:
+    """The newest checkpoint of a run, or None before the first."""
+    return next(reversed(checkpoints(path)), None)
+
+
+def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
+    """What a run measures, and its value for each checkpoint that was evaluated, oldest first.
+
+    Those from before the newest evaluation's settings and reward are left out: they do not compare.
+    """
+    metrics = read_metrics(path)
+    measure = measure_of(metrics)
+    lines = {line["step"]: line.get(measure.key) for line in metrics}
+    values = {step: value for step, value in lines.items() if value is not None}
+    changes = [
+        step
+        for step, name, _, _ in read_changes(path)
+        if name.startswith(("evaluation.", "rewards.", REWARD_FILE)) and name != "evaluation.every"
+    ]
+    since = max((step for step in changes if step < max(values, default=0)), default=-1)
+    steps = {checkpoint: step_of(checkpoint) for checkpoint in checkpoints(path)}
+    return measure, {
+        checkpoint: values[step]
+        for checkpoint, step in steps.items()
+        if step in values and step > since
+    }
+
+
+def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:
+    """The checkpoint with the highest held-out accuracy or reward, the earliest of equals.
+
+    None if none of those before that step was evaluated, or has an accuracy above 0.
+    """
+    measure, values = held_out(path)
+    lowest = 0.0 if measure is ACCURACY else -math.inf
+    candidates = [
+        checkpoint
+        for checkpoint, value in values.items()
+        if value > lowest and step_of(checkpoint) < before
+    ]
+    return max(candidates, key=values.__getitem__, default=None)
+
+
+class _Stream(TypedDict):
+    seed: int
+    epoch: NonNegativeInt
+    position: NonNegativeInt
+    problems: str
+
+
+class _Streams(TypedDict):
+    sources: dict[str, _Stream]
+
+
+class State(Model):
+    """What `state.json` holds."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    step: NonNegativeInt
+    objective: dict[str, Any]
+    """Controllers by name, and `update`."""
+    stream: _Stream | _Streams
+    """See `ProblemStream.state`: the place after the rollout of that step."""
+    failures: dict[str, NonNegativeInt]
+    """See `Skips.state`."""
+    records: dict[str, NonNegativeInt]
+    """See `Recorder.state`."""
+    code: str
+    """See `code_digest`."""
+    settings: dict[str, Any]
+    """Of the run at that step."""
+    strategy: str
+    processes: int
+
+
+def newest_sound(path: Path, *, set_aside: bool = False) -> Path | None:
+    """Return the newest checkpoint whose files are intact: the one to resume from.
+
+    Args:
+        path: the run's folder.
+        set_aside: rename the newer, damaged checkpoints, with a warning.
+
+    Returns:
+        Its folder; None if there is no checkpoint.
+
+    Raises:
+        ConfigError: there are checkpoints, and all of them are damaged.
+    """
+    damaged: dict[Path, str] = {}
+    for checkpoint in reversed(checkpoints(path)):
+        if (problem := _damage(checkpoint)) is None:
+            break
+        damaged[checkpoint] = problem
+    else:
+        if not damaged:
+            return None
+        listed = "\n".join(f"  {folder.name}: {what}" for folder, what in damaged.items())
+        raise ConfigError(
+            f"no checkpoint in {path / 'checkpoints'} can be read:\n{listed}\nNothing was changed. "
+            "Restore their files, or start a new run with ",
+            Argument("out", "DIR"),
+            ".",
+        )
+    for folder, what in damaged.items():
+        if not set_aside:
+            warn_once(f"{folder} is damaged ({what}): {checkpoint.name} is used")
+            continue
+        aside = folder.with_name(f"damaged-{folder.name}")
+        remove(aside)
+        folder.rename(aside)
+        logger.warning("%s is damaged (%s): set aside as %s", folder, what, aside.name)
+    return checkpoint
+
+
+def require_sound(checkpoint: Path) -> None:
+    """Check the files of a checkpoint.
+
+    Raises:
+        ConfigError: one is damaged.
+    """
+    manifest.require_sound(checkpoint)
+    read_state(checkpoint)
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """Describe the first damaged file of a checkpoint; None if all files are intact."""
+    if (problem := manifest.damage(checkpoint)) is not None:
+        return problem
+    try:
+        read_state(checkpoint)
+    except ConfigError as error:
+        return f"state.json: {error}"
+    return None
+
+
+def read_state(checkpoint: Path) -> State:
+    """Read the `state` that was given to `write`.
+
+    Raises:
+        ConfigError: an entry is missing or has another type, or the step is not the folder's.
+    """
+    try:
+        state = State(**parse_json(read_whole(checkpoint / "state.json")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from error
+    if state.step != step_of(checkpoint):
+        raise ConfigError(f"step is {state.step}; expected {step_of(checkpoint)}")
+    return state

@@ -1,0 +1,90 @@
+"""The settings of a run as its folder has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import Argument, ConfigError, Message, nearest
+from rlobj.base.files import read_whole
+from rlobj.base.paths import there
+from rlobj.installation import require_format
+from rlobj.runs.layout import CONFIG_FILE, in_another_trainer, is_run
+from rlobj.runs.sessions import FORMAT, read_sessions
+from rlobj.settings.presets import read_yaml
+from rlobj.settings.run_config import RunConfig, given_settings, settings_of
+
+
+def read_run_config(path: Path) -> RunConfig:
+    """Read and check the settings of a run.
+
+    Raises:
+        ConfigError: as `read_settings`, or for settings that this version does not know.
+    """
+    return RunConfig(**read_settings(path))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a run as they are written; nothing that they name is imported.
+
+    Raises:
+        ConfigError: the path is not the folder of a run, or another version of rlobj made the run.
+    """
+    around = next(filter(is_run, path.absolute().parents), None)
+    inside = f". It is inside of a run: {around}" if around else ""
+    if there(path) and not path.is_dir():
+        what = "a file" if path.is_file() else "a pipe or a device"
+        raise ConfigError(f"{path} is not a run: it is {what}, and a run is a folder{inside}")
+    if not path.is_dir():
+        beside = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest(str(path), beside, spell_out=False)
+        raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
+    if not is_run(path):
+        below = sorted(str(other) for other in path.glob("*") if is_run(other))[-3:]
+        newest = f". Runs in it: {', '.join(below)}" if below else inside
+        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{newest}")
+    _refuse_other_formats(path)
+    settings = read_yaml(path / CONFIG_FILE)
+    if in_another_trainer(path):
+        return settings
+    if lacking := _lacking(path, settings):
+        raise ConfigError(
+            f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
+            "copy. The settings are also in state.json of a checkpoint, as JSON"
+        )
+    return settings
+
+
+def _refuse_other_formats(path: Path) -> None:
+    """Check the format that the newest start of a run has noted; before the first there is none."""
+    for start in read_sessions(path)[-1:]:
+        weights = Argument("model", "checkpoints/step-N/model")
+        instead = Message("start a new run from its weights: ", weights)
+        require_format(path, start, FORMAT, start.get("versions"), instead)
+
+
+def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
+    """The sections and settings that every run has, and that are not there."""
+    whole = read_whole(path / CONFIG_FILE).endswith(b"\n")
+    lacking = [] if whole else ["the end of its last line"]
+    for section, expected in settings_of(RunConfig()).items():
+        written = settings.get(section)
+        if written is None and section not in ("preset", "origin"):
+            lacking.append(section)
+        elif isinstance(written, Mapping) and section != "rewards":
+            lacking += [f"{section}.{key}" for key in expected if key not in written]
+    return lacking
+
+
+def dump_config(config: RunConfig, *, only_given: bool = False) -> str:
+    """Convert the configuration to YAML, from which `RunConfig` reads an equal one.
+
+    Args:
+        config: of the run.
+        only_given: leave out the settings that nobody gave, as `given_settings`.
+    """
+    from rlobj.base.yaml import dump_yaml
+
+    settings = given_settings(config) if only_given else settings_of(config)
+    return dump_yaml(settings, sort_keys=False, allow_unicode=True)
