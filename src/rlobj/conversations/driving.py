@@ -323,11 +323,8 @@ class Conversations:
                 raise RunError(f"{name}.reset returned no message; expected None, or some messages")
             return said
 
-        reset = partial(_reset, environment, problem)
         try:
-            if is_adapter(environment):
-                return read(await reset())
-            return await called(reset, self.settings.deadline, read)
+            return await self._called(environment, partial(_reset, environment, problem), read)
         except Failed as failed:
             on = f" on problem {problem.id!r}"
             raise RunError(failed.told(f"{_name(environment)}.reset", on)) from failed
@@ -445,10 +442,7 @@ class Conversations:
         """
         name, allowed = f"{_name(environment)}.{method}", self.settings.max_failures
         try:
-            if is_adapter(environment):  # each call of the user's has a deadline
-                answer = read(await function())
-            else:
-                answer = await called(function, self.settings.deadline, read)
+            answer = await self._called(environment, function, read)
         except Failed as failed:
             self._failed.append(failed.counts)
             name = f"{_name(environment)}.{failed.method or method}"
@@ -462,6 +456,14 @@ class Conversations:
             return failed
         self._failed.append(False)
         return answer
+
+    async def _called(
+        self, environment: Environment, function: Callable[[], Any], read: Callable[[Any], Any]
+    ) -> Any:
+        """What a method of an environment returns, as `read` reads it."""
+        if is_adapter(environment):  # each call of the user's has a deadline
+            return read(await function())
+        return await called(function, self.settings.deadline, read)
 
     def _warn(self, key: str, text: str) -> None:
         if key not in self._warned:

@@ -21,7 +21,7 @@ from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.records.rows import TokenTexts
-from rlobj.rewards import Grader, Reward, Several
+from rlobj.rewards import Graded, Grader, Reward, Several
 from rlobj.samplers import Response, Sampler, derive_seed
 from rlobj.training.rollouts.grading import Grading
 from rlobj.training.rollouts.own_columns import OwnColumns
@@ -147,22 +147,11 @@ class Collector:
         if overlong is None:
             return responses
         lengths = torch.tensor([response.length for response in responses])
-        rewards = torch.tensor([response.reward for response in responses], dtype=torch.float64)
-        penalties = overlong.shape(torch.zeros_like(rewards), lengths, longest).tolist()
-        several = self.config.rewards.names is not None
-        shaped = zip(
-            responses, overlong.shape(rewards, lengths, longest).tolist(), penalties, strict=True
-        )
+        none, several = torch.zeros(len(responses), dtype=torch.float64), self.config.rewards.names
+        penalties = overlong.shape(none, lengths, longest).tolist()
         return [
-            replace(
-                response,
-                grade=replace(
-                    response.grade,
-                    reward=reward,
-                    rewards=(*response.grade.rewards, penalty) if several else (),
-                ),
-            )
-            for response, reward, penalty in shaped
+            replace(response, grade=_penalised(response.grade, penalty, bool(several)))
+            for response, penalty in zip(responses, penalties, strict=True)
         ]
 
     def _live(self, group: Sequence[Response]) -> bool:
@@ -175,6 +164,11 @@ class Collector:
             return len(verdicts) == 2
         several = self.config.rewards.names is not None
         return has_signal(group, several and self.config.objective.advantage.decoupled)
+
+
+def _penalised(grade: Graded, penalty: float, several: bool) -> Graded:
+    rewards = (*grade.rewards, penalty) if several else ()
+    return replace(grade, reward=grade.reward + penalty, rewards=rewards)
 
 
 def environment_weight(rewards: Reward) -> float:
