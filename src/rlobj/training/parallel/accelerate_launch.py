@@ -61,7 +61,7 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
         if (name := environment.get(_FILE, "none")) != "none":
             file = _deepspeed_file(name)
             stage = file.pop("zero_optimization.stage", 0)
-            enabled = [x for x in ("bf16", "fp16") if file.pop(f"{x}.enabled", False) is True]
+            enabled = [d for d in ("bf16", "fp16") if file.pop(f"{d}.enabled", False) is True]
             precision = (*enabled, precision)[0]
             options |= file
         stage = "2" if stage == "auto" else str(stage)

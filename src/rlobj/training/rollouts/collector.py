@@ -105,8 +105,8 @@ class Collector:
     ) -> list[list[Response]]:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed
-        start, asked = time.perf_counter(), [problem for _, problem in problems]
-        with Grading(self.grader, asked, self.config.environment.at_limit) as grading:
+        start, prompted = time.perf_counter(), [problem for _, problem in problems]
+        with Grading(self.grader, prompted, self.config.environment.at_limit) as grading:
             settings: Any = {
                 "count": size,
                 "settings": self.config.sampling.settings(),
@@ -114,9 +114,9 @@ class Collector:
                 "done": grading.done,
             }
             if self.conversations is None:
-                drawn = self.sampler.sample([*map(self.policy.encode, asked)], **settings)
+                drawn = self.sampler.sample([*map(self.policy.encode, prompted)], **settings)
             else:
-                drawn = self.conversations.sample(asked, **settings)
+                drawn = self.conversations.sample(prompted, **settings)
             responses = self._shaped(list(chain(*grading.finish(drawn))))
         weight, numbers = (
             environment_weight(self.config.rewards),
