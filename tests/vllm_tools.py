@@ -76,9 +76,7 @@ def draw(
 @torch.no_grad()
 def gap(model: Any, samples: Sequence[Response], **settings: Any) -> float:
     """Largest |Δ log-prob| between the sampler's and the trainer's scoring, nats."""
-    scored = score_samples(
-        model, [(each.prompt_ids, each.token_ids) for each in samples], **settings
-    )
+    scored = score_samples(model, [(each.prompt, each.tokens) for each in samples], **settings)
     own = torch.tensor([logprob for each in samples for logprob in each.logprobs])
     return float((scored.logprobs - own).abs().max())
 
@@ -145,7 +143,7 @@ def check_conversations(sampler: Sampler, model: Any) -> None:
     samples = hold(problems, note)
     turns = [len(sample.turns) for sample in samples]
     assert max(turns) == 3
-    scored = score_samples(model, [(each.prompt_ids, each.response) for each in samples])
+    scored = score_samples(model, [(each.prompt, each.interleaved) for each in samples])
     drawn = torch.tensor([logprob for each in samples for logprob in each.logprobs])
     assert float((scored.logprobs.detach() - drawn).abs().max()) < TOLERANCE
     assert sorted(order) == list(range(len(problems)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlobj.data import Problem
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
 from rlobj.evaluation.summary import BenchmarkResult, summarise
+from rlobj.samplers.response import ToolUse, TurnRecord
 
 pytestmark = [
     pytest.mark.browser,
@@ -91,13 +93,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def turn(text: str, observation: str = "", end: str = "", **more: Any) -> dict[str, Any]:
-    return {"text": text, "observation": observation, "reward": 0.5, "end": end, **more}
+def turn(text: str, observation: str = "", end: str = "", uses: Any = ()) -> TurnRecord:
+    return TurnRecord(0, text, array("i"), observation, 0.5, uses=uses, end=end)
 
 
 def test_a_conversation_is_shown_turn_by_turn_and_its_tools_do_nothing(browser, tmp_path):
     tool = f"{HOSTILE}\x1b[31mred\u202eevil\n\tsecond line"
-    uses = [{"name": "python", "error": "timeout"}, {"name": "<b>\x1b[2J", "error": ""}]
+    uses = (ToolUse("python", "timeout"), ToolUse("<b>\x1b[2J"))
     turns = [turn("I ask $x^2$", tool, uses=uses), turn(HOSTILE, end="turns")]
     row = {"text": HOSTILE, "correct": False, "finish": "length", "turns": turns}
     plain = {"text": "no turns", "correct": True, "finish": "stop"}

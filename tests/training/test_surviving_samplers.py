@@ -14,6 +14,8 @@ from forked import call_in_ranks
 from runs import make_steps, metrics, same, weights
 from tiny import eight_steps, save_tiny_policy
 
+import rlobj
+from rlobj import Turn
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.progress import ENDING
 from rlobj.ranks import RankFailed, agree
@@ -200,6 +202,39 @@ def test_samples_of_another_distribution_stop_the_run(policy, tmp_path, monkeypa
             with pytest.raises(RunError, match="does not sample from the policy"):
                 run_step(trainer)
     make_steps(config, tmp_path / "run", 2, resume=True)
+
+
+class Echo:
+    """An environment of two turns, whose rewards are all 0."""
+
+    def reset(self, problem: Any) -> None:
+        self.turns = 0
+
+    def step(self, messages: Any) -> Turn:
+        self.turns += 1
+        return Turn("0=", done=self.turns == 2)
+
+
+def test_conversations_without_a_signal_are_compared_as_the_policy_read_them(policy, tmp_path):
+    result = rlobj.train(
+        "grpo",
+        model=str(policy),
+        data=[{"problem": f"{a}+3=", "answer": str(a + 3)} for a in range(10, 40)],
+        reward="environment",
+        environment=Echo,
+        out=tmp_path / "run",
+        settings={
+            "training.steps": 1,
+            "training.updates_per_step": 1,
+            "sampling.max_tokens": 20,
+            "sampling.dynamic": {"max_batches": 1, "by": "reward"},
+            "evaluation.every": 0,
+        },
+    )
+    [line] = result.history
+    assert line["reward/groups"] == 0
+    assert line["turns/mean"] > 1.5
+    assert line["sampler/logprob_gap"] < 1e-4
 
 
 def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def _value(node: ast.expr, text: str) -> Fraction:
         value = Fraction(number)
     elif isinstance(node, ast.UnaryOp | ast.BinOp) and type(node.op) in _OPERATORS:
         parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
-        value = Fraction(_OPERATORS[type(node.op)](*(_value(each, text) for each in parts)))
+        value = Fraction(_OPERATORS[type(node.op)](*(_value(part, text) for part in parts)))
     else:
         raise ValueError(f"expected {_EXPECTED}")
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > _BITS:
@@ -196,8 +196,8 @@ def _keep(data: bytes) -> None:
     status = os.waitpid(runner, 0)[1]
     with contextlib.suppress(ChildProcessError):
         while True:
-            for each in descendants(os.getpid()):
-                kill_tree(each)
+            for child in descendants(os.getpid()):
+                kill_tree(child)
             os.waitpid(-1, 0)
     if not problem and (code := os.waitstatus_to_exitcode(status)) not in (0, 1):
         problem = f"ended with {ending(code)}"
@@ -220,11 +220,11 @@ def _run(data: bytes) -> None:
     code: Any = 0
     try:
         body = ast.parse(data).body
-        last = [each.value for each in body[-1:] if isinstance(each, ast.Expr)]
+        last = [node.value for node in body[-1:] if isinstance(node, ast.Expr)]
         body = body[: len(body) - len(last)]
         exec(compile(ast.Module(body, []), "<code>", "exec"), vars(main))
-        for each in last:
-            value = eval(compile(ast.Expression(each), "<code>", "eval"), vars(main))
+        for expression in last:
+            value = eval(compile(ast.Expression(expression), "<code>", "eval"), vars(main))
             if value is not None:
                 print(repr(value))
     except SystemExit as error:

@@ -46,7 +46,7 @@ class CallReader:
 
     def __init__(self, rendering: Rendering, calls: str = "auto") -> None:
         self._tokenizer, self._tools = rendering.tokenizer, rendering.tools
-        self._schemas = {each["function"]["name"]: each["function"] for each in rendering.tools}
+        self._schemas = {tool["function"]["name"]: tool["function"] for tool in rendering.tools}
         formats: dict[str, Callable[[str], list[Any]]] = {"hermes": _hermes, "llama3": _llama3}
         if getattr(self._tokenizer, "response_template", None) is not None:
             formats = {"template": self._template, **formats}
@@ -55,7 +55,7 @@ class CallReader:
             self._before, turn = rendering.example(name, {"x": "one"})
             if calls == "auto":
                 expected = [{"name": name, "arguments": {"x": "one"}}]
-                fitting = (x for x, find in formats.items() if self._found(find, turn) == expected)
+                fitting = (f for f, find in formats.items() if self._found(find, turn) == expected)
                 calls = next(fitting, calls)
         if calls not in formats:
             raise ConfigError(
@@ -81,7 +81,7 @@ class CallReader:
             "error" if the call is malformed: what is wrong, for the policy.
         """
         text = self._tokenizer.decode([*tokens], clean_up_tokenization_spaces=False)
-        return [self._checked(each) for each in self._found(self._find, text)]
+        return [self._checked(call) for call in self._found(self._find, text)]
 
     def _found(self, find: Callable[[str], list[Any]], text: str) -> list[Any]:
         try:
@@ -91,19 +91,19 @@ class CallReader:
 
     def _template(self, text: str) -> list[Any]:
         said = self._tokenizer.parse_response(text, prefix=self._before, tools=[*self._tools])
-        return [each["function"] for each in said.get("tool_calls") or []]
+        return [call["function"] for call in said.get("tool_calls") or []]
 
     def _checked(self, call: Any) -> dict[str, Any]:
         name, arguments, error = "unknown", {}, ""
         try:
             _require_data(call)
-            found = self._schemas.get(call["name"])
-            if found is None:
+            schema = self._schemas.get(call["name"])
+            if schema is None:
                 error = f"there is no tool {shown(call['name'])}."
                 error += nearest(str(call["name"])[:64], self._schemas)
             else:
-                name, arguments = found["name"], call["arguments"]
-                error = _mistake(arguments, found["parameters"])
+                name, arguments = schema["name"], call["arguments"]
+                error = _mistake(arguments, schema["parameters"])
         except ValueError as problem:
             error = f"this is no call of a tool: {problem}"
         function = {"name": name, "arguments": {} if error else arguments}
@@ -113,27 +113,27 @@ class CallReader:
 def _hermes(text: str) -> list[Any]:
     """The calls in Hermes' format, outside of <think>."""
     said = text.rpartition("</think>")[2].partition("<think>")[0]
-    return [_call(each) for each in re.findall(r"<tool_call>(.*?)(?:</tool_call>|\Z)", said, re.S)]
+    return [_call(call) for call in re.findall(r"<tool_call>(.*?)(?:</tool_call>|\Z)", said, re.S)]
 
 
 def _llama3(text: str) -> list[Any]:
     """The call in Llama's format: a turn that begins with its JSON, or with <|python_tag|>."""
-    found = re.match(r"\s*(<\|python_tag\|>)?\s*(?=(\{\s*\"name\")?)", text)
-    assert found is not None
-    if not found[1] and not found[2]:
+    beginning = re.match(r"\s*(<\|python_tag\|>)?\s*(?=(\{\s*\"name\")?)", text)
+    assert beginning is not None
+    if not beginning[1] and not beginning[2]:
         return []
-    return [_call(re.sub(r"(?:<\|[^|]*\|>\s*)+\Z", "", text[found.end() :]))]
+    return [_call(re.sub(r"(?:<\|[^|]*\|>\s*)+\Z", "", text[beginning.end() :]))]
 
 
 def _call(text: str) -> Any:
     """The name and the arguments of a call that is JSON; an error if it is none."""
     try:
-        found = parse_json(text)
+        call = parse_json(text)
     except ValueError as error:
         return error
-    if isinstance(found, dict) and "parameters" in found and "arguments" not in found:
-        return {"name": found.get("name"), "arguments": found["parameters"]}
-    return found
+    if isinstance(call, dict) and "parameters" in call and "arguments" not in call:
+        return {"name": call.get("name"), "arguments": call["parameters"]}
+    return call
 
 
 def _require_data(call: Any) -> None:
@@ -154,7 +154,7 @@ def _require_data(call: Any) -> None:
 
 def _deep(value: Any, most: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return not most or any(_deep(each, most - 1) for each in inner)
+    return not most or any(_deep(part, most - 1) for part in inner)
 
 
 def _mistake(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
@@ -187,7 +187,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     other = schema.get("anyOf", ())
     return (
         (right or not kinds)
-        and (not other or any(_fits(value, each) for each in other))
+        and (not other or any(_fits(value, option) for option in other))
         and ("enum" not in schema or value in schema["enum"])
-        and (not isinstance(value, list) or all(_fits(x, schema.get("items", {})) for x in value))
+        and (not isinstance(value, list) or all(_fits(v, schema.get("items", {})) for v in value))
     )

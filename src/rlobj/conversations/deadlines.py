@@ -210,8 +210,8 @@ def _raise_exit(thread: int | None) -> None:
 
 def _read(value: Any, read: _Read, begun: float) -> _Outcome:
     try:
-        found = read(value)
-        return _Outcome(time.monotonic() - begun, found)
+        data = read(value)
+        return _Outcome(time.monotonic() - begun, data)
     except RlobjError as error:
         return _Outcome(time.monotonic() - begun, refusal=error)
     except BaseException as error:
@@ -359,10 +359,10 @@ class _Loop:
         self.waiting.add(awaited)
         self.soon(self._begin, awaited)
 
-    def soon(self, function: Callable[..., Any], *given: Any) -> None:
+    def soon(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call a function in the loop, if it still runs."""
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(function, *given)
+            self.loop.call_soon_threadsafe(function, *arguments)
 
     def leave(self) -> None:
         """Let a fresh loop take over what has not begun, and end what blocks this one."""
@@ -371,8 +371,8 @@ class _Loop:
             self.waiting.clear()
         if self._thread.is_alive():
             _raise_exit(self._thread.ident)
-        for each in waiting:
-            _sound_loop().take(each)
+        for awaited in waiting:
+            _sound_loop().take(awaited)
 
     def _begin(self, awaited: _Awaited) -> None:
         # Not `create_task`: the user's code may have set a factory of tasks.

@@ -125,7 +125,7 @@ class Conversations:
         self.settings = settings
         self._sampler, self._opened = sampler, opened
         self._rendering, self._reader, self._text = rendering, reader, text
-        limits = [each for each in (context, sampler.context) if each is not None]
+        limits = [limit for limit in (context, sampler.context) if limit is not None]
         self._context = min(limits, default=None)
         self._limited = context is not None and context == self._context
         self._loop = asyncio.new_event_loop()
@@ -190,7 +190,7 @@ class Conversations:
         async def one(index: int, number: int) -> None:
             spoken = await self._converse(call, problems[index], (index, number))
             groups[index][number] = spoken.sample()
-            group = [each for each in groups[index] if each is not None]
+            group = [response for response in groups[index] if response is not None]
             if done is not None and len(group) == count:
                 done(index, group)
 
@@ -211,7 +211,7 @@ class Conversations:
             work.result()
         except BaseExceptionGroup as failed:
             raise _first(failed) from None
-        return [[each for each in group if each is not None] for group in groups]
+        return [[response for response in group if response is not None] for group in groups]
 
     def _arrived(self, request: Request, sample: Response) -> None:
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
@@ -268,13 +268,13 @@ class Conversations:
         """
         if self._context is None:
             return
-        longest = sorted(problems, key=lambda each: -len(self._text(each)))[:_TRIED]
-        openings = [(self._read_first(each, None)[0], each) for each in longest]
-        ids, problem = max(openings, key=lambda each: len(each[0]), default=((), None))
+        longest = sorted(problems, key=lambda problem: -len(self._text(problem)))[:_TRIED]
+        openings = [(self._read_first(problem, None)[0], problem) for problem in longest]
+        ids, problem = max(openings, key=lambda opening: len(opening[0]), default=((), None))
         if problem is None or len(ids) < self._context:
             return
-        asked = asyncio.run_coroutine_threadsafe(self._opening(problem), self._running())
-        self._check_room(problem, asked.result())
+        work = asyncio.run_coroutine_threadsafe(self._opening(problem), self._running())
+        self._check_room(problem, work.result())
 
     async def _opening(self, problem: Problem) -> Sequence[int]:
         said = await self._reset(await self._made(problem), problem)
@@ -284,8 +284,8 @@ class Conversations:
         self, problem: Problem, said: Sequence[Message] | None
     ) -> tuple[list[int], list[Message]]:
         """The token ids that the policy reads first, and the messages that they are."""
-        own = [{"role": "user", "content": self._text(problem)}]
-        messages = own if said is None else [*said]
+        prompt = [{"role": "user", "content": self._text(problem)}]
+        messages = prompt if said is None else [*said]
         return self._rendering.opening(messages, trusted=said is None), messages
 
     def _check_room(self, problem: Problem, ids: Sequence[int]) -> None:
@@ -323,11 +323,8 @@ class Conversations:
                 raise RunError(f"{name}.reset returned no message; expected None, or some messages")
             return said
 
-        reset = partial(_reset, environment, problem)
         try:
-            if is_adapter(environment):
-                return read(await reset())
-            return await called(reset, self.settings.deadline, read)
+            return await self._called(environment, partial(_reset, environment, problem), read)
         except Failed as failed:
             on = f" on problem {problem.id!r}"
             raise RunError(failed.told(f"{_name(environment)}.reset", on)) from failed
@@ -418,7 +415,7 @@ class Conversations:
         turn = replace(turn, reward=answer.reward, correct=answer.correct, uses=answer.uses)
         if answer.done:
             return replace(turn, end="done")
-        failed = sum(bool(use.error) for each in (*spoken.turns, turn) for use in each.uses)
+        failed = sum(bool(use.error) for record in (*spoken.turns, turn) for use in record.uses)
         if self.settings.max_errors is not None and failed > self.settings.max_errors:
             return replace(turn, end="errors")
         if len(spoken.turns) + 1 >= self.settings.max_turns:
@@ -428,7 +425,7 @@ class Conversations:
         if left[0] < 1 or (left[1] is not None and len(observed) >= left[1]):
             return replace(turn, end="tokens")
         spoken.messages += heard
-        observation = "\n".join(each["content"] for each in heard)
+        observation = "\n".join(message["content"] for message in heard)
         return replace(turn, observed=observed, observation=observation)
 
     async def _asked(
@@ -445,10 +442,7 @@ class Conversations:
         """
         name, allowed = f"{_name(environment)}.{method}", self.settings.max_failures
         try:
-            if is_adapter(environment):  # each call of the user's has a deadline
-                answer = read(await function())
-            else:
-                answer = await called(function, self.settings.deadline, read)
+            answer = await self._called(environment, function, read)
         except Failed as failed:
             self._failed.append(failed.counts)
             name = f"{_name(environment)}.{failed.method or method}"
@@ -462,6 +456,14 @@ class Conversations:
             return failed
         self._failed.append(False)
         return answer
+
+    async def _called(
+        self, environment: Environment, function: Callable[[], Any], read: Callable[[Any], Any]
+    ) -> Any:
+        """What a method of an environment returns, as `read` reads it."""
+        if is_adapter(environment):  # each call of the user's has a deadline
+            return read(await function())
+        return await called(function, self.settings.deadline, read)
 
     def _warn(self, key: str, text: str) -> None:
         if key not in self._warned:

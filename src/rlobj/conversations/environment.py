@@ -109,30 +109,30 @@ def is_adapter(environment: Any) -> bool:
     return issubclass(type(environment), Adapter)
 
 
-def checked_turn(found: Any, name: str) -> Turn:
+def checked_turn(turn: Any, name: str) -> Turn:
     """What a method returned, if it is a turn, as plain data.
 
     Raises:
         RunError: it is none; the message begins with the name of the method.
     """
-    if not isinstance(found, Turn):
+    if not isinstance(turn, Turn):
         expected = "expected Turn(observation, reward, done, correct)"
-        raise RunError(f"{name} returned {shown(found)}; {expected}")
-    reward, right, done = checked_reward(found.reward, name), found.correct, found.done
+        raise RunError(f"{name} returned {shown(turn)}; {expected}")
+    reward, right, done = checked_reward(turn.reward, name), turn.correct, turn.done
     if right is not None and not _is_bool(right):
         raise RunError(f"{name} returned correct={shown(right)}; expected True, False or None")
     if not _is_bool(done):
         raise RunError(f"{name} returned done={shown(done)}; expected True or False")
-    given: Any = found.uses
-    uses = tuple(map(_checked_use, given)) if isinstance(given, list | tuple) else (None,)
+    calls: Any = turn.uses
+    uses = tuple(map(_checked_use, calls)) if isinstance(calls, list | tuple) else (None,)
     if None in uses:
         raise RunError(
-            f"{name} returned uses={shown(given)}; expected a tuple of ToolUse(name, error, "
+            f"{name} returned uses={shown(calls)}; expected a tuple of ToolUse(name, error, "
             "seconds), which are two texts and a number"
         )
     if len(uses) > _MOST_USES:
         raise RunError(f"{name} returned {len(uses):,} uses; expected at most {_MOST_USES:,}")
-    heard: Any = found.observation
+    heard: Any = turn.observation
     if not isinstance(heard, str):
         heard = checked_messages(heard, f"{name} returned the observation", "a text, or ")
     elif heard:
@@ -141,18 +141,18 @@ def checked_turn(found: Any, name: str) -> Turn:
     return Turn(heard or [], reward, bool(done), right, tuple(filter(None, uses)))
 
 
-def checked_reward(found: Any, name: str) -> float:
+def checked_reward(reward: Any, name: str) -> float:
     """What a method returned, as a finite number.
 
     Raises:
         RunError: it is none; the message begins with the name of the method.
     """
     try:
-        if not isinstance(found, bool | str) and math.isfinite(found):
-            return float(found)
+        if not isinstance(reward, bool | str) and math.isfinite(reward):
+            return float(reward)
     except (TypeError, ValueError, ArithmeticError, RuntimeError):
         pass
-    raise RunError(f"{name} returned the reward {shown(found)}; expected a finite number")
+    raise RunError(f"{name} returned the reward {shown(reward)}; expected a finite number")
 
 
 _LONGEST_NAME, _MOST_USES = 200, 10_000
@@ -169,23 +169,23 @@ def _checked_use(use: Any) -> ToolUse | None:
     return None
 
 
-def checked_messages(found: Any, what: str, other: str = "None, or ") -> list[Message]:
+def checked_messages(value: Any, what: str, other: str = "None, or ") -> list[Message]:
     """Messages, each with a role and a content that is text, as plain data.
 
     Raises:
         RunError: there is something else, which is no `other` either.
     """
-    whole = isinstance(found, Sequence) and not isinstance(found, str | bytes)
+    whole = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     messages: list[Message] = []
     room = _BESIDE
-    for each in found if whole else [found]:
-        given = dict(each) if whole and isinstance(each, Mapping) else {}
-        named = isinstance(given.get("content"), str) and isinstance(given.get("role"), str)
-        plain = _as_data(given) if named else None
+    for message in value if whole else [value]:
+        fields = dict(message) if whole and isinstance(message, Mapping) else {}
+        named = isinstance(fields.get("content"), str) and isinstance(fields.get("role"), str)
+        plain = _as_data(fields) if named else None
         if plain is None:
             raise RunError(
-                f"{what} {shown(each)}; expected {other}a list of messages of plain data, such as "
-                '{"role": "user", "content": "..."}'
+                f"{what} {shown(message)}; expected {other}a list of messages of plain data, such "
+                'as {"role": "user", "content": "..."}'
             )
         room -= len(json.dumps({**plain, "content": ""}))
         if room < 0:
@@ -219,7 +219,7 @@ def limited_text(text: str, most: int) -> str:
 
 def size_of(messages: Sequence[Message]) -> int:
     """The characters of the contents of messages."""
-    return sum(len(each["content"]) for each in messages)
+    return sum(len(message["content"]) for message in messages)
 
 
 def limited_messages(messages: Sequence[Message], most: int) -> list[Message]:
@@ -228,7 +228,7 @@ def limited_messages(messages: Sequence[Message], most: int) -> list[Message]:
     Each may have an equal share of them; what one leaves, the longer ones may have.
     """
     order = sorted(range(len(messages)), key=lambda i: len(messages[i]["content"]))
-    cut, left = [dict(each) for each in messages], most
+    cut, left = [dict(message) for message in messages], most
     for rank, i in enumerate(order):
         text = limited_text(messages[i]["content"], left // (len(order) - rank))
         left -= min(len(messages[i]["content"]), left // (len(order) - rank))

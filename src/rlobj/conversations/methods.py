@@ -64,11 +64,11 @@ class ToolEnvironment(Adapter):
 
     @staticmethod
     def _answers(calls: Sequence[Mapping[str, Any]], results: Sequence[ToolResult]) -> Turn:
-        names = [each["function"]["name"] for each in calls]
-        told = list(zip(names, results, strict=True))
+        names = [call["function"]["name"] for call in calls]
+        answers = list(zip(names, results, strict=True))
         return Turn(
-            [{"role": "tool", "name": name, "content": result.text} for name, result in told],
-            uses=tuple(ToolUse(name, result.error, result.seconds) for name, result in told),
+            [{"role": "tool", "name": name, "content": result.text} for name, result in answers],
+            uses=tuple(ToolUse(name, result.error, result.seconds) for name, result in answers),
         )
 
 
@@ -103,8 +103,8 @@ class MethodEnvironment(ToolEnvironment):
                 "reset(problem) and step(messages), or those of TRL's environment_factory: "
                 "reset(**columns), and tools"
             )
-        own = [x for x in methods if x not in ("reset", "get_reward") and not x.startswith("_")]
-        functions = [_as_in_trl(getattr(made, name)) for name in own]
+        tools = [x for x in methods if x not in ("reset", "get_reward") and not x.startswith("_")]
+        functions = [_as_in_trl(getattr(made, name)) for name in tools]
         super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions), made)
         self._text, self._deadline = text, settings.deadline
 
@@ -125,7 +125,7 @@ class MethodEnvironment(ToolEnvironment):
         """Call the methods that the last turn asks for; without calls, ask for the reward."""
         calls = messages[-1].get("tool_calls") or ()
         if calls:
-            return self._answers(calls, [await self._call(each) for each in calls])
+            return self._answers(calls, [await self._call(call) for call in calls])
         return Turn(reward=await self.reward_at_limit(), done=True)
 
     async def reward_at_limit(self) -> float:
@@ -201,10 +201,10 @@ def _check_ours(made: Any) -> None:
     """
     kind, reset, step = type(made).__name__, _found(made, "reset"), _found(made, "step")
     if not callable(step):
-        own = [x for x, _ in inspect.getmembers(type(made), callable) if not x.startswith("_")]
+        names = [x for x, _ in inspect.getmembers(type(made), callable) if not x.startswith("_")]
         raise ConfigError(
             f"the environment {kind} has no method step(self, messages). Its methods are "
-            f"{', '.join(own)}. An object of TRL's environment_factory, whose methods are tools, "
+            f"{', '.join(names)}. An object of TRL's environment_factory, whose methods are tools, "
             "has reset(self, **columns)"
         )
     wanted = {"reset": ("problem",), "step": ("messages",), "reward_at_limit": ()}
@@ -212,10 +212,11 @@ def _check_ours(made: Any) -> None:
     if inspect.isfunction(inspect.getattr_static(type(made), "reward_at_limit", None)):
         methods["reward_at_limit"] = _found(made, "reward_at_limit")
     for name, method in methods.items():
-        given = wanted[name]
-        if why := _refusal(method, *given):
+        arguments = wanted[name]
+        if why := _refusal(method, *arguments):
             raise ConfigError(
-                f"{kind}.{name} cannot be called as {name}({', '.join(given)}): {why}. {_EXPECTED}"
+                f"{kind}.{name} cannot be called as {name}({', '.join(arguments)}): {why}. "
+                f"{_EXPECTED}"
             )
     if "problem" not in _parameters(reset) and "messages" not in _parameters(step):
         raise ConfigError(
@@ -268,10 +269,10 @@ def _refusal(method: Callable[..., Any], *given: Any, **some: Any) -> str:
 
 def _is_fixed(made: Any, name: str) -> bool:
     """Whether an object has an attribute that nobody can set."""
-    found = inspect.getattr_static(type(made), name, None)
-    if isinstance(found, property):
-        return found.fset is None
-    return found is not None and not hasattr(made, "__dict__") and not hasattr(found, "__set__")
+    slot = inspect.getattr_static(type(made), name, None)
+    if isinstance(slot, property):
+        return slot.fset is None
+    return slot is not None and not hasattr(made, "__dict__") and not hasattr(slot, "__set__")
 
 
 @contextlib.contextmanager

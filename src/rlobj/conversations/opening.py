@@ -51,8 +51,8 @@ class Calculator:
             return Turn(reward=float(right), done=True, correct=right)
         if call := _CALL.fullmatch(text):
             a, b = int(call[1]), int(call[3])
-            found = {"+": a + b, "-": a - b, "*": a * b}[call[2]]
-            return Turn(f"{found};", uses=(ToolUse("calculator"),))
+            value = {"+": a + b, "-": a - b, "*": a * b}[call[2]]
+            return Turn(f"{value};", uses=(ToolUse("calculator"),))
         return Turn("error;", uses=(ToolUse("calculator", "error"),))
 
 
@@ -101,9 +101,9 @@ def open_conversations(
         )
     with ExitStack() as stack:
         if settings.target is None:
-            named = tuple(each for each in tools if isinstance(each, str))
-            own = settings.model_copy(update={"tools": named})
-            pool: Any = stack.enter_context(ToolPool(own, [x for x in tools if callable(x)]))
+            named = tuple(tool for tool in tools if isinstance(tool, str))
+            named_only = settings.model_copy(update={"tools": named})
+            pool: Any = stack.enter_context(ToolPool(named_only, [x for x in tools if callable(x)]))
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
         else:
             made = adapted(given or _named(settings.target), settings, text)

@@ -102,12 +102,12 @@ class ToolPool:
                 have a type and a description.
         """
         if self._schemas is None:
-            found = dict[str, Any]()
+            schemas = dict[str, Any]()
             if not BOX.keys() >= self._named.keys():
                 worker = self._worker(describe=True)
                 try:
                     worker.ready(_START_SECONDS)
-                    found = worker.opening
+                    schemas = worker.opening
                 except (EOFError, TimeoutError) as error:
                     raise ConfigError(
                         f"The import of the tools {', '.join(self._named)} {error}. Its limit on "
@@ -116,7 +116,7 @@ class ToolPool:
                 finally:
                     worker.kill()
             self._schemas = [
-                found.get(name) or schema_of(BOX.get(name, tool), name)
+                schemas.get(name) or schema_of(BOX.get(name, tool), name)
                 for name, tool in self._tools.items()
             ]
         return self._schemas

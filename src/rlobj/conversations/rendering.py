@@ -59,7 +59,7 @@ class Rendering:
             if not token.content.isspace()
         }
         self._added = frozenset(added)
-        starts = [f"{re.escape(x[0])}(?={re.escape(x[1:])})" for x in added.values() if len(x) > 1]
+        starts = [f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in added.values() if len(s) > 1]
         self._starts = re.compile("|".join(starts) or "(?!)")
         self._ends: dict[str | None, tuple[int | None, int]] = {}
         self._written = {"tool"} if tools else set[str]()  # roles
@@ -80,7 +80,7 @@ class Rendering:
         ids = self._encode(self._open(messages)) if trusted else self._ids(messages, self._open)
         if self.chat is None:
             ids = with_bos(self.tokenizer, ids)
-        return checked_prompt(ids, "".join(each["content"] for each in messages))
+        return checked_prompt(ids, "".join(message["content"] for message in messages))
 
     def after(self, messages: Sequence[Message], last: int | None = None) -> list[int]:
         """The token ids between a turn of the policy and its next one.
@@ -99,7 +99,7 @@ class Rendering:
         """
         if self.chat is None:
             return self._ids(messages, self._open)
-        for role in {str(each["role"]) for each in messages} - self._written:
+        for role in {str(message["role"]) for message in messages} - self._written:
             if _SEEN not in self._tail([{"role": role, "content": _SEEN}]):
                 raise ConfigError(
                     f"the chat template of '{self.tokenizer.name_or_path}' does not write messages "
@@ -124,7 +124,7 @@ class Rendering:
 
     def _open(self, messages: Sequence[Message]) -> str:
         if self.chat is None:
-            return "".join(each["content"] for each in messages)
+            return "".join(message["content"] for message in messages)
         return self.chat.rendered(self.tokenizer, messages, self.tools)
 
     def _dummy(
@@ -151,13 +151,13 @@ class Rendering:
         """
 
         def encoded(change: Callable[[str], str]) -> list[int]:
-            return self._encode(render([_changed(each, change) for each in messages]))
+            return self._encode(render([_changed(message, change) for message in messages]))
 
-        found = encoded(lambda text: self._starts.sub(rf"\g<0>{_BREAK}", text))
+        ids = encoded(lambda text: self._starts.sub(rf"\g<0>{_BREAK}", text))
         harmless = encoded(lambda text: text and "x")
-        if self._controls(found) != self._controls(harmless):
-            found = encoded(_BREAK.join)
-        return found
+        if self._controls(ids) != self._controls(harmless):
+            ids = encoded(_BREAK.join)
+        return ids
 
     def _encode(self, text: str) -> list[int]:
         pieces = filter(None, text.split(_BREAK))
@@ -165,7 +165,7 @@ class Rendering:
         return [i for piece in pieces for i in encode(piece, add_special_tokens=False)["input_ids"]]
 
     def _controls(self, ids: Sequence[int]) -> list[int]:
-        return [each for each in ids if each in self._added]
+        return [token for token in ids if token in self._added]
 
     def _cut(self, tail: list[int], messages: Sequence[Message], last: int | None) -> list[int]:
         """What follows the policy's own tokens, in the token ids that follow the mark."""
@@ -183,8 +183,8 @@ class Rendering:
         turn, whole = self._encode(self._tail(seen, more=False)), self._encode(self._tail(seen))
         plain = self._encode(self._tail([], more=False))
         ends = {self.tokenizer.eos_token_id, *self._controls(plain[:1])}
-        own = turn[: _common(turn, whole)]
-        return next((each for each in reversed(own) if each in ends), None), len(own)
+        said = turn[: _common(turn, whole)]
+        return next((token for token in reversed(said) if token in ends), None), len(said)
 
     def _check(self) -> None:
         tool, expected = bool(self.tools), []
@@ -202,13 +202,13 @@ class Rendering:
             if _SEEN not in tail:
                 self._refuse(f"does not write messages of the role '{seen['role']}'")
             ids = self._encode(tail)
-            found = self._cut(ids, [seen], None) if mark else ids[-len(expected) :]
-            expected = expected or found
-            if found != expected:
+            following = self._cut(ids, [seen], None) if mark else ids[-len(expected) :]
+            expected = expected or following
+            if following != expected:
                 first, other = (
                     self.tokenizer.decode(x[at : at + 1])
-                    for at in [_common(expected, found)]
-                    for x in (expected, found)
+                    for at in [_common(expected, following)]
+                    for x in (expected, following)
                 )
                 self._refuse(
                     f"makes what follows a turn depend on the turn: {shown(first)} follows "
@@ -236,7 +236,7 @@ def _seen(tool: str | None) -> Message:
 
 
 def _tool(messages: Sequence[Message]) -> Message | None:
-    return next((each for each in messages if each["role"] == "tool"), None)
+    return next((message for message in messages if message["role"] == "tool"), None)
 
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -68,13 +68,13 @@ def named_tools(tools: Any) -> list[str | Callable[..., Any]]:
         >>> named_tools("calculator, python,")
         ['calculator', 'python']
     """
-    found = tools.split(",") if isinstance(tools, str) else tools
-    whole = isinstance(found, list | tuple)
-    wrong = [x for x in found if not (isinstance(x, str) or callable(x))] if whole else [tools]
+    listed = tools.split(",") if isinstance(tools, str) else tools
+    whole = isinstance(listed, list | tuple)
+    wrong = [t for t in listed if not (isinstance(t, str) or callable(t))] if whole else [tools]
     if wrong:
         raise ConfigError(
             f"tools is {shown(wrong[0])}; expected a list of names and functions, or names between "
             "commas, such as 'calculator,python'"
         )
-    names = [each.strip() if isinstance(each, str) else each for each in found]
-    return [each for each in names if not isinstance(each, str) or each]
+    names = [tool.strip() if isinstance(tool, str) else tool for tool in listed]
+    return [name for name in names if not isinstance(name, str) or name]

@@ -115,19 +115,19 @@ def _check_call(function: Callable[..., Any], parameters: Mapping[str, Any]) -> 
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError("it yields; expected a function that returns")
     kinds = inspect.Parameter
-    for each in inspect.signature(function).parameters.values():
-        if each.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
-            stars = "*" if each.kind is kinds.VAR_POSITIONAL else "**"
-            raise TypeError(f"it takes any number of arguments, {stars}{each.name}; name each one")
-        if each.kind is kinds.POSITIONAL_ONLY:
+    for taken in inspect.signature(function).parameters.values():
+        if taken.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+            stars = "*" if taken.kind is kinds.VAR_POSITIONAL else "**"
+            raise TypeError(f"it takes any number of arguments, {stars}{taken.name}; name each one")
+        if taken.kind is kinds.POSITIONAL_ONLY:
             raise TypeError(
-                f"it takes {each.name!r} by its position only, and arguments of tools have names; "
+                f"it takes {taken.name!r} by its position only, and arguments of tools have names; "
                 "remove the / in its definition"
             )
-    own = inspect.signature(function, follow_wrapped=False)  # of a decorator
+    signature = inspect.signature(function, follow_wrapped=False)  # of a decorator
     every = dict.fromkeys(parameters["properties"])
-    own.bind(**every)
-    own.bind(**{name: None for name in every if name in parameters.get("required", ())})
+    signature.bind(**every)
+    signature.bind(**{name: None for name in every if name in parameters.get("required", ())})
 
 
 class Tools:

@@ -95,7 +95,7 @@ class Comparison:
     @property
     def flips(self) -> tuple[Change, ...]:
         """The changes of problems that only one side solves; none of rewards."""
-        return tuple(each for each in self.changes if each.is_flip and self.shares)
+        return tuple(change for change in self.changes if change.is_flip and self.shares)
 
 
 def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
@@ -109,14 +109,13 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         DataError: an id has another question or gold answer on the other side, no problem is left
             to compare, or only one side says which responses are right.
     """
-    if (known := a.says_right) != b.says_right:
+    if (says_right := a.says_right) != b.says_right:
         raise DataError(
             f"{a.benchmark}: the reward says which responses are right on one side only. Grade "
             "both with the same reward, such as: rlobj eval regrade DIR --reward math"
         )
     left, right = (
-        {each.problem.id: each for each in side.problems if known or each.rewards}
-        for side in (a, b)
+        {p.problem.id: p for p in side.problems if says_right or p.rewards} for side in (a, b)
     )
     shared = [name for name in left if name in right]
     _check_same(left, right, shared)
@@ -126,27 +125,27 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
             f"{b.benchmark!r}, none has the same id. Compare evaluations of the same benchmark."
         )
     n, pairs = len(shared), [(left[name], right[name]) for name in shared]
-    changes = [Change(x.problem.id, x.value(known), y.value(known)) for x, y in pairs]
-    differences = tuple(each.difference for each in changes)
+    changes = [Change(p.problem.id, p.value(says_right), q.value(says_right)) for p, q in pairs]
+    differences = tuple(change.difference for change in changes)
     open_a, open_b = (
-        sum(each.undecided / len(each.grades) for each in side) / n
+        sum(problem.undecided / len(problem.grades) for problem in side) / n
         for side in zip(*pairs, strict=True)
     )
     mean = sum(differences) / n
-    means = fmean(each.share_a for each in changes), fmean(each.share_b for each in changes)
+    means = fmean(change.share_a for change in changes), fmean(change.share_b for change in changes)
     return Comparison(
         benchmark=a.benchmark,
         differences=differences,
         means=means,
-        shares=known,
+        shares=says_right,
         difference=mean,
-        **estimators.sign_flip_test(differences, largest=1 if known else math.inf)._asdict(),
+        **estimators.sign_flip_test(differences, largest=1 if says_right else math.inf)._asdict(),
         changes=tuple(
-            sorted((each for each in changes if each.difference), key=lambda c: -abs(c.difference))
+            sorted((c for c in changes if c.difference), key=lambda c: -abs(c.difference))
         ),
         only_a=tuple(name for name in left if name not in right),
         only_b=tuple(name for name in right if name not in left),
-        bounds=(mean - open_b * known, mean + open_a * known),
+        bounds=(mean - open_b * says_right, mean + open_a * says_right),
     )
 
 
@@ -155,7 +154,7 @@ def _check_same(
 ) -> None:
     for what, word in (("prompt", "question"), ("answer", "gold answer")):
         text = attrgetter(f"problem.{what}")
-        other = [each for each in ids if text(left[each]).split() != text(right[each]).split()]
+        other = [name for name in ids if text(left[name]).split() != text(right[name]).split()]
         if other:
             raise DataError(
                 f"These are not the same problems: {len(other)} of {len(ids)} ids have another "
@@ -216,18 +215,18 @@ def compare(
     name_b, settings_b, graded_b = _side(b)
     shared = [name for name in graded_a if name in graded_b]
     if not shared:
-        lists = " and ".join(", ".join(each) for each in (graded_a, graded_b))
+        lists = " and ".join(", ".join(names) for names in (graded_a, graded_b))
         raise ConfigError(
             f"{name_a} and {name_b} have no benchmark in common: {lists}. Evaluate both models on "
             "the same benchmarks"
         )
-    found = tuple(compare_benchmark(graded_a[name], graded_b[name]) for name in shared)
-    changed = [each for each in differences(settings_a, settings_b) if each[0][:6] != "model."]
+    comparisons = tuple(compare_benchmark(graded_a[name], graded_b[name]) for name in shared)
+    changed = [c for c in differences(settings_a, settings_b) if c[0][:6] != "model."]
     for name in shared:
         a_of, b_of = (", ".join(of[name].verifiers) or "unknown" for of in (graded_a, graded_b))
         if a_of != b_of:
             changed.append((f"{name}{VERIFIER}", a_of, b_of))
-    return EvaluationComparison(name_a, name_b, found, tuple(changed))
+    return EvaluationComparison(name_a, name_b, comparisons, tuple(changed))
 
 
 def _side(
@@ -235,7 +234,7 @@ def _side(
 ) -> tuple[str, Mapping[str, Any], dict[str, GradedBenchmark]]:
     """Name, settings, and graded responses by benchmark."""
     if isinstance(side, EvaluationResult):
-        graded = {name: each.graded for name, each in side.benchmarks.items()}
+        graded = {name: result.graded for name, result in side.benchmarks.items()}
         return str(side.path or side.model), side.settings, graded
     samples = Samples.open(side)
     graded = {name: samples.graded(name, those) for name, those in samples.problems().items()}
@@ -244,8 +243,8 @@ def _side(
 
 def _markdown(comparisons: Sequence[Comparison]) -> str:
     """The paired differences of each benchmark, and the problems with the largest ones."""
-    rewards = ", ".join(each.benchmark for each in comparisons if not each.shares)
-    flips = any(each.shares for each in comparisons)
+    rewards = ", ".join(comparison.benchmark for comparison in comparisons if not comparison.shares)
+    flips = any(comparison.shares for comparison in comparisons)
     what = f"Mean rewards of {rewards}" + ", else percent of right responses" * flips
     notes = [
         f"{what if rewards else 'Percent of right responses'}, over the problems that both "
@@ -259,7 +258,7 @@ def _markdown(comparisons: Sequence[Comparison]) -> str:
     header = ["benchmark", "problems", "A", "B", "A − B", "95% interval", "p"]
     parts = [markdown_table(header, list(map(_row, comparisons)))]
     parts += map(escaped, filter(None, notes))
-    changes = [(each, change) for each in comparisons for change in each.changes]
+    changes = [(comparison, change) for comparison in comparisons for change in comparison.changes]
     if changes:
         changes.sort(key=lambda pair: -abs(pair[1].difference))
         shown = [

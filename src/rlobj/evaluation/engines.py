@@ -105,7 +105,7 @@ def find_model(
 
 
 def _embedded(asked: Sequence[Any]) -> ModelSource:
-    tasks = [each for each in asked if isinstance(each, str) and each in layers.PROFILES]
+    tasks = [name for name in asked if isinstance(name, str) and name in layers.PROFILES]
     task = tasks[0] if tasks else layers.OWN_PROBLEMS_TASK
 
     def locate(progress: Callable[[int, int, float], None]) -> str:
@@ -128,7 +128,7 @@ def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
 
 def evaluated_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that its evaluations have; what else it has may name code."""
-    kept = {name: own for name, own in stored.items() if name not in _OF_TRAINING}
+    kept = {name: value for name, value in stored.items() if name not in _OF_TRAINING}
     return {**kept, "sampling": {**kept["sampling"], "engine": "transformers", "async_depth": 0}}
 
 

@@ -131,9 +131,9 @@ def reward_errors(rewards: Sequence[Sequence[float]]) -> StandardErrors:
 
     sampling: sqrt(Σ s_i²/k_i) / n with the variance s_i² of the rewards of problem i.
     """
-    inner = [variance(each) / len(each) if len(each) > 1 else math.nan for each in rewards]
+    inner = [variance(row) / len(row) if len(row) > 1 else math.nan for row in rewards]
     sampling = math.sqrt(sum(inner)) / len(inner) if inner else math.nan
-    return StandardErrors(sampling, standard_error([fmean(each) for each in rewards]))
+    return StandardErrors(sampling, standard_error([fmean(row) for row in rewards]))
 
 
 def share_interval(values: Sequence[float]) -> Interval:
@@ -233,7 +233,7 @@ def sign_flip_test(
         largest: possible |d_i|, which bounds the interval: 1 for shares.
         flips: number of sampled sign vectors. The observed one is one more (arXiv:1603.05766).
     """
-    counts = Counter(round(each, 12) for each in differences)
+    counts = Counter(round(difference, 12) for difference in differences)
     exact = math.prod(count + 1 for count in counts.values()) <= MOST_EXACT
     generator = torch.Generator().manual_seed(SEED)
     weights = torch.ones(1 if exact else flips + 1, dtype=torch.float64)
@@ -273,7 +273,7 @@ def _resampled_means(values: torch.Tensor) -> torch.Tensor:
     n, generator = len(values), torch.Generator().manual_seed(SEED)
     parts = torch.empty(RESAMPLES).split(max(1, _CELLS // n))
     drawn = (torch.randint(n, (len(part), n), generator=generator) for part in parts)
-    return torch.cat([values[each].mean(1) for each in drawn])
+    return torch.cat([values[indices].mean(1) for indices in drawn])
 
 
 def standard_error(values: Sequence[float]) -> float:

@@ -156,7 +156,7 @@ def evaluate(
         )
     tools = None if tools is None else named_tools(tools)
     objects = _objects(reward, environment, tools)
-    given = {
+    arguments = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
         "reward": ("rewards", None if reward is None else reward_settings(_name(reward))),
@@ -171,16 +171,16 @@ def evaluate(
     }
     if isinstance(settings, Mapping):
         settings = [(path, nested(path, value)) for path, value in settings.items()]
-    layers = [(name, nested(*pair)) for name, pair in given.items() if pair[1] is not None]
+    layers = [(name, nested(*pair)) for name, pair in arguments.items() if pair[1] is not None]
     paper = None if protocol is None else find_protocol(protocol)
     folder = None if data_dir is None else Path(data_dir)
     overrides = Overrides(_with_environment([*settings, *layers]), paper, folder)
-    asked = named_problems(on)
-    source = find_model(model, tokenizer, asked, checkpoint)
-    sets = problem_sets(asked, source.layer, overrides)
-    for each in () if trust else sets:
-        require_trust(source.name, settings_of(each.config), merged(overrides.layers))
-    sets = [dataclasses.replace(each, **objects) for each in sets]
+    names = named_problems(on)
+    source = find_model(model, tokenizer, names, checkpoint)
+    sets = problem_sets(names, source.layer, overrides)
+    for problem_set in () if trust else sets:
+        require_trust(source.name, settings_of(problem_set.config), merged(overrides.layers))
+    sets = [dataclasses.replace(problem_set, **objects) for problem_set in sets]
     team = Team(alone=processes == 1 or out is None)
     if team.rank:
         callback, progress = None, False
@@ -198,12 +198,12 @@ def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
         "reward": "a name, 'file.py:function' or a function",
         "environment": "a name, 'file.py:Class', or a class or function that makes one",
     }
-    own = {"reward": reward, "environment": environment}
-    for name, each in own.items():
-        if not (each is None or isinstance(each, str) or callable(each)):
-            raise ConfigError(f"{name} is {each!r}; expected {expected[name]}")
-    found = {k: x if callable(x) else None for k, x in own.items()}
-    return {**found, "tools": tools if any(map(callable, tools or ())) else None}
+    objects = {"reward": reward, "environment": environment}
+    for name, value in objects.items():
+        if not (value is None or isinstance(value, str) or callable(value)):
+            raise ConfigError(f"{name} is {value!r}; expected {expected[name]}")
+    functions = {k: value if callable(value) else None for k, value in objects.items()}
+    return {**functions, "tools": tools if any(map(callable, tools or ())) else None}
 
 
 def _with_environment(layers: list[Layer]) -> list[Layer]:
@@ -212,18 +212,18 @@ def _with_environment(layers: list[Layer]) -> list[Layer]:
     A run's tools do not stay beside another environment, nor its environment beside other tools. An
     environment grades, unless a reward is set.
     """
-    given = merged(layers)
-    flat, follows = flattened(given), {}
+    settings = merged(layers)
+    flat, follows = flattened(settings), {}
     if flat.get("environment.target"):
-        follows = nested("environment.tools", []) | reward_of_environment(given)
+        follows = nested("environment.tools", []) | reward_of_environment(settings)
     elif flat.get("environment.tools"):
         follows = nested("environment.target", None)
     return [("environment", follows), *layers]
 
 
-def _name(given: str | Callable[..., Any]) -> str:
+def _name(value: str | Callable[..., Any]) -> str:
     """What settings say of a name, or of a Python object."""
-    return given if isinstance(given, str) else object_text(object_name(given))
+    return value if isinstance(value, str) else object_text(object_name(value))
 
 
 def _run(
@@ -235,17 +235,17 @@ def _run(
     callback: EvaluationCallback,
 ) -> EvaluationResult:
     callback.started(source.name)
-    if imported := imports({"sets": [settings_of(each.config) for each in sets]}):
+    if imported := imports({"sets": [settings_of(problem_set.config) for problem_set in sets]}):
         callback.noted(imported)
-    own = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
-    if own and not any(each.config.environment.active for each in sets):
-        callback.noted(unread_environment(sorted(own)), warning=True)
+    limits = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
+    if limits and not any(problem_set.config.environment.active for problem_set in sets):
+        callback.noted(unread_environment(sorted(limits)), warning=True)
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
-    for each in sets:
-        refuse_tools(each.config)
-        with contextlib.closing(each.open_grader()) as grader:
-            grader.check(each.problems)
+    for problem_set in sets:
+        refuse_tools(problem_set.config)
+        with contextlib.closing(problem_set.open_grader()) as grader:
+            grader.check(problem_set.problems)
     model = source.locate(callback.warm_starting)
     if isinstance(model, str) and Path.cwd() != home:
         model = located(model, home)
@@ -255,12 +255,12 @@ def _run(
         if sets[0].config.sampling.engine != "vllm-server":
             team.take_gpu()
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
-        sets = [_fitted(each, engine, source, callback) for each in sets]
-        held = {each.name: stack.enter_context(_conversations(each, engine)) for each in sets}
-        for each in sets:
-            if (conversations := held[each.name]) is not None:
-                conversations.check(each.problems)
-        recorded = {each.name: _settings(each, engine, overrides.protocol) for each in sets}
+        sets = [_fitted(problem_set, engine, source, callback) for problem_set in sets]
+        held = {s.name: stack.enter_context(_conversations(s, engine)) for s in sets}
+        for problem_set in sets:
+            if (conversations := held[problem_set.name]) is not None:
+                conversations.check(problem_set.problems)
+        recorded = {s.name: _settings(s, engine, overrides.protocol) for s in sets}
         name = {"name": source.name, **_identity(model, out)}
         settings = {"model": name, "engine": engine.settings, "benchmarks": recorded}
         if out == AUTO:
@@ -276,7 +276,7 @@ def _run(
             _evaluate(samples, engine, sets, held, team, callback)
         except KeyboardInterrupt:
             samples.gather()
-            callback.interrupted(len(samples.responses), sum(each.total for each in sets))
+            callback.interrupted(len(samples.responses), sum(s.total for s in sets))
             raise
     team.meet("complete")
     if team.rank:
@@ -285,7 +285,7 @@ def _run(
 
 
 def _fitted(
-    each: ProblemSet, engine: Engine, source: ModelSource, callback: EvaluationCallback
+    problem_set: ProblemSet, engine: Engine, source: ModelSource, callback: EvaluationCallback
 ) -> ProblemSet:
     """Check that the model can read every prompt, before a folder is made.
 
@@ -294,8 +294,8 @@ def _fitted(
     Raises:
         ConfigError: a prompt that does not fit, or no prompt that the tokenizer can read.
     """
-    config, context = each.config, engine.context
-    prompts = list(map(engine.encoder(config.data.template), each.problems))
+    config, context = problem_set.config, engine.context
+    prompts = list(map(engine.encoder(config.data.template), problem_set.problems))
     longest, count = max(map(len, prompts)), len(prompts)
     unread = sum(engine.unknown in prompt for prompt in prompts)
     reasons: list[str] = []
@@ -314,38 +314,40 @@ def _fitted(
             )
         )
     if reasons:
-        own = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
+        advice = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
         raise ConfigError(
-            f"{source.name} cannot answer {each.name}: ",
+            f"{source.name} cannot answer {problem_set.name}: ",
             Message.joined("; ", reasons),
             ". ",
-            *(own if "data" in source.layer[1] else ()),
+            *(advice if "data" in source.layer[1] else ()),
             "Otherwise name another model, or a file with problems that fit: ",
             Argument("on", "FILE"),
         )
     if unread:
-        text = f"{each.name}: {unread} of {count} prompts have characters unknown to the tokenizer"
-        callback.noted(text, warning=True)
+        doubt = f"{unread} of {count} prompts have characters unknown to the tokenizer"
+        callback.noted(f"{problem_set.name}: {doubt}", warning=True)
     room = 0 if context is None else context - longest
-    if each.lower_to_context and 0 < room < config.sampling.max_tokens:
-        callback.noted(f"{each.name}: at most {room} tokens per response, the rest of the context")
+    if problem_set.lower_to_context and 0 < room < config.sampling.max_tokens:
+        limit = f"at most {room} tokens per response, the rest of the context"
+        callback.noted(f"{problem_set.name}: {limit}")
         sampling = config.sampling.model_copy(update={"max_tokens": room})
-        return dataclasses.replace(each, config=config.model_copy(update={"sampling": sampling}))
-    check_prompts(prompts, config.sampling.max_tokens, context, f"model, on {each.name}")
-    return each
+        config = config.model_copy(update={"sampling": sampling})
+        return dataclasses.replace(problem_set, config=config)
+    check_prompts(prompts, config.sampling.max_tokens, context, f"model, on {problem_set.name}")
+    return problem_set
 
 
-def _conversations(each: ProblemSet, engine: Engine) -> AbstractContextManager[Any]:
+def _conversations(problem_set: ProblemSet, engine: Engine) -> AbstractContextManager[Any]:
     """What holds the conversations of a set, or None: a response is one turn."""
     return open_conversations(
-        each.environment_settings,
+        problem_set.environment_settings,
         engine.sampler,
         engine.tokenizer,
         engine.chat,
-        partial(format_prompt, each.config.data.template),
-        given=each.environment,
-        tools=each.tools,
-        context=each.config.sampling.context,
+        partial(format_prompt, problem_set.config.data.template),
+        given=problem_set.environment,
+        tools=problem_set.tools,
+        context=problem_set.config.sampling.context,
     )
 
 
@@ -356,26 +358,26 @@ def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
     return {"source": None, **({} if out is None else module_identity(model))}
 
 
-def _settings(each: ProblemSet, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
+def _settings(problem_set: ProblemSet, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
     """Everything about a benchmark that changes a number, as settings.json keeps it."""
     template = getattr(engine.tokenizer, "chat_template", None) if engine.chat else None
     chat = engine.chat or Chat()
     return {
-        "source": each.source,
-        "problems": len(each.problems),
-        "data": each.data_digest,
-        "samples": each.count,
-        "protocol": each.protocol_name(protocol),
-        "seed": each.config.seed,
-        **each.settings.model_dump(mode="json"),
-        "template": each.config.data.template,
+        "source": problem_set.source,
+        "problems": len(problem_set.problems),
+        "data": problem_set.data_digest,
+        "samples": problem_set.count,
+        "protocol": problem_set.protocol_name(protocol),
+        "seed": problem_set.config.seed,
+        **problem_set.settings.model_dump(mode="json"),
+        "template": problem_set.config.data.template,
         "chat": engine.chat is not None,
         "chat_template": None if template is None else digest(str(template))[:16],
         **({"system": chat.system} if chat.system else {}),
         **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
-        "reward": each.config.rewards.recorded(),
-        **({"environment": each.environment_recorded()} if each.config.environment.active else {}),
-        "notes": list(each.notes),
+        "reward": problem_set.config.rewards.recorded(),
+        **problem_set.environment_recorded(),
+        "notes": list(problem_set.notes),
     }
 
 
@@ -405,15 +407,16 @@ def _begin(
     else:  # nothing was sampled under the stored settings
         stored = {}
     problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}
-    samples.write_problems(problems | {each.name: each.problems for each in sets})
+    samples.write_problems(problems | {s.name: s.problems for s in sets})
     benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
     sessions = [*stored.get("sessions", []), session("started")]
     samples.write_settings(
         {"format": FORMAT, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )
-    for each in sets:
-        if drawn := sum(name == each.name for name, _, _ in samples.responses):
-            callback.noted(f"{each.name}: {drawn:,} of {each.total:,} responses are there already")
+    for problem_set in sets:
+        if drawn := sum(name == problem_set.name for name, _, _ in samples.responses):
+            total = f"{problem_set.total:,}"
+            callback.noted(f"{problem_set.name}: {drawn:,} of {total} responses are there already")
 
 
 def _evaluate(
@@ -427,34 +430,34 @@ def _evaluate(
     """Sample and grade the missing responses; the first process waits for those of the others."""
     if team.rank:
         samples.read()
-    todo = [(each, open_keys(samples, each.name, each.problems, each.count)) for each in sets]
+    todo = [(s, open_keys(samples, s.name, s.problems, s.count)) for s in sets]
     team.meet("read")  # nothing is stored before every process knows what there is to do
-    for each, keys in todo:
+    for problem_set, keys in todo:
         if not keys:
             continue
-        config, block = each.config, BLOCK.get(engine.settings["name"], LARGE_BLOCK)
-        if config.evaluation.temperature == 0 and each.count > 1:
-            text = f"{each.name}: at temperature 0 the {each.count} responses of a problem are one"
-            callback.noted(text, warning=True)
+        config, block = problem_set.config, BLOCK.get(engine.settings["name"], LARGE_BLOCK)
+        if config.evaluation.temperature == 0 and problem_set.count > 1:
+            doubt = f"at temperature 0 the {problem_set.count} responses of a problem are one"
+            callback.noted(f"{problem_set.name}: {doubt}", warning=True)
         seed_generators(config.seed)
-        with each.open_grader() as grader:
+        with problem_set.open_grader() as grader:
             sample_and_grade(
                 engine.sampler,
                 engine.encoder(config.data.template),
-                each.problems,
+                problem_set.problems,
                 grader,
-                each.settings,
-                count=each.count,
+                problem_set.settings,
+                count=problem_set.count,
                 seed=config.seed,
-                benchmark=each.name,
+                benchmark=problem_set.name,
                 samples=samples,
                 callback=callback,
-                blocks=team.share(each.name, blocks_of(keys, block, team.size)),
-                conversations=held[each.name],
+                blocks=team.share(problem_set.name, blocks_of(keys, block, team.size)),
+                conversations=held[problem_set.name],
             )
-    for each, keys in [] if team.rank else todo:
+    for problem_set, keys in [] if team.rank else todo:
         while not samples.grades.keys() >= {*keys}:
             team.pause()
             samples.gather()
-            report(samples, each.name, each.total, callback)
+            report(samples, problem_set.name, problem_set.total, callback)
     samples.gather(last=True)

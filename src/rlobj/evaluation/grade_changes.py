@@ -74,10 +74,12 @@ class RegradedBenchmark:
         ]
         either, counts = None, dict[str, int]()
         if alike:
-            right = [[True in (x.correct, y.correct) for x, y in each] for each in pairs]
+            right = [[True in (x.correct, y.correct) for x, y in grades] for grades in pairs]
             either = fmean(map(fmean, right))
-            found = Counter(f"{WORDS[x.correct]} to {WORDS[y.correct]}" for x, y in chain(*pairs))
-            counts = {**dict.fromkeys(VERDICTS, 0), **found}
+            verdicts = Counter(
+                f"{WORDS[x.correct]} to {WORDS[y.correct]}" for x, y in chain(*pairs)
+            )
+            counts = {**dict.fromkeys(VERDICTS, 0), **verdicts}
         return cls(reward_before, reward_after, means[0], means[1], either, counts)
 
 
@@ -100,20 +102,20 @@ class Regrading:
     def to_dict(self) -> dict[str, Any]:
         """Everything, as in the file."""
         return {
-            "benchmarks": {name: asdict(each) for name, each in self.benchmarks.items()},
+            "benchmarks": {name: asdict(benchmark) for name, benchmark in self.benchmarks.items()},
             "changes": [
                 {
-                    "gold": each.gold,
-                    "before": grade_line(each.key, each.before),
-                    "after": grade_line(each.key, each.after),
+                    "gold": change.gold,
+                    "before": grade_line(change.key, change.before),
+                    "after": grade_line(change.key, change.after),
                 }
-                for each in self.changes
+                for change in self.changes
             ],
         }
 
     def to_markdown(self) -> str:
         """The numbers before and after, and the first changes."""
-        columns = [_measures(each) for each in self.benchmarks.values()]
+        columns = [_measures(benchmark) for benchmark in self.benchmarks.values()]
         titles = dict.fromkeys(chain.from_iterable(columns))
         rows = [[title, *(column.get(title, "") for column in columns)] for title in titles]
         parts = [
@@ -150,6 +152,6 @@ def _measures(benchmark: RegradedBenchmark) -> dict[str, str]:
 def _row(change: GradeChange) -> list[str]:
     benchmark, problem, sample = change.key
     answer = change.after.answer or change.before.answer or UNKNOWN
-    verdicts = (f"{each.verdict} ({each.reason})" for each in (change.before, change.after))
+    verdicts = (f"{grade.verdict} ({grade.reason})" for grade in (change.before, change.after))
     texts = (visible(text, LONGEST) for text in (change.gold, answer, *verdicts))
     return [f"{benchmark} {problem}", str(sample), *texts]

@@ -48,14 +48,14 @@ def module_identity(model: Any) -> dict[str, str | None]:
     return {"weights": weights, "settings": None, "revision": None}
 
 
-def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def require_same(path: object, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Refuse to continue an evaluation under other settings than the stored ones.
 
     Raises:
         ConfigError: with each difference.
     """
-    if found := differences(stored, asked):
-        lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in found)
+    if changes := differences(stored, settings):
+        lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in changes)
         raise ConfigError(
             f"{path} contains an evaluation with other settings:\n{lines}\nUse the same settings "
             "to continue it, or choose another folder with ",
@@ -64,16 +64,16 @@ def require_same(path: object, stored: Mapping[str, Any], asked: Mapping[str, An
 
 
 def differences(
-    stored: Mapping[str, Any], asked: Mapping[str, Any]
+    stored: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> list[tuple[str, object, object]]:
     """(setting, stored value, asked value) of each difference that changes numbers.
 
     More samples are not a difference, nor are benchmarks that only one side has: an evaluation may
     be extended by both. Without stored settings there are no differences.
     """
-    before, after = _compared(stored) if stored else {}, _compared(asked)
+    before, after = _compared(stored) if stored else {}, _compared(settings)
     both = [{part: side[part] for part in before if part in after} for side in (before, after)]
-    return [each for each in difference(*both) if not _more_samples(*each)]
+    return [change for change in difference(*both) if not _more_samples(*change)]
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -87,10 +87,10 @@ def _compared(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     model.pop("name", None)
     if model.get("weights") is not None:  # the same weights elsewhere are the same model
         model.pop("source", None)
-    found = {"model": model, "engine": flattened(settings.get("engine", {}))}
-    for name, own in settings.get("benchmarks", {}).items():
-        found[name] = {k: v for k, v in flattened(own).items() if k not in NOT_COMPARED}
-    return found
+    compared = {"model": model, "engine": flattened(settings.get("engine", {}))}
+    for name, benchmark in settings.get("benchmarks", {}).items():
+        compared[name] = {k: v for k, v in flattened(benchmark).items() if k not in NOT_COMPARED}
+    return compared
 
 
 def _more_samples(name: str, was: object, new: object) -> bool:

@@ -71,9 +71,9 @@ class Overrides:
                     raise ConfigError(f"{origin}: {name} is for training. Use evaluation.{key}")
         if self.protocol is None:
             return list(self.layers)
-        own = asdict(self.protocol.for_benchmark(benchmark or ""))
-        sampling, data = ({name: own.pop(name)} for name in ("max_tokens", "template"))
-        layer = {"sampling": sampling, "data": data, "evaluation": own}
+        protocol = asdict(self.protocol.for_benchmark(benchmark or ""))
+        sampling, data = ({name: protocol.pop(name)} for name in ("max_tokens", "template"))
+        layer = {"sampling": sampling, "data": data, "evaluation": protocol}
         return [(f"protocol={self.protocol.name}", layer), *self.layers]
 
     @property
@@ -126,12 +126,16 @@ class ProblemSet:
         return self.config.environment.seen_from(self.home)
 
     def environment_recorded(self) -> dict[str, Any]:
-        """The environment's settings that change numbers, and a hash of the files of its code."""
-        given = self.environment_settings.model_dump(mode="json")
-        code = [require_file(x) for x in named_code({"environment": given}) if ".py:" in x]
+        """The settings of an environment that change numbers, with a hash of the files of its code,
+        by the name `environment`; nothing if there is none."""
+        if not self.config.environment.active:
+            return {}
+        environment = self.environment_settings.model_dump(mode="json")
+        targets = named_code({"environment": environment})
+        code = [require_file(target) for target in targets if ".py:" in target]
         hidden = {"workers", "at_limit"}
         recorded = self.config.environment.model_dump(mode="json", exclude=hidden)
-        return {**recorded, **({"code": files_digest(code)} if code else {})}
+        return {"environment": recorded | ({"code": files_digest(code)} if code else {})}
 
     @property
     def count(self) -> int:
@@ -190,14 +194,14 @@ def problem_sets(
         problems = load_problems(config.data, "train", asked, answers=config.rewards.needs_answers)
         notes = overrides.notes
         return [ProblemSet(ROWS, config, problems, "rows given in Python", notes)]
-    found = [_named(name, model, overrides) for name in asked]
-    counts = Counter(each.name for each in found)
+    sets = [_named(name, model, overrides) for name in asked]
+    counts = Counter(problem_set.name for problem_set in sets)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise ConfigError(
             f"several sources are called {', '.join(repeated)}: results are stored by name. "
             "Rename a file, or evaluate them separately"
         )
-    return found
+    return sets
 
 
 def named_problems(on: Problems) -> list[Any] | None:
@@ -208,10 +212,10 @@ def named_problems(on: Problems) -> list[Any] | None:
     """
     if on is None:
         return None
-    given = [on] if isinstance(on, str | Path) else list(on)
-    if given and isinstance(given[0], Mapping):
-        return given
-    names = list(chain.from_iterable(_split(str(each)) for each in given))
+    sources = [on] if isinstance(on, str | Path) else list(on)
+    if sources and isinstance(sources[0], Mapping):
+        return sources
+    names = list(chain.from_iterable(_split(str(source)) for source in sources))
     if not names:
         named = Argument("on", repr(on))
         raise ConfigError(named, f": expected {', '.join(BENCHMARKS)}, a task or a file")
@@ -231,20 +235,20 @@ def _split(on: str) -> list[str]:
 
 
 def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
-    known = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
-    given = is_gym(name) or path_of(name).exists() or "/" in name or Path(name).suffix
-    if name not in known and not given:
+    names = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
+    is_source = is_gym(name) or path_of(name).exists() or "/" in name or Path(name).suffix
+    if name not in names and not is_source:
         raise DataError(
             Argument("on", name),
-            f": there is no '{name}'.{nearest(name, known, spell_out=False)} "
+            f": there is no '{name}'.{nearest(name, names, spell_out=False)} "
             f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
             f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name",
         )
     above = overrides.above(name)
     config = build_config([model, (f"on={name}", _source_settings(name)), *above])
     if name in BENCHMARKS:
-        given = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
-        return _published(name, config, overrides, lower_to_context=not given)
+        is_set = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
+        return _published(name, config, overrides, lower_to_context=not is_set)
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
     problems = load_problems(config.data, "train", answers=config.rewards.needs_answers)
     return ProblemSet(_short(name), config, problems, name, overrides.notes)
@@ -304,9 +308,11 @@ def _source_settings(name: str) -> dict[str, Any]:
         return {"data": data}
     settings: dict[str, Any] = {"data": {**data, "template": None}, "rewards": reward}
     if name in TASKS:  # a task has its own environment with its stop strings, or none
-        own = PROFILES[name].get("environment", {})
-        settings["environment"] = {"target": None, "tools": [], **own}
-        settings |= {"sampling": {"stop": PROFILES[name]["sampling"]["stop"]}} if own else {}
+        environment = PROFILES[name].get("environment", {})
+        settings["environment"] = {"target": None, "tools": [], **environment}
+        settings |= (
+            {"sampling": {"stop": PROFILES[name]["sampling"]["stop"]}} if environment else {}
+        )
     return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})
 
 

@@ -61,8 +61,8 @@ def publish(
         samples.write("results.md", result.to_markdown())
         write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
         current = verifier_version()
-        found = {name for each in benchmarks.values() for name in each.graded.verifiers}
-        if others := found - {current}:
+        versions = {name for result in benchmarks.values() for name in result.graded.verifiers}
+        if others := versions - {current}:
             callback.noted(
                 f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
                 f"the present one ({current}). To grade the stored responses again: rlobj eval "
@@ -78,21 +78,27 @@ def _benchmark_results(
 ) -> dict[str, BenchmarkResult]:
     """The benchmarks with graded responses."""
     problems = samples.problems()
-    math = {n for n, own in benchmarks.items() if own["reward"]["kind"] in ("math", "math_verify")}
-    found = {}
+    math = {
+        n
+        for n, recorded in benchmarks.items()
+        if recorded["reward"]["kind"] in ("math", "math_verify")
+    }
+    results = {}
     with _same_answer() if math else contextlib.nullcontext() as equal:
-        for name, own in benchmarks.items():
+        for name, recorded in benchmarks.items():
             graded = samples.graded(name, problems.get(name, ()))
             if graded.problems:
                 summary = summarise(graded, equal=equal if name in math else None)
                 verifier = {"verifier": ", ".join(graded.verifiers)}
-                found[name] = BenchmarkResult(graded, summary, without_empty({**own, **verifier}))
-    if not found:
+                results[name] = BenchmarkResult(
+                    graded, summary, without_empty({**recorded, **verifier})
+                )
+    if not results:
         where = samples.path or "the evaluation"
         raise ConfigError(
             f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
         )
-    return found
+    return results
 
 
 @contextlib.contextmanager

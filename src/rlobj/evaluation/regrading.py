@@ -63,8 +63,8 @@ def regrade(
         settings, problems = samples.settings(), samples.problems()
         again, rewards, home = Samples(), dict[str, Any](), Path.cwd()
         again.responses = samples.responses
-        for name, own in settings["benchmarks"].items():
-            earlier = [own["reward"], *_rewards_before(settings, name)]
+        for name, recorded in settings["benchmarks"].items():
+            earlier = [recorded["reward"], *_rewards_before(settings, name)]
             changed = _changed(earlier, reward, deadline)
             if not trust:
                 named = {} if reward is None else {"rewards": reward_settings(reward)}
@@ -77,11 +77,11 @@ def regrade(
         samples.write(f"regraded/{regrading.path.name}", text)
         samples.rewrite_grades(again.grades)
         benchmarks = settings["benchmarks"]
-        before = {name: own["reward"] for name, own in benchmarks.items()}
+        before = {name: recorded["reward"] for name, recorded in benchmarks.items()}
         regraded = {**session("regraded"), "rewards_before": before}
         settings.setdefault("sessions", []).append(regraded)
-        for name, own in benchmarks.items():
-            own["reward"] = rewards[name]
+        for name, recorded in benchmarks.items():
+            recorded["reward"] = rewards[name]
         samples.write_settings(settings)
         return publish(samples, callback, regrading)
 
@@ -134,27 +134,26 @@ def _compare(
     rewards: Mapping[str, Mapping[str, Any]],
 ) -> Regrading:
     """Compare the grades of the responses that have one on both sides."""
-    problems, shared = before.problems(), [key for key in before.grades if key in after.grades]
-    golds = {(name, each.id): each.answer for name, own in problems.items() for each in own}
+    problems = before.problems()
+    old = {key: grade for key, grade in before.grades.items() if key in after.grades}
+    new = {key: after.grades[key] for key in old}
+    golds = {(name, problem.id): problem.answer for name in problems for problem in problems[name]}
     changes = [
-        GradeChange(key, golds[key[:2]], before.grades[key], after.grades[key])
-        for key in shared
-        if before.grades[key].verdict != after.grades[key].verdict
+        GradeChange(key, golds[key[:2]], grade, new[key])
+        for key, grade in old.items()
+        if grade.verdict != new[key].verdict
     ]
-    old, new = Samples(), Samples()
-    old.responses = new.responses = before.responses
-    old.grades = {key: before.grades[key] for key in shared}
-    new.grades = {key: after.grades[key] for key in shared}
-    found = {}
-    for name, own in benchmarks.items():
-        first, second = (side.graded(name, problems.get(name, ())) for side in (old, new))
+    regraded = {}
+    for name, settings in benchmarks.items():
+        first, second = (before.graded(name, problems.get(name, ()), side) for side in (old, new))
         if first.problems:
-            found[name] = RegradedBenchmark.of(first, second, own["reward"], rewards[name])
-    kinds = [_kinds(own["reward"] for own in benchmarks.values()), _kinds(rewards.values())]
+            regraded[name] = RegradedBenchmark.of(first, second, settings["reward"], rewards[name])
+    rewards_before = [settings["reward"] for settings in benchmarks.values()]
+    kinds = [_kinds(rewards_before), _kinds(rewards.values())]
     assert before.path is not None
     path = before.path / "regraded" / f"{'-to-'.join(kinds)}.json"
-    return Regrading(len(after.grades), found, tuple(changes), path)
+    return Regrading(len(after.grades), regraded, tuple(changes), path)
 
 
 def _kinds(rewards: Iterable[Mapping[str, Any]]) -> str:
-    return "+".join(dict.fromkeys(each["kind"] for each in rewards))
+    return "+".join(dict.fromkeys(reward["kind"] for reward in rewards))

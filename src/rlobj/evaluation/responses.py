@@ -61,10 +61,12 @@ def sample_and_grade(
     for part in blocks:
         if missing := [key for key in part if key not in samples.responses]:
             seeds = [derive_seed(seed, *key) for key in missing]
-            asked = [by_id[problem] for _, problem, _ in missing]
+            prompted = [by_id[problem] for _, problem, _ in missing]
             store = partial(_store, samples, callback, missing, seeds)
             draw: Any = sampler if conversations is None else conversations
-            prompts = [encode(each) for each in asked] if conversations is None else asked
+            prompts = (
+                [encode(problem) for problem in prompted] if conversations is None else prompted
+            )
             groups = draw.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
             for index, group in enumerate(groups):  # a sampler may not call `done`
                 store(index, group)
@@ -78,7 +80,7 @@ def open_keys(
     """The responses of a benchmark without a grade: first the stored ones, then the others."""
     names = {problem.id for problem in problems}
     stored = [key for key in samples.responses if key[0] == benchmark and key[1] in names]
-    wanted = [(benchmark, each.id, sample) for each in problems for sample in range(count)]
+    wanted = [(benchmark, problem.id, sample) for problem in problems for sample in range(count)]
     return [key for key in dict.fromkeys([*stored, *wanted]) if key not in samples.grades]
 
 
@@ -135,7 +137,7 @@ def grade_stored(
 
 def report(samples: Samples, benchmark: str, total: int, callback: EvaluationCallback) -> None:
     """Say how many responses of a benchmark are graded and right."""
-    graded = [each.correct for key, each in samples.grades.items() if key[0] == benchmark]
-    known = any(each is not None for each in graded)
-    accuracy = fmean(each is True for each in graded) if known else math.nan
+    graded = [grade.correct for key, grade in samples.grades.items() if key[0] == benchmark]
+    judged = any(verdict is not None for verdict in graded)
+    accuracy = fmean(verdict is True for verdict in graded) if judged else math.nan
     callback.graded(benchmark, len(graded), total, accuracy)

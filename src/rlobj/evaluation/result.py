@@ -33,10 +33,10 @@ class EvaluationResult:
     regrading: Regrading | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        means = {name: each.summary.estimate.mean for name, each in self.benchmarks.items()}
-        found = {name: round(mean, 4) for name, mean in means.items()}
+        means = {name: result.summary.estimate.mean for name, result in self.benchmarks.items()}
+        rounded = {name: round(mean, 4) for name, mean in means.items()}
         what = "accuracies" if self._says_right else "rewards"
-        return f"EvaluationResult(model={self.model!r}, {what}={found}, path={self.path})"
+        return f"EvaluationResult(model={self.model!r}, {what}={rounded}, path={self.path})"
 
     @property
     def model(self) -> str:
@@ -46,12 +46,12 @@ class EvaluationResult:
     @property
     def accuracies(self) -> dict[str, float]:
         """Benchmark -> avg@n in [0, 1]; nan where nothing says which responses are right."""
-        return {name: each.summary.accuracy for name, each in self.benchmarks.items()}
+        return {name: result.summary.accuracy for name, result in self.benchmarks.items()}
 
     @property
     def average(self) -> MacroAverage:
         """The mean over benchmarks, each counting once, with its errors and interval."""
-        return macro_average([each.summary for each in self.benchmarks.values()])
+        return macro_average([result.summary for result in self.benchmarks.values()])
 
     @property
     def accuracy(self) -> float:
@@ -67,7 +67,7 @@ class EvaluationResult:
 
     @property
     def _says_right(self) -> bool:
-        return all(each.summary.says_right for each in self.benchmarks.values())
+        return all(result.summary.says_right for result in self.benchmarks.values())
 
     @property
     def interval(self) -> Interval:
@@ -85,27 +85,27 @@ class EvaluationResult:
         return [
             {
                 "benchmark": name,
-                "id": each.problem.id,
-                "prompt": each.problem.prompt,
-                "gold": each.problem.answer,
-                "accuracy": each.share if benchmark.summary.says_right else math.nan,
-                "correct": [grade.correct for grade in each.grades],
-                "rewards": [grade.reward for grade in each.grades],
-                "answers": [grade.answer for grade in each.grades],
-                "responses": [response.text for response in each.responses],
+                "id": problem.problem.id,
+                "prompt": problem.problem.prompt,
+                "gold": problem.problem.answer,
+                "accuracy": problem.share if benchmark.summary.says_right else math.nan,
+                "correct": [grade.correct for grade in problem.grades],
+                "rewards": [grade.reward for grade in problem.grades],
+                "answers": [grade.answer for grade in problem.grades],
+                "responses": [response.text for response in problem.responses],
             }
             for name, benchmark in self.benchmarks.items()
-            for each in benchmark.graded.problems
+            for problem in benchmark.graded.problems
         ]
 
     @property
     def unfinished(self) -> str:
         """Which benchmarks lack responses, and how many; empty if none does."""
         missing = []
-        for name, each in self.benchmarks.items():
-            expected = each.settings["problems"] * each.settings["samples"]
-            if each.summary.responses < expected:
-                so_far = f"{each.summary.responses:,} of {expected:,} responses"
+        for name, result in self.benchmarks.items():
+            expected = result.settings["problems"] * result.settings["samples"]
+            if result.summary.responses < expected:
+                so_far = f"{result.summary.responses:,} of {expected:,} responses"
                 missing.append(f"{name}: {so_far}")
         return "; ".join(missing)
 

@@ -151,14 +151,14 @@ class Samples:
         Raises:
             ConfigError: the folder holds no evaluation.
         """
-        found = cls(path)
-        if "benchmarks" not in found.settings():
+        samples = cls(path)
+        if "benchmarks" not in samples.settings():
             raise ConfigError(
                 f"{path} is not an evaluation: it has no settings.json, or that has no benchmarks. "
                 "Create an evaluation with rlobj eval MODEL --out DIR"
             )
-        found.read()
-        return found
+        samples.read()
+        return samples
 
     def locked(self) -> AbstractContextManager[None]:
         """Keeps other processes from writing to the folder, which is made if it does not exist.
@@ -200,16 +200,16 @@ class Samples:
         if self.path is None or not there(self.path / SETTINGS):
             return self._settings
         with reported(DataError, f"{self.path / SETTINGS} cannot be read", OSError, ValueError):
-            found = parse_json(read_whole(self.path / SETTINGS))
-        if not isinstance(found, dict):
+            settings = parse_json(read_whole(self.path / SETTINGS))
+        if not isinstance(settings, dict):
             raise DataError(f"{self.path / SETTINGS}: expected a JSON object")
-        if "benchmarks" in found:
-            sessions = found.get("sessions")
+        if "benchmarks" in settings:
+            sessions = settings.get("sessions")
             last = sessions[-1] if isinstance(sessions, list) and sessions else None
             versions = last.get("versions") if isinstance(last, dict) else None
             again = Message("evaluate again with ", Argument("out", "DIR"))
-            require_format(self.path, found, FORMAT, versions, again)
-        return found
+            require_format(self.path, settings, FORMAT, versions, again)
+        return settings
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings."""
@@ -220,24 +220,24 @@ class Samples:
         """Benchmark -> its problems, in their order."""
         if self.path is None:
             return self._problems
-        found: dict[str, list[Problem]] = {}
+        problems: dict[str, list[Problem]] = {}
         self._read.pop("problems.jsonl", None)
         names = ("problem", "prompt", "answer", "extra")
         for benchmark, problem in self._lines(
             "problems.jsonl",
             lambda line: (line["benchmark"], Problem(*(line[name] for name in names))),
         ):
-            found.setdefault(benchmark, []).append(problem)
-        return found
+            problems.setdefault(benchmark, []).append(problem)
+        return problems
 
     def write_problems(self, problems: Mapping[str, Sequence[Problem]]) -> None:
         """Replace the problems."""
         self._problems = {name: list(those) for name, those in problems.items()}
         lines = (
-            {"benchmark": name, "problem": each.id}
-            | {part: getattr(each, part) for part in ("prompt", "answer", "extra")}
+            {"benchmark": name, "problem": problem.id}
+            | {part: getattr(problem, part) for part in ("prompt", "answer", "extra")}
             for name, those in problems.items()
-            for each in those
+            for problem in those
         )
         self.write("problems.jsonl", "".join(map(_line, lines)))
 
@@ -284,10 +284,10 @@ class Samples:
         self._looked = time.monotonic()
         grades = dict(self._of_others("grades", _grade))  # first: each of them has its response
         responses = dict(self._of_others("samples", _response))
-        new = {key: each for key, each in responses.items() if key not in self.responses}
+        new = {key: response for key, response in responses.items() if key not in self.responses}
         self.add(new)
-        known = self.responses.keys() - self.grades.keys()
-        self.grade({key: each for key, each in grades.items() if key in known})
+        ungraded = self.responses.keys() - self.grades.keys()
+        self.grade({key: grade for key, grade in grades.items() if key in ungraded})
         if last and self.path is not None:
             for name in [*self._others("samples"), *self._others("grades")]:
                 (self.path / name).unlink()
@@ -296,8 +296,8 @@ class Samples:
 
     def _others(self, kind: str) -> list[str]:
         """The files of the other processes."""
-        found = () if self.path is None else self.path.glob(f"{kind}.*.jsonl")
-        return sorted(file.name for file in found)
+        files = () if self.path is None else self.path.glob(f"{kind}.*.jsonl")
+        return sorted(file.name for file in files)
 
     def _of_others(self, kind: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
         return chain.from_iterable(self._lines(name, read) for name in self._others(kind))
@@ -330,16 +330,28 @@ class Samples:
         self.write("grades.jsonl", "".join(_line(grade_line(k, g)) for k, g in grades.items()))
         self.grades = dict(grades)
 
-    def graded(self, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
-        """The graded responses of a benchmark; problems without any are left out."""
-        keys = sorted(key for key in self.grades if key[0] == benchmark)
+    def graded(
+        self,
+        benchmark: str,
+        problems: Iterable[Problem],
+        grades: Mapping[Key, Graded] | None = None,
+    ) -> GradedBenchmark:
+        """The graded responses of a benchmark; problems without any are left out.
+
+        Args:
+            benchmark: its name.
+            problems: its problems.
+            grades: those that count; None = all that are stored.
+        """
+        grades = self.grades if grades is None else grades
+        keys = sorted(key for key in grades if key[0] == benchmark)
         by_problem = {name: list(those) for name, those in groupby(keys, itemgetter(1))}
-        found = []
+        graded = []
         for problem in problems:
             if of_problem := by_problem.get(problem.id):
-                responses = (replace(self.responses[k], grade=self.grades[k]) for k in of_problem)
-                found.append(GradedProblem(problem, tuple(responses)))
-        return GradedBenchmark(benchmark, tuple(found))
+                responses = (replace(self.responses[k], grade=grades[k]) for k in of_problem)
+                graded.append(GradedProblem(problem, tuple(responses)))
+        return GradedBenchmark(benchmark, tuple(graded))
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file, or keep the old one if that fails; nothing in memory.
@@ -384,10 +396,10 @@ class Samples:
                 end += len(line)
                 self._read[name] = end, number
                 try:
-                    found = read(parse_json(line.decode("utf-8", "surrogatepass")))
+                    entry = read(parse_json(line.decode("utf-8", "surrogatepass")))
                 except (ValueError, TypeError, LookupError, AttributeError) as error:
                     raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
-                yield found
+                yield entry
         if repair:
             with reported(RunError, f"cannot write {file}", OSError):
                 os.truncate(file, end)

@@ -132,12 +132,12 @@ class BenchmarkSummary:
     def pass_at(self) -> dict[int, Estimate]:
         """pass@k by k = 1, 2, 4, ... and n; empty if nothing says which responses are right."""
         sizes = self.sizes if self.says_right else ()
-        return {k: found for k in sizes if (found := self.pass_at_k(k)).values}
+        return {k: estimate for k in sizes if (estimate := self.pass_at_k(k)).values}
 
     @cached_property
     def maj_at(self) -> dict[int, Estimate]:
         """maj@k by k = 2, 4, ... and n; empty if the grader gives no answers."""
-        return {k: found for k in self.sizes[1:] if (found := self.maj_at_k(k)).values}
+        return {k: estimate for k in self.sizes[1:] if (estimate := self.maj_at_k(k)).values}
 
     def pass_at_k(self, k: int) -> Estimate:
         """Unbiased pass@k for any k, over the problems with at least k responses."""
@@ -252,33 +252,33 @@ def summarise(
         equal: whether two wrong answers are the same, for maj@k; None = equal as text.
         says_right: the grader says which responses are right; None = if its grades do.
     """
-    counts = [ProblemCounts.of(each, equal) for each in graded.problems]
-    known = graded.says_right if says_right is None else says_right
-    return summarise_counts(graded.benchmark, counts, known)
+    counts = [ProblemCounts.of(problem, equal) for problem in graded.problems]
+    known_right = graded.says_right if says_right is None else says_right
+    return summarise_counts(graded.benchmark, counts, known_right)
 
 
 def summarise_counts(
     benchmark: str, problems: Sequence[ProblemCounts], says_right: bool
 ) -> BenchmarkSummary:
     """Compute the numbers of one benchmark from the counts of its problems."""
-    counts = tuple(each.counts for each in problems)
-    reasons = Counter(reason for each in problems for reason in each.reasons)
-    causes = Counter(cause for each in problems for cause in each.causes)
-    votes = tuple(each.votes for each in problems)
+    counts = tuple(problem.counts for problem in problems)
+    reasons = Counter(reason for problem in problems for reason in problem.reasons)
+    causes = Counter(cause for problem in problems for cause in problem.causes)
+    votes = tuple(problem.votes for problem in problems)
     return BenchmarkSummary(
         benchmark=benchmark,
         problems=len(problems),
         responses=sum(count for count, *_ in counts),
         samples_per_problem=max((count for count, *_ in counts), default=0),
         counts=counts,
-        votes=votes if any(each.right or each.wrong for each in votes) else (),
-        truncated=_mean([cut for each in problems for cut in each.cut]),
-        format=_mean([boxed for each in problems for boxed in each.boxed]),
-        no_answer=_mean([missing for each in problems for missing in each.no_answer]),
+        votes=votes if any(vote.right or vote.wrong for vote in votes) else (),
+        truncated=_mean([cut for problem in problems for cut in problem.cut]),
+        format=_mean([boxed for problem in problems for boxed in problem.boxed]),
+        no_answer=_mean([missing for problem in problems for missing in problem.no_answer]),
         undecided_reasons=dict(reasons.most_common()),
         wrong_causes=dict(causes.most_common()),
-        lengths=_lengths([length for each in problems for length in each.lengths]),
-        rewards=tuple(each.rewards for each in problems if each.rewards),
+        lengths=_lengths([length for problem in problems for length in problem.lengths]),
+        rewards=tuple(problem.rewards for problem in problems if problem.rewards),
         says_right=says_right,
     )
 
@@ -304,12 +304,12 @@ def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
         benchmarks=tuple(summary.benchmark for summary in summaries),
         mean=mean,
         standard_errors=StandardErrors(
-            combined(lambda each: each.standard_errors.sampling),
-            combined(lambda each: each.standard_errors.problems),
+            combined(lambda summary: summary.standard_errors.sampling),
+            combined(lambda summary: summary.standard_errors.problems),
         ),
         interval=Interval(
-            mean - combined(lambda each: each.estimate.mean - each.interval.low),
-            mean + combined(lambda each: each.interval.high - each.estimate.mean),
+            mean - combined(lambda summary: summary.estimate.mean - summary.interval.low),
+            mean + combined(lambda summary: summary.interval.high - summary.estimate.mean),
             ", ".join(methods),
         ),
     )

@@ -131,8 +131,8 @@ class Team:
 def _joined() -> tuple[Any, int, int]:
     """The store, the number of this process, and the number of processes."""
     try:
-        found = torch.distributed.rendezvous("env://", timeout=JOIN)  # pyright: ignore
-        store, rank, size = next(found)
+        processes = torch.distributed.rendezvous("env://", timeout=JOIN)  # pyright: ignore
+        store, rank, size = next(processes)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and this process does not find the others: "

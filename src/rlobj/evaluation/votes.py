@@ -97,7 +97,7 @@ def _plain(answer: str) -> str:
     return _FRACTION.sub(r"\\frac", _SPACING.sub("", answer.strip()))
 
 
-def _winning_probability(own: int, others: Sequence[int], without_answer: int, k: int) -> float:
+def _winning_probability(right: int, others: Sequence[int], without_answer: int, k: int) -> float:
     """P(one candidate wins among k responses drawn without replacement).
 
     Σ_r C(m, r) Σ_t W(k − r, t)/(1 + t) / C(all, k), where W counts the ways to draw the other k − r
@@ -106,11 +106,11 @@ def _winning_probability(own: int, others: Sequence[int], without_answer: int, k
     Σ_{v<r} C(m', v) x^v + y C(m', r) x^r; the candidates with fewer than r votes and the responses
     without an answer are (1 + x)^m' together. All terms are positive: no digits are lost.
     """
-    total = own + sum(others) + without_answer
+    total = right + sum(others) + without_answer
     probability = 0.0
-    for r in range(max(1, k - (total - own)), min(own, k) + 1):
+    for r in range(max(1, k - (total - right)), min(right, k) + 1):
         rivals = [size for size in others if size >= r]
-        rest, free = total - own - sum(rivals), k - r
+        rest, free = total - right - sum(rivals), k - r
         ties = min(len(rivals), free // r)
         ways = torch.zeros(ties + 1, free + 1, dtype=torch.float64)
         for drawn in range(min(rest, free) + 1):
@@ -123,5 +123,5 @@ def _winning_probability(own: int, others: Sequence[int], without_answer: int, k
                 wider[1:, r:] += float(math.comb(size, r)) * ways[:-1, : free + 1 - r]
             ways = wider
         shares = ways[:, free] / torch.arange(1, ties + 2, dtype=torch.float64)
-        probability += float(math.comb(own, r)) * float(shares.sum())
+        probability += float(math.comb(right, r)) * float(shares.sum())
     return probability / float(math.comb(total, k))

@@ -50,9 +50,9 @@ def accuracy_reward(
     golds = answer if solution is None else solution
     if golds is None:
         raise ConfigError("accuracy_reward expects a column solution or answer with gold answers")
-    texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
+    texts = [c if isinstance(c, str) else c[-1]["content"] or "" for c in completions]
     verdicts = _verdicts(list(zip(texts, golds, strict=True)))
-    rewards = [None if each.correct is None else float(each.correct) for each in verdicts]
+    rewards = [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
     if log_metric is not None and rewards:
         log_metric("reward/undecided", rewards.count(None) / len(rewards))
     return rewards

@@ -131,7 +131,7 @@ class RunRecord:
             self._recorder.update(self.steps, index, observed)
         self._recorder.end_step(self.steps)
         rollout = _rollout_metrics([observed for observed, _ in updates], self._comm)
-        line = {"step": self.steps, **rollout, **average([found for _, found in updates])}
+        line = {"step": self.steps, **rollout, **average([measured for _, measured in updates])}
         line |= metrics or {}
         with together(self._comm, "writing metrics.jsonl"):
             if self._comm.rank == 0:
@@ -180,7 +180,7 @@ def observed_update(
         measured |= {f"old_{name}": measured[name] for name in read}
     nowhere = torch.full_like(measured["logprobs"], torch.nan)
     columns = {
-        name: torch.cat([each[name].detach() for each in scores]).to(nowhere)
+        name: torch.cat([columns[name].detach() for columns in scores]).to(nowhere)
         if scores and name in scores[0]
         else nowhere
         for name in POLICY
@@ -214,7 +214,7 @@ def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str,
     decided = rewards[~rewards.isnan()]
     mean = decided.mean()
     tokens, count = float(lengths.sum()), len(rewards)
-    trained = sum(int(each.plan.clauses.in_phase.sum()) for each in updates if each.plan.clauses)
+    trained = sum(int(u.plan.clauses.in_phase.sum()) for u in updates if u.plan.clauses)
     by_turn = any(table.turn is not None for table in tables)
     counts = {
         **({"turns/mean": float(turns.sum()) / max(count, 1)} if by_turn else {}),

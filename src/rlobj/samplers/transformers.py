@@ -138,21 +138,18 @@ class TransformersSampler:
         """
         check_prompts(prompts, settings.max_tokens, self.context, "model")
         packs = [packed("i", prompt) for prompt in prompts]
-        keys = torch.tensor(seeds, dtype=torch.long)
         limits = [settings.max_tokens] * len(prompts)
-        samples: dict[int, Response] = {}
+        responses: dict[int, Response] = {}
         missing = [count] * len(prompts)
 
         def group(owner: int) -> list[Response]:
-            return [samples[owner * count + i] for i in range(count)]
+            return [responses[owner * count + i] for i in range(count)]
 
-        with _evaluating(self.model), torch.no_grad(), self._arithmetic():
-            for rows in self._batches(packs, count, settings.max_tokens):
-                drawn = self._respond(packs, count, rows, settings, (keys, limits))
-                for row, samples[row] in drawn:
-                    missing[row // count] -= 1
-                    if done is not None and not missing[row // count]:
-                        done(row // count, group(row // count))
+        with self._sampling():
+            for row, responses[row] in self._drawn(packs, count, settings, seeds, limits):
+                missing[row // count] -= 1
+                if done is not None and not missing[row // count]:
+                    done(row // count, group(row // count))
         return [group(owner) for owner in range(len(prompts))]
 
     @property
@@ -174,16 +171,18 @@ class TransformersSampler:
             requests = sorted(taken, key=lambda request: request.place)
             prompts = [request.prompt for request in requests]
             limits = [request.max_tokens for request in requests]
-            keys = torch.tensor([request.seed for request in requests], dtype=torch.long)
-            with _evaluating(self.model), torch.no_grad(), self._arithmetic():
-                for rows in self._batches(prompts, 1, max(limits)):
-                    drawn = self._respond(prompts, 1, rows, settings, (keys, limits))
-                    for row, sample in drawn:
-                        done(requests[row], sample)
+            seeds = [request.seed for request in requests]
+            with self._sampling():
+                for row, response in self._drawn(prompts, 1, settings, seeds, limits):
+                    done(requests[row], response)
 
-    def _arithmetic(self) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Inside, the module is in eval mode, without gradient, in the sampler's arithmetic."""
         device = next(self.model.parameters()).device.type
-        return torch.autocast(device, self.autocast, enabled=self.autocast is not None)
+        half = torch.autocast(device, self.autocast, enabled=self.autocast is not None)
+        with _evaluating(self.model), torch.no_grad(), half:
+            yield
 
     @torch.no_grad()
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -213,26 +212,34 @@ class TransformersSampler:
     def close(self) -> None:
         """Do nothing: the module belongs to the trainer."""
 
-    def _batches(
-        self, prompts: Sequence[Sequence[int]], count: int, max_tokens: int
-    ) -> Iterator[list[int]]:
-        """Batches of rows (prompt index x count + sample index), sorted by prompt length."""
-        lengths = [len(prompt) + max_tokens for prompt in prompts for _ in range(count)]
-        return by_length(lengths, self.batch_tokens)
-
-    def _respond(
+    def _drawn(
         self,
         prompts: Sequence[Sequence[int]],
         count: int,
-        rows: list[int],
         settings: SamplingSettings,
-        of_prompts: tuple[Tensor, Sequence[int]],
+        seeds: Sequence[int],
+        limits: Sequence[int],
     ) -> Iterator[tuple[int, Response]]:
-        """Draw the samples of one batch of rows; yield (row, sample) as they end.
+        """Draw `count` responses for each prompt; yield (row, response) as they end.
 
-        `of_prompts` are the seed of each prompt and the largest number of tokens of its responses.
+        A row is prompt index x count + response index. Prompts of about the same length are drawn
+        together. Each prompt has its seed, and its largest number of tokens of a response.
         """
-        seeds, limits = of_prompts
+        longest, keys = max(limits, default=0), torch.tensor(seeds, dtype=torch.long)
+        lengths = [len(prompt) + longest for prompt in prompts for _ in range(count)]
+        for rows in by_length(lengths, self.batch_tokens):
+            yield from self._batch(prompts, count, settings, keys, limits, rows)
+
+    def _batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        settings: SamplingSettings,
+        seeds: Tensor,
+        limits: Sequence[int],
+        rows: list[int],
+    ) -> Iterator[tuple[int, Response]]:
+        """`_drawn` for some rows."""
         owners = sorted({row // count for row in rows})
         context = _Context(self.model, [prompts[owner] for owner in owners])
         position = {owner: index for index, owner in enumerate(owners)}

@@ -61,7 +61,7 @@ def digest(tensor: Tensor) -> Digest:
         total = block.sum()
         placed = (block * odd[: len(block)]).sum() + 2 * start * total
         sums += torch.stack([total, (block * block).sum(), placed])
-    return Digest(flat.numel(), *(each % 2**64 for each in sums.tolist()))
+    return Digest(flat.numel(), *(value % 2**64 for value in sums.tolist()))
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Live:
         """Return the checkpoint's names of the tensors that make up one of the engine's."""
         owner, _, leaf = source.rpartition(".")
         above, dot, module = owner.rpartition(".")
-        return [f"{above}{dot}{each}.{leaf}" for each in self.fused.get(module, [module])]
+        return [f"{above}{dot}{part}.{leaf}" for part in self.fused.get(module, [module])]
 
 
 class Sent:

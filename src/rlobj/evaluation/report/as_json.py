@@ -34,17 +34,17 @@ def results_json(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -
         results: one per benchmark.
         about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
     """
-    found = {**about, "settings": shared([each.settings for each in results])}
-    found["results"] = {each.summary.benchmark: _benchmark(each) for each in results}
-    summaries = [each.summary for each in results]
+    page = {**about, "settings": shared([result.settings for result in results])}
+    page["results"] = {result.summary.benchmark: _benchmark(result) for result in results}
+    summaries = [result.summary for result in results]
     if len(results) > 1 and math.isfinite((macro := macro_average(summaries)).mean):
         name = "avg" if results[0].summary.says_right else "reward"
-        found["macro_average"] = {
+        page["macro_average"] = {
             "benchmarks": list(macro.benchmarks),
             **_numbers(name, macro),
             f"{name}_stderr_sampling": macro.standard_errors.sampling,
         }
-    return from_json(to_json(found, inf_nan_mode="null"))
+    return from_json(to_json(page, inf_nan_mode="null"))
 
 
 def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
         **{f"length_{name}": value for name, value in asdict(summary.lengths).items()},
         "settings": dict(result.settings),
     }
-    known = summary.says_right
-    return {k: v for k, v in numbers.items() if known or k not in OF_RIGHT_JSON}
+    says_right = summary.says_right
+    return {k: v for k, v in numbers.items() if says_right or k not in OF_RIGHT_JSON}
 
 
 def _numbers(name: str, estimate: Estimate | MacroAverage) -> dict[str, Any]:

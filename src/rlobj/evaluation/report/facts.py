@@ -14,13 +14,13 @@ Value = TypeVar("Value")
 def shared(settings: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     """The settings that are the same in all."""
     first, *others = settings or [{}]
-    return {k: v for k, v in first.items() if all(k in each and each[k] == v for each in others)}
+    return {k: v for k, v in first.items() if all(k in other and other[k] == v for other in others)}
 
 
 def flat(settings: Mapping[str, Any], common: Container[str] = ()) -> dict[str, str]:
     """Settings by dotted name, each as one line of text, without the common ones."""
-    found = flattened(settings).items()
-    return {name: _line(value) for name, value in found if name not in common}
+    settings_by_name = flattened(settings).items()
+    return {name: _line(value) for name, value in settings_by_name if name not in common}
 
 
 def _line(value: Any) -> str:

@@ -21,7 +21,7 @@ def number(value: float, shares: bool, sign: str = "") -> str:
 
 def number_range(low: float, high: float, shares: bool, sign: str = "") -> str:
     """Two numbers; a dash if they are not finite."""
-    ends = (number(each, shares, sign) for each in (low, high))
+    ends = (number(end, shares, sign) for end in (low, high))
     return " to ".join(ends) if math.isfinite(low) else UNKNOWN
 
 

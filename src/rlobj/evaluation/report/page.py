@@ -56,7 +56,7 @@ def write_page(
     Raises:
         RunError: the disk refused.
     """
-    common = shared([flat(each.settings) for each in results])
+    common = shared([flat(result.settings) for result in results])
     texts, kept, total = kept_texts(results, budget)
     title = str(about.get("model", "evaluation"))
     parts = {
@@ -65,17 +65,19 @@ def write_page(
         "settings": definition_list(common),
         "summary": _summary_table(results),
         "notes": "".join(f"<p>{escape(line)}</p>" for line in _notes(results, kept, total)),
-        "benchmarks": "".join(f"<option>{escape(each.summary.benchmark)}" for each in results),
+        "benchmarks": "".join(f"<option>{escape(result.summary.benchmark)}" for result in results),
         "verdicts": _verdict_boxes(results),
-        "sections": "".join(_section(i, each, common) for i, each in enumerate(results)),
+        "sections": "".join(_section(i, result, common) for i, result in enumerate(results)),
     }
     benchmarks = [
         {
-            "name": each.summary.benchmark,
-            "measure": "percent right" if each.summary.says_right else "mean reward",
-            "problems": [problem_data(p, each.summary.says_right) for p in each.graded.problems],
+            "name": result.summary.benchmark,
+            "measure": "percent right" if result.summary.says_right else "mean reward",
+            "problems": [
+                problem_data(p, result.summary.says_right) for p in result.graded.problems
+            ],
         }
-        for each in results
+        for result in results
     ]
     data = {"data": {"benchmarks": benchmarks, "verdicts": VERDICTS}}
     content = render_page(
@@ -84,21 +86,21 @@ def write_page(
         styles=_asset("assets/evaluation.css"),
         scripts=[_asset("assets/evaluation.js")],
         libraries=["katex"],
-        data=data | {f"texts-{b}-{p}": each for (b, p), each in texts.items()},
+        data=data | {f"texts-{b}-{p}": said for (b, p), said in texts.items()},
     )
     write_whole(path, content)
 
 
 def _summary_table(results: Sequence[BenchmarkResult]) -> str:
-    names, rows = summary_table([each.summary for each in results])
+    names, rows = summary_table([result.summary for result in results])
     links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
     links[len(results) :] = map(escape, names[len(results) + 1 :])  # the mean has no section
     return html_table(links, ((name, texts) for name, *texts in rows))
 
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
-    lines = reading_notes([each.summary for each in results])
-    if any(each.summary.truncated > 0 for each in results):
+    lines = reading_notes([result.summary for result in results])
+    if any(result.summary.truncated > 0 for result in results):
         lines.append(
             "Below, each response has one verdict: one that was cut and is not right is truncated, "
             "with an answer or without. The table counts every response that was cut, and every "
@@ -129,9 +131,9 @@ def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
 
 
 def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> str:
-    name, own = escape(result.summary.benchmark), flat(result.settings, common)
+    name, settings = escape(result.summary.benchmark), flat(result.settings, common)
     return (
-        f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(own)}"
+        f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(settings)}"
         f"<div class=grid role=grid aria-label='{name}: problems and samples'></div></section>"
     )
 
@@ -150,22 +152,22 @@ def verdict(response: Response) -> str:
     return "n" if grade.no_answer else "w"
 
 
-def problem_data(each: GradedProblem, says_right: bool = True) -> Mapping[str, Any]:
+def problem_data(problem: GradedProblem, says_right: bool = True) -> Mapping[str, Any]:
     """Everything about a problem but the texts of its responses."""
-    share = each.value(says_right)
+    share = problem.value(says_right)
     return {
-        "id": each.problem.id,
-        "prompt": each.problem.prompt,
-        "gold": each.problem.answer,
+        "id": problem.problem.id,
+        "prompt": problem.problem.prompt,
+        "gold": problem.problem.answer,
         "share": None if math.isnan(share) else share,
-        "rewards": [grade.reward if not grade.undecided else None for grade in each.grades],
-        "verdicts": "".join(map(verdict, each.responses)),
-        "answers": [grade.answer for grade in each.grades],
-        "reasons": [grade.reason for grade in each.grades],
-        "samples": [response.id for response in each.responses],
-        "seeds": [str(response.seed) for response in each.responses],  # too large for JavaScript
-        "tokens": [response.length for response in each.responses],
-        "finishes": [response.finish for response in each.responses],
+        "rewards": [grade.reward if not grade.undecided else None for grade in problem.grades],
+        "verdicts": "".join(map(verdict, problem.responses)),
+        "answers": [grade.answer for grade in problem.grades],
+        "reasons": [grade.reason for grade in problem.grades],
+        "samples": [response.id for response in problem.responses],
+        "seeds": [str(response.seed) for response in problem.responses],  # too large for JavaScript
+        "tokens": [response.length for response in problem.responses],
+        "finishes": [response.finish for response in problem.responses],
     }
 
 
@@ -202,9 +204,11 @@ def kept_texts(
     """
     problems: dict[tuple[int, int], GradedProblem] = {}
     for b, result in enumerate(results):
-        problems |= {(b, p): each for p, each in enumerate(result.graded.problems)}
+        problems |= {(b, p): problem for p, problem in enumerate(result.graded.problems)}
     first_ones_first = sorted(
-        (sample, index) for index, each in problems.items() for sample in range(len(each.responses))
+        (sample, index)
+        for index, problem in problems.items()
+        for sample in range(len(problem.responses))
     )
     kept: dict[tuple[int, int], list[Said]] = {index: [] for index in problems}
     for sample, index in first_ones_first:

@@ -25,21 +25,23 @@ def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], lis
         sampling, shares = macro.standard_errors.sampling, summaries[0].says_right
         texts[f"mean of {len(summaries)}"] = _headline(macro, sampling, shares)
     most_first = sorted(texts.values(), key=len, reverse=True)
-    names = dict.fromkeys(name for own in most_first for name in own)
-    return ["", *texts], [[name, *(own.get(name, "") for own in texts.values())] for name in names]
+    names = dict.fromkeys(name for measures in most_first for name in measures)
+    return ["", *texts], [
+        [name, *(measures.get(name, "") for measures in texts.values())] for name in names
+    ]
 
 
 def _measures(summary: BenchmarkSummary) -> dict[str, str]:
     """The numbers of a benchmark as text, shares in percent, by name."""
     right = {"avg@n if undecided ones were right": percent(summary.bounds[1])}
-    estimates = {f"pass@{k}": each for k, each in summary.pass_at.items() if k > 1}
-    estimates |= {f"maj@{k}": each for k, each in summary.maj_at.items()}
+    estimates = {f"pass@{k}": estimate for k, estimate in summary.pass_at.items() if k > 1}
+    estimates |= {f"maj@{k}": estimate for k, estimate in summary.maj_at.items()}
     rows = {
         "problems": f"{summary.problems:,}",
         "n": f"{summary.samples_per_problem:,}",
         **_headline(summary.estimate, summary.standard_errors.sampling, summary.says_right),
         **(right if summary.undecided else {}),
-        **{name: _estimated(each, summary.problems) for name, each in estimates.items()},
+        **{name: _estimated(estimate, summary.problems) for name, estimate in estimates.items()},
         "problems, all responses right": f"{summary.solve_all:,}",
         "problems, no response right": f"{summary.solve_none:,}",
         "responses, undecided": f"{summary.undecided:,}",
@@ -54,13 +56,13 @@ def _measures(summary: BenchmarkSummary) -> dict[str, str]:
     return {k: v for k, v in rows.items() if summary.says_right or not k.endswith(OF_RIGHT)}
 
 
-def _headline(found: Estimate | MacroAverage, sampling: float, shares: bool) -> dict[str, str]:
+def _headline(estimate: Estimate | MacroAverage, sampling: float, shares: bool) -> dict[str, str]:
     """avg@n or the mean reward, with its interval and errors; an error of 0 says only that all
     values are equal."""
     return {
-        "avg@n" if shares else "mean reward": number(found.mean, shares),
-        "95% interval": number_range(*found.interval[:2], shares),
-        "standard error, similar problems": number(found.stderr or math.nan, shares),
+        "avg@n" if shares else "mean reward": number(estimate.mean, shares),
+        "95% interval": number_range(*estimate.interval[:2], shares),
+        "standard error, similar problems": number(estimate.stderr or math.nan, shares),
         "standard error, same problems": number(sampling or math.nan, shares),
     }
 
@@ -68,7 +70,7 @@ def _headline(found: Estimate | MacroAverage, sampling: float, shares: bool) -> 
 def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
     """What the main numbers are, why some are missing, and what was not compared."""
     methods = dict.fromkeys(summary.interval.method for summary in summaries)
-    rewarded = ", ".join(each.benchmark for each in summaries if not each.says_right)
+    rewarded = ", ".join(summary.benchmark for summary in summaries if not summary.says_right)
     about = (
         f"The reward of {rewarded} does not say which responses are right: mean rewards take the "
         "place of avg@n, and pass@k, maj@k and other numbers of right responses are left out. A "
@@ -76,15 +78,17 @@ def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
     )
     counted = "enter no mean reward" if rewarded else "count as wrong"
     counts = {
-        f"Undecided responses {counted}": [each.undecided_reasons for each in summaries],
-        "Responses that are wrong without a comparison": [each.wrong_causes for each in summaries],
+        f"Undecided responses {counted}": [summary.undecided_reasons for summary in summaries],
+        "Responses that are wrong without a comparison": [
+            summary.wrong_causes for summary in summaries
+        ],
     }
     notes = []
-    for what, found in counts.items():
+    for what, counts_of in counts.items():
         parts = [
             f"{summary.benchmark} {count:,} ({reason.replace('_', ' ')})"
-            for summary, own in zip(summaries, found, strict=True)
-            for reason, count in own.items()
+            for summary, counts in zip(summaries, counts_of, strict=True)
+            for reason, count in counts.items()
         ]
         notes += [f"{what}: {', '.join(parts)}."] if parts else []
     return [
@@ -108,7 +112,7 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
         results: one per benchmark.
         about: as for `results_json`.
     """
-    summaries = [each.summary for each in results]
+    summaries = [result.summary for result in results]
     notes = reading_notes(summaries) + _settings(results)
     notes += [f"{listed(facts(about))}."] if about else []
     table = markdown_table(*summary_table(summaries))
@@ -116,9 +120,11 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
 
 
 def _settings(results: Sequence[BenchmarkResult]) -> list[str]:
-    common = shared([flat(each.settings) for each in results])
-    own = {f"{each.summary.benchmark}: ": flat(each.settings, common) for each in results}
-    parts = [f"{name}{listed(those)}" for name, those in ({"": common} | own).items() if those]
+    common = shared([flat(result.settings) for result in results])
+    settings = {
+        f"{result.summary.benchmark}: ": flat(result.settings, common) for result in results
+    }
+    parts = [f"{name}{listed(those)}" for name, those in ({"": common} | settings).items() if those]
     return [f"Settings: {'. '.join(parts)}."] if parts else []
 
 

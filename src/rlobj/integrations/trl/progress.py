@@ -70,7 +70,7 @@ class Window:
 
     def samples(self, inputs: Inputs | None) -> bool:
         """Whether these inputs were sampled for this window, from the policy as it is now."""
-        return any(inputs is each for rollout in self.rollouts for each in rollout)
+        return any(inputs is row for rollout in self.rollouts for row in rollout)
 
 
 @dataclass

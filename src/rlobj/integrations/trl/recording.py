@@ -159,7 +159,7 @@ def described(
         "seed": args.seed,
     }
     if trainer.tools:
-        settings["environment"] = {"tools": [object_text(x.__name__) for x in trainer.tools]}
+        settings["environment"] = {"tools": [object_text(tool.__name__) for tool in trainer.tools]}
         if args.max_tool_calling_iterations is not None:
             settings["environment"]["max_turns"] = args.max_tool_calling_iterations + 1
     if trainer.objective.needs.rewards:
@@ -178,6 +178,6 @@ def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _observed(window: Window, state: Mapping[str, Any]) -> ObservedUpdate:
     assert window.plan is not None
-    responses = [each for inputs in window.inputs for each in sequences(inputs)]
+    responses = [response for inputs in window.inputs for response in sequences(inputs)]
     scores = [measured.scores for measured in window.measured]
     return observed_update(window.phase, state, window.tables, window.plan, responses, scores)

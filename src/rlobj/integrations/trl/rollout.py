@@ -94,8 +94,8 @@ class Rollouts(_Trainer):
                 f"{reader} reads the sampler's log-probs, but the rollout_func returned None as "
                 "logprobs: return the log-prob of each sampled token"
             )
-            known = "sampling_per_token_logps" in output
-            agree(None if known else missing, "sampling", self._comm)
+            present = "sampling_per_token_logps" in output
+            agree(None if present else missing, "sampling", self._comm)
         if self.tools:
             self._log_limits(conversations)
         progress.turns |= any_rank("tool_mask" in output, self._comm)
@@ -108,12 +108,10 @@ class Rollouts(_Trainer):
         ids = rows + progress.rows if training else rows
         group = self.num_generations if training else self.num_generations_eval
         apart = self._own_advantages and self.objective.advantage.decoupled
-        known = decided(rewards, self.reward_func_names if needs.rewards or apart else None)
-        output |= {"rlobj_ids": ids, "rlobj_groups": ids // group, "rlobj_rewards": known[rows]}
+        read = decided(rewards, self.reward_func_names if needs.rewards or apart else None)
+        output |= {"rlobj_ids": ids, "rlobj_groups": ids // group, "rlobj_rewards": read[rows]}
         apart = self.args.multi_objective_aggregation == "normalize_then_sum"
-        scaled = (
-            rewards if apart else total_reward(known, self.reward_weights.tolist()).unsqueeze(1)
-        )
+        scaled = rewards if apart else total_reward(read, self.reward_weights.tolist()).unsqueeze(1)
         equal = equal_groups(scaled, group)[rows]
         output["advantages"] = output["advantages"].masked_fill(equal, 0.0)
         if training:
@@ -136,7 +134,7 @@ class Rollouts(_Trainer):
         counts = torch.tensor([0, 0, len(conversations)])
         for messages, ids in conversations:
             called = bool(messages[-1].get("tool_calls"))
-            full = called and sum(each["role"] == "assistant" for each in messages) > most
+            full = called and sum(message["role"] == "assistant" for message in messages) > most
             counts[0] += full
             counts[1] += not full and (called or ids[-1] not in ends)
         *limited, total = self._comm.sum(counts).tolist()
@@ -148,7 +146,7 @@ class Rollouts(_Trainer):
         """The columns of the user's own, [B]: of the data set, or logged by a reward function."""
         columns, error = dict[str, Tensor](), None
         for name, source in self._own.items():
-            values = logged.get(name, ()) if source == "reward" else [x.get(name) for x in rows]
+            values = logged.get(name, ()) if source == "reward" else [row.get(name) for row in rows]
             numbers = [float(value) for value in values if isinstance(value, Real)]
             if not len(numbers) == len(values) == len(rows):
                 expected = (
@@ -212,7 +210,7 @@ def equal_groups(rewards: Tensor, size: int) -> Tensor:
         size: of a group.
     """
     slack = relative_rounding(torch.float32)  # as TRL keeps rewards
-    equal = [not any(differ(each, slack) for each in group.T) for group in rewards.split(size)]
+    equal = [not any(differ(column, slack) for column in group.T) for group in rewards.split(size)]
     return torch.tensor(equal, device=rewards.device).repeat_interleave(size)
 
 
@@ -239,7 +237,7 @@ def turn_columns(mask: Tensor, rewards: Tensor) -> dict[str, Tensor]:
 def sequences(inputs: Mapping[str, Any]) -> Iterator[tuple[list[int], Sequence[int]]]:
     """Prompt ids and response ids of each response; tool output is what the policy reads."""
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
-    columns = (x.cpu() for x in (*(inputs[name] for name in names), trained(inputs)))
+    columns = (column.cpu() for column in (*(inputs[name] for name in names), trained(inputs)))
     for prompt, read, response, said, mine in zip(*columns, strict=True):
         ids, marks = response[said.bool()].tolist(), mine[said.bool()].tolist()
         tokens, gaps = list[int](), list[tuple[int, list[int]]]()

@@ -63,7 +63,7 @@ class TrlScore:
         end = self._settings.end
         values = self._scored([(p, with_end(r, self._end, end)) for p, r in sequences(inputs)])
         mask = trained(inputs).bool()
-        flat = torch.cat([torch.as_tensor(each) for each in values]).to(mask.device, torch.float32)
+        flat = torch.cat([torch.as_tensor(row) for row in values]).to(mask.device, torch.float32)
         return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, flat)
 
     def _scored(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sequence[Any]:
@@ -71,10 +71,10 @@ class TrlScore:
             return self._server.logprobs(sequences)
         assert self._scorer is not None
         logprobs: list[Any] = [()] * len(sequences)
-        lengths = [sequence_length(*each) for each in sequences]
+        lengths = [sequence_length(*pair) for pair in sequences]
         for part in micro_batches(lengths, _BUDGET, packed=self._scorer.packed):
             chosen = [sequences[i] for i in part]
             scores = score_samples(self._scorer, chosen, temperature=self._temperature).logprobs
-            for i, each in zip(part, scores.split([len(t) for _, t in chosen]), strict=True):
-                logprobs[i] = each
+            for i, chunk in zip(part, scores.split([len(t) for _, t in chosen]), strict=True):
+                logprobs[i] = chunk
         return logprobs

@@ -87,8 +87,8 @@ def fitted(
     objective = _read(objective, settings["max_completion_length"])
     if refused := [*_refused(settings)]:
         raise ConfigError("\n".join(refused))
-    given = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
-    provided = {*own, *_PROVIDED, *(column for column, known in given.items() if known)}
+    optional = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
+    provided = {*own, *_PROVIDED, *(column for column, present in optional.items() if present)}
     advice = {
         "ref_logprobs": "Set GRPOConfig(beta=...) to a number above 0, so that TRL loads a "
         "reference. The objective's own coefficient counts",

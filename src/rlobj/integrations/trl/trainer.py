@@ -191,7 +191,7 @@ class ObjectiveMixin(_Trainer):
         finally:
             self._step = first
         model = self.accelerator.unwrap_model(self.model)
-        new = [each for rollout in rollouts for each in rollout]
+        new = [inputs_of for rollout in rollouts for inputs_of in rollout]
         agree(mistake(new, progress.sampled, model), "sampling", self._comm)
         progress.sampled.clear()
         phases, rounds = self.objective.phases, self.num_iterations
@@ -243,7 +243,7 @@ class ObjectiveMixin(_Trainer):
             GRPOTrainer._compute_loss(self, model, inputs)  # only to log TRL's own metrics
         table = self._table(inputs, logprobs, entropies)
         window = self._due(inputs, (logprobs.detach(), entropies.detach()))
-        penalizes_old = any("old_logprobs" in each.needs() for each in self.objective.penalties)
+        penalizes_old = any("old_logprobs" in p.needs() for p in self.objective.penalties)
         if penalizes_old and window.samples(window.due):  # l0 is l, without rounding
             table = table.replace(old_logprobs=table.logprobs.detach())
         loss = self._add(window, table)

@@ -175,7 +175,7 @@ class ObjectiveWorker(TrainingWorker):
         with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=loaded):
             output = self.engine.infer_batch(batch, loss_function=None)["model_output"]
         columns = scored(output, batch)
-        return {name: x.to(self.device) for name, x in columns.items() if x is not None}
+        return {name: c.to(self.device) for name, c in columns.items() if c is not None}
 
     # Checkpoints: the controllers' state lies beside verl's own files.
 

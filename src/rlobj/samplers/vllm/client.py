@@ -96,8 +96,8 @@ class VllmServerSampler(VllmBase):
                 )
 
     def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:
-        def body(asked: Asked) -> dict[str, Any]:
-            return {"prompt": list(asked[0]), "return_token_ids": True, **asked[1]}
+        def body(question: Asked) -> dict[str, Any]:
+            return {"prompt": list(question[0]), "return_token_ids": True, **question[1]}
 
         with waiting():  # the servers' patience is the limit
             self._fleet.complete(Mapped(feed, body), arrived, self._expected)
@@ -159,11 +159,11 @@ class VllmServerSampler(VllmBase):
         """
         if not self._primary:
             return Live({})
-        weights = {node: Live.of_workers(own) for node, own in self._ask("rlobj_live").items()}
+        weights = {node: Live.of_workers(parts) for node, parts in self._ask("rlobj_live").items()}
         first, *others = weights.values()
-        for own in others:
+        for weights_there in others:
             for name, (_, mine) in first.tensors.items():
-                if own.tensors[name][1].unordered != mine.unordered:
+                if weights_there.tensors[name][1].unordered != mine.unordered:
                     raise RunError(
                         f"the servers at {', '.join(node.url for node in weights)} compute with "
                         f"different weights: {name}. Restart them, then resume the run."
@@ -198,5 +198,6 @@ class VllmServerSampler(VllmBase):
 
 def _response(choice: Any) -> Completion:
     logprobs = choice["logprobs"] or {"token_logprobs": []}
-    values = [math.nan if x is None else x for x in logprobs["token_logprobs"]]  # JSON has no NaN
+    values = logprobs["token_logprobs"]
+    values = [math.nan if value is None else value for value in values]  # JSON has no NaN
     return Completion(choice["token_ids"], values, choice["finish_reason"])

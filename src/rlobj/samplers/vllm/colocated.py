@@ -128,8 +128,8 @@ class VllmSampler(VllmBase):
                     if new:
                         inputs = [{"prompt_token_ids": list(prompt)} for prompt, _ in new]
                         parameters = [
-                            SamplingParams(**each, detokenize=bool(each.get("stop")))
-                            for _, each in new
+                            SamplingParams(**fields, detokenize=bool(fields.get("stop")))
+                            for _, fields in new
                         ]
                         names = self._engine.enqueue(inputs, parameters, use_tqdm=False)
                         keys = [name.partition("-")[0] for name in names]

@@ -164,9 +164,9 @@ class Connection:
         """
         body = {"method": method, "args": list(arguments)}
         results = self.post("/collective_rpc", body, long=long)["results"]
-        for each in results:
-            if isinstance(each, dict) and "error" in each:
-                raise RunError(f"a worker of the server at {self.url} failed: {each['error']}")
+        for result in results:
+            if isinstance(result, dict) and "error" in result:
+                raise RunError(f"a worker of the server at {self.url} failed: {result['error']}")
         return results
 
     def _ask(

@@ -106,7 +106,7 @@ class WeightExtension:
             arrived.drain()
         refresh_head(self.model_runner.get_model())  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_version = version
-        self.rlobj_digests = {name: astuple(each) for name, each in arrived.digests.items()}
+        self.rlobj_digests = {name: astuple(sums) for name, sums in arrived.digests.items()}
 
     def rlobj_sees(self, path: str) -> dict[str, bool]:
         """Tell whether this worker can read the trainer's file."""

@@ -155,7 +155,7 @@ class Fleet:
         began = time.monotonic()
         said = began - _SAID + 2 * _PAUSE  # a short failure is not worth a warning
         with waiting():  # its patience is the limit
-            while not (found := attempt()):
+            while not (nodes := attempt()):
                 now = time.monotonic()
                 if now - began >= self._patience:
                     raise self._unanswered(now - began)
@@ -168,7 +168,7 @@ class Fleet:
                         self._how_to_start(),
                     )
                 self._pause()
-        return found
+        return nodes
 
     def _unanswered(self, seconds: float) -> RunError:
         """Return the error for servers that did not do the work in the time that a run waits."""

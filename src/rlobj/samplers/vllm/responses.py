@@ -143,7 +143,7 @@ class Collected:
         ids = [response.token_ids for response in responses]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         shared, greedy = packed("i", self.prompts[index]), self.settings.temperature == 0
-        own = [
+        drawn = [
             Response(
                 prompt=shared,
                 tokens=response.token_ids,
@@ -154,7 +154,7 @@ class Collected:
             )
             for response, text in zip(responses, texts, strict=True)
         ]
-        self._groups[index] = own * (self.count // len(own))
+        self._groups[index] = drawn * (self.count // len(drawn))
         if self.done is not None:
             self.done(index, self._groups[index])
 

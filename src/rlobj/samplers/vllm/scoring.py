@@ -124,11 +124,11 @@ class ServerScorer:
             RunError: the server does not answer in time, or gives no finite log-probability (an
                 empty prompt has none for the first token).
         """
-        found: list[list[float]] = [[] for _ in sequences]
+        logprobs: list[list[float]] = [[] for _ in sequences]
 
         def arrived(index: int, answer: Any) -> None:
             prompt, response = sequences[index]
-            found[index] = _read(answer, len(prompt), response)
+            logprobs[index] = _read(answer, len(prompt), response)
             beat()
 
         with self._named(), waiting():  # the fleet's patience is the limit
@@ -141,8 +141,8 @@ class ServerScorer:
                 )
             bodies = Feed.whole([{"prompt": ids, **SCORING} for ids in prompts])
             self._fleet.complete(bodies, arrived, 0)
-            self._check_values(sequences, found)
-        return found
+            self._check_values(sequences, logprobs)
+        return logprobs
 
     def check(self, tokenizer: Any, texts: Sequence[str] = (), end: int | None = None) -> None:
         """Check that the server has the policy's tokenizer: the text of each id, and ids of texts.
@@ -196,16 +196,16 @@ class ServerScorer:
                 ": the id of the teacher's end token, which then stands for the policy's",
             )
 
-    def _check_values(self, sequences: Sequence[Any], found: Sequence[Sequence[float]]) -> None:
+    def _check_values(self, sequences: Sequence[Any], logprobs: Sequence[Sequence[float]]) -> None:
         wrong = [
             f"{value:g} for token {place} of response {index} (id {sequences[index][1][place]})"
-            for index, values in enumerate(found)
+            for index, values in enumerate(logprobs)
             for place, value in enumerate(values)
             if not -math.inf < value <= 1e-3  # rounding may lift it above 0
         ]
         if wrong:
             raise RunError(
-                f"{len(wrong)} of {sum(map(len, found))} log-probs of the server at "
+                f"{len(wrong)} of {sum(map(len, logprobs))} log-probs of the server at "
                 f"{self.url} are not finite or above 0, first {wrong[0]}. Its weights are "
                 "damaged, or (above 0) it was started with logprobs_mode=raw_logits"
             )

@@ -125,9 +125,9 @@ class ServerSettings(Model):
     @field_validator("url")
     @classmethod
     def _http(cls, url: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        urls = [each.rstrip("/") for each in ([url] if isinstance(url, str) else url)]
-        for each in urls:
-            require_address(each)
+        urls = [address.rstrip("/") for address in ([url] if isinstance(url, str) else url)]
+        for address in urls:
+            require_address(address)
         if not urls or len(set(urls)) < len(urls):
             raise ConfigError(f"expected the addresses of different servers; got {list(urls)}")
         return urls[0] if isinstance(url, str) else tuple(urls)

@@ -99,7 +99,7 @@ class Transfer:
         probe = folder / "probe"
         probe.touch()
         answers = self._call(nodes, "rlobj_sees", str(probe))
-        return all(each["sees"] for workers in answers for each in workers)
+        return all(worker["sees"] for workers in answers for worker in workers)
 
     def _broadcast(
         self, nodes: list[Connection], weights: Iterable[tuple[str, Tensor]], version: int

@@ -98,7 +98,7 @@ class ForwardPasses:
             half = {"dtype": self._autocast, "enabled": self._autocast is not None}
             with torch.autocast(device.type, **half, cache_enabled=False):
                 scores = scorer(*inputs, **(self._usual | settings))
-            columns = {name: each for name, each in vars(scores).items() if each is not None}
+            columns = {name: column for name, column in vars(scores).items() if column is not None}
             yield part, columns, number == len(parts)
 
     def columns(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ def depends_on_sequence_length(config: Any) -> bool:
     """
     text = config.get_text_config()
     ropes = [getattr(text, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
-    ropes += [each for rope in ropes for each in rope.values() if isinstance(each, dict)]
+    ropes += [value for rope in ropes for value in rope.values() if isinstance(value, dict)]
     kinds = {rope.get(key) for rope in ropes for key in ("rope_type", "type")}
     return bool(kinds & {"dynamic", "longrope"})
 

@@ -103,7 +103,7 @@ class CallerInputs:
     def layers(self) -> list[Layer]:
         """The settings that name the arguments, one layer an argument."""
         passed = {name: getattr(self, name) for name in _SETTINGS}
-        return [(name, _settings(name, x)) for name, x in passed.items() if x is not None]
+        return [(name, _settings(name, v)) for name, v in passed.items() if v is not None]
 
     def local(self) -> list[str]:
         """The arguments that only this process has: no configuration can name them."""
@@ -118,7 +118,7 @@ class CallerInputs:
     @property
     def _functions(self) -> dict[Any, Any]:
         """The functions among several rewards, by name."""
-        entries = [each for each in _entries(self.reward) or () if isinstance(each, Mapping)]
+        entries = [entry for entry in _entries(self.reward) or () if isinstance(entry, Mapping)]
         return {e.get("name"): e["target"] for e in entries if callable(e.get("target"))}
 
     def passed(self, name: str) -> Any:
@@ -128,7 +128,7 @@ class CallerInputs:
     def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
         """What grades responses to the problems; to be entered."""
         named = self.reward is not None or config.rewards.targets or config.rewards.models
-        if not named and not any(each.answer for each in problems):
+        if not named and not any(problem.answer for problem in problems):
             return Ungraded()  # a score is all that the objective reads
         if isinstance(config.rewards, Several):
             return config.rewards.open(self._functions)
@@ -144,7 +144,9 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
     if name == "data" and _are_sources(value):
         return nested(_SETTINGS[name], list(value))
     if name == "tools":
-        return nested(_SETTINGS[name], [x if isinstance(x, str) else _text(x) for x in value])
+        return nested(
+            _SETTINGS[name], [tool if isinstance(tool, str) else _text(tool) for tool in value]
+        )
     text = _text(value) if name == "environment" and callable(value) else str(value)
     if not isinstance(value, str | Path) and name != "environment":
         kind = type(value).__name__ if name == "model" else "rows"
@@ -159,9 +161,9 @@ def _are_rows(data: Any) -> bool:
 def _are_sources(data: Any) -> bool:
     """Whether data are several sources, and no rows: these have a question."""
     return isinstance(data, list | tuple) and any(
-        isinstance(each, str | Path)
-        or (isinstance(each, Mapping) and "source" in each and each.keys() <= set(Source.keys()))
-        for each in data
+        isinstance(row, str | Path)
+        or (isinstance(row, Mapping) and "source" in row and row.keys() <= set(Source.keys()))
+        for row in data
     )
 
 
@@ -170,10 +172,10 @@ def _reward(reward: Any) -> Any:
         return reward.model_dump(mode="json")
     if (several := _entries(reward)) is not None:
         of = [
-            {"kind": "custom", **each, "target": _text(each["target"])}
-            if isinstance(each, Mapping) and callable(each.get("target"))
-            else each
-            for each in several
+            {"kind": "custom", **entry, "target": _text(entry["target"])}
+            if isinstance(entry, Mapping) and callable(entry.get("target"))
+            else entry
+            for entry in several
         ]
         return {**reward, "of": of} if _is_several(reward) else of
     if isinstance(reward, Mapping):

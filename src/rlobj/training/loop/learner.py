@@ -179,9 +179,9 @@ class Learner:
                     logprobs = observed.logprobs
                 on_update(len(updates), batch, observed, metrics)
                 updates.append(metrics)
-        found = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
-        change = self.entropy_change(table, found.pop(PREDICTED, 0.0))
-        return {**found, **change, **self.scores.metrics(table, logprobs, whole.sequences)}
+        metrics = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
+        change = self.entropy_change(table, metrics.pop(PREDICTED, 0.0))
+        return {**metrics, **change, **self.scores.metrics(table, logprobs, whole.sequences)}
 
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
         """One optimizer update on one mini-batch; what it observed, and its metrics.
@@ -267,7 +267,7 @@ class Learner:
     def _finite(self, table: TokenBatch) -> bool:
         """Whether the policy's columns are finite on all ranks."""
         columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
-        bad = any(x is not None and not bool(torch.isfinite(x.detach()).all()) for x in columns)
+        bad = any(c is not None and not bool(torch.isfinite(c.detach()).all()) for c in columns)
         return not any_rank(bad or not self.scores.finite(table), self.comm)
 
     def _refreshed(self, batch: MiniBatch, first: bool) -> MiniBatch:
@@ -382,8 +382,8 @@ class Learner:
         self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
     ) -> dict[str, float]:
         """The same of the tokens that went through the model in the only update of a rollout."""
-        columns = {name: torch.cat([each.scores[name] for each in measured]) for name in _CURRENT}
-        sampler = torch.cat([each.sampler_logprobs for each in measured])
+        columns = {name: torch.cat([part.scores[name] for part in measured]) for name in _CURRENT}
+        sampler = torch.cat([part.sampler_logprobs for part in measured])
         if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):
             return {}
         skipped = any_rank(len(sampler) < len(batch.table), self.comm)
@@ -411,9 +411,9 @@ def _observed(
         columns = {name: getattr(batch.table, name).detach() for name in POLICY}
     else:
         nowhere = torch.full_like(batch.table.logprobs, torch.nan)
-        rows = torch.cat([each.rows for each in measured])
+        rows = torch.cat([part.rows for part in measured])
         columns = {
-            name: nowhere.index_copy(0, rows, torch.cat([each.scores[name] for each in measured]))
+            name: nowhere.index_copy(0, rows, torch.cat([part.scores[name] for part in measured]))
             for name in POLICY
         }
     return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns)

@@ -38,7 +38,7 @@ def rollout_metrics(
     """
     every = rollout.responses + rollout.dead
     local = [_sums(kind, names, decoupled) for kind in (every, rollout.responses)]
-    sums = comm.sum(torch.tensor([[*each.values()] for each in local], dtype=torch.float64))
+    sums = comm.sum(torch.tensor([[*counts.values()] for counts in local], dtype=torch.float64))
     whole, kept = (dict(zip(local[0], values, strict=True)) for values in sums.tolist())
 
     def mean(name: str, over: str = "responses") -> float:

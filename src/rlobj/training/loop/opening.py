@@ -196,7 +196,7 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
         (format_prompt(data.template_for_tests, problem) for problem in test),
     )
     for text in prompts:
-        if unknown := "".join(each for each in dict.fromkeys(text) if each not in alphabet):
+        if unknown := "".join(c for c in dict.fromkeys(text) if c not in alphabet):
             shown = text if len(text) <= 60 else f"{text[:60]}..."
             raise ConfigError(
                 f"the embedded policy reads only the characters {alphabet!r}, and the prompt "

@@ -119,15 +119,15 @@ class Interrupts:
     def __enter__(self) -> Self:
         ENDING.clear()
         if threading.current_thread() is threading.main_thread():
-            for each in _SIGNALS:
-                if signal.getsignal(each) is not signal.SIG_IGN:
-                    self._before[each] = signal.signal(each, self._receive)
+            for number in _SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
         ENDING.clear()
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def defer(self) -> None:
         """Steps begin: let a signal wait until the step is saved."""
@@ -156,7 +156,7 @@ def stop_on_findings(trainer: Trainer) -> None:
     names = trainer.config.training.stop_on
     if not names:
         return
-    begun = next((each for each in trainer.begun if each.name in names), None)
+    begun = next((finding for finding in trainer.begun if finding.name in names), None)
     if (begun := trainer.comm.broadcast(begun)) is not None:
         trainer.save(now=True)
         raise RunError(_reason(trainer, begun), finding=begun.name)

@@ -155,11 +155,11 @@ class Scores:
     @property
     def lagged(self) -> dict[str, Lagged]:
         """The scores whose weights follow the policy."""
-        return {name: x.lagged for name, x in self.all.items() if x.lagged is not None}
+        return {name: score.lagged for name, score in self.all.items() if score.lagged is not None}
 
     def described(self) -> str:
         """The scores in words."""
-        return ", ".join(f"{name} ({each.described})" for name, each in self.all.items())
+        return ", ".join(f"{name} ({score.described})" for name, score in self.all.items())
 
     def score(self, whole: StepBatch, table: TokenBatch, step: int) -> TokenBatch:
         """The table with the columns of all scores; called by all ranks together.
@@ -185,7 +185,7 @@ class Scores:
 
     def finite(self, table: TokenBatch) -> bool:
         """Whether the columns that the policy's own weights gave are finite on this rank."""
-        names = [n for n, x in self.all.items() if x.frozen is None and x.server is None]
+        names = [n for n, s in self.all.items() if s.frozen is None and s.server is None]
         columns = [table.column(score_column(name), "the step") for name in names]
         return all(bool(column.isfinite().all()) for column in columns)
 
@@ -205,12 +205,12 @@ class Scores:
             logprobs: l at the start of the step, [N]; NaN = not scored.
             sequences: of the table.
         """
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         scored = ~logprobs.isnan()
         for name, score in self.all.items():
             gap = (table.column(score_column(name), "the metrics") - logprobs).detach()
             gap = gap.masked_fill(~scored, 0.0)
-            found[f"score/{name}/gap"] = self._mean(gap, scored)
+            metrics[f"score/{name}/gap"] = self._mean(gap, scored)
             if score.own_end is not None and not score.settings.required:
                 ends = [bool(len(t)) and t[-1] == score.own_end for _, t in sequences]
                 last = table.positions == table.spread(table.lengths) - 1
@@ -219,11 +219,11 @@ class Scores:
                     & last
                     & table.spread(torch.tensor(ends, dtype=torch.bool, device=gap.device))
                 )
-                found[f"score/{name}/end_gap"] = self._mean(gap, ended)
+                metrics[f"score/{name}/end_gap"] = self._mean(gap, ended)
                 up = self._mean((gap > 0).to(gap), gap != 0)
-                found[f"score/{name}/one_sided"] = max(up, 1 - up)
-                found[f"score/{name}/top_1pct"] = self._top(gap.abs())
-        return found
+                metrics[f"score/{name}/one_sided"] = max(up, 1 - up)
+                metrics[f"score/{name}/top_1pct"] = self._top(gap.abs())
+        return metrics
 
     def _mean(self, values: Tensor, where: Tensor) -> float:
         return exact_mean(values, where, self._parallel.comm)
@@ -262,9 +262,9 @@ class Scores:
         return logprobs | ({f"{name}_entropy": columns["entropy"]} if settings else {})
 
     def _require_finite(
-        self, name: str, found: Mapping[str, Tensor], table: TokenBatch, step: int
+        self, name: str, columns: Mapping[str, Tensor], table: TokenBatch, step: int
     ) -> None:
-        wrong = torch.stack([~values.isfinite() for values in found.values()]).any(0)
+        wrong = torch.stack([~values.isfinite() for values in columns.values()]).any(0)
         count = int(self._parallel.comm.sum(wrong.sum()))
         if count:
             row = f", the first at {table.row(int(wrong.nonzero()[0]))}" if wrong.any() else ""

@@ -68,14 +68,14 @@ class Skips:
         self.nonfinite += 1
         name = f"nonfinite/{step_name(step + 1)}-update-{index + 1}-rank-{self.comm.rank}"
         columns = {field.name: getattr(batch.table, field.name) for field in fields(batch.table)}
-        tensors = {key: x for key, x in columns.items() if isinstance(x, torch.Tensor)}
-        rest = {key: x for key, x in columns.items() if key not in tensors and x is not None}
+        tensors = {key: c for key, c in columns.items() if isinstance(c, torch.Tensor)}
+        rest = {key: c for key, c in columns.items() if key not in tensors and c is not None}
         with together(self.comm, "keeping a batch that was not finite"):
             (self.run.path / "nonfinite").mkdir(exist_ok=True)
             ids = [(list(prompt), list(response)) for prompt, response in batch.sequences]
             text = json.dumps({"columns": rest, "sequences": ids})
             write_whole(self.run.path / f"{name}.json", text.encode())
-            whole = {key: x.detach().cpu().clone().contiguous() for key, x in tensors.items()}
+            whole = {key: c.detach().cpu().clone().contiguous() for key, c in tensors.items()}
             write_whole(self.run.path / f"{name}.safetensors", save(whole))
         name += ".safetensors"
         logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)

@@ -372,7 +372,7 @@ class Trainer:
                     seed=derive_seed(self.config.seed, "evaluation"),
                     conversations=self.conversations,
                 )
-                return [ProblemCounts.of(each) for each in part.problems]
+                return [ProblemCounts.of(problem) for problem in part.problems]
 
         ranks = comm.gather(self.repeated(own))
         whole = [ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems))]

@@ -44,9 +44,9 @@ def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
     from torch.distributed.fsdp import fully_shard
 
     parameters: Any = dict(root.named_parameters())
-    unread = {name: x.unread for name, x in parameters.items() if is_hollow(x)}
+    unread = {name: p.unread for name, p in parameters.items() if is_hollow(p)}
     replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
-    root._apply(lambda x: x if x.is_meta else x.to(device))
+    root._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
     mesh = init_device_mesh(device.type, (ranks,))
     for layer in _layers(root.scorer.model.get_decoder()):
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
@@ -75,4 +75,4 @@ def sharded_scorer(scorer: PolicyScorer, device: torch.device, ranks: int) -> Sc
 def _layers(decoder: nn.Module) -> list[nn.Module]:
     """Return the decoder's layers, which are the members of its module lists."""
     lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
-    return [layer for each in lists for layer in each]
+    return [layer for layers in lists for layer in layers]

@@ -91,10 +91,12 @@ class HangWatch:
                 if silent and not self._over.is_set():
                     self._end(silent, progress)
 
-    def _end(self, silent: list[int], known: dict[int, tuple[bytes, float]]) -> None:
+    def _end(self, silent: list[int], progress: dict[int, tuple[bytes, float]]) -> None:
         """Say which processes hang, and end this one."""
-        told = {rank: known[rank][0].decode().split() or ["it holds the store"] for rank in silent}
-        stages = [f"rank {rank} ({words[0]})" for rank, words in told.items()]
+        words = {
+            rank: progress[rank][0].decode().split() or ["it holds the store"] for rank in silent
+        }
+        stages = [f"rank {rank} ({first})" for rank, (first, *_) in words.items()]
         message = Message(
             f"no progress for {self._limit:g} s on {', '.join(stages)}: the process hangs, or its "
             "machine has stopped. The other ranks wait for it, so the run ends. If a step of yours "

@@ -19,7 +19,7 @@ from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
-from rlobj.rewards import Grader, Reward, Several
+from rlobj.rewards import Graded, Grader, Reward, Several
 from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Response, Sampler, derive_seed
 from rlobj.settings.run_config import RunConfig
@@ -106,8 +106,8 @@ class Collector:
     ) -> list[list[Response]]:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed
-        start, asked = time.perf_counter(), [problem for _, problem in problems]
-        with Grading(self.grader, asked, self.config.environment.at_limit) as grading:
+        start, prompted = time.perf_counter(), [problem for _, problem in problems]
+        with Grading(self.grader, prompted, self.config.environment.at_limit) as grading:
             settings: Any = {
                 "count": size,
                 "settings": self.config.sampling.settings(),
@@ -115,9 +115,9 @@ class Collector:
                 "done": grading.done,
             }
             if self.conversations is None:
-                drawn = self.sampler.sample([*map(self.policy.encode, asked)], **settings)
+                drawn = self.sampler.sample([*map(self.policy.encode, prompted)], **settings)
             else:
-                drawn = self.conversations.sample(asked, **settings)
+                drawn = self.conversations.sample(prompted, **settings)
             responses = self._shaped(list(chain(*grading.finish(drawn))))
         weight, numbers = (
             environment_weight(self.config.rewards),
@@ -148,22 +148,11 @@ class Collector:
         if overlong is None:
             return responses
         lengths = torch.tensor([response.length for response in responses])
-        rewards = torch.tensor([response.reward for response in responses], dtype=torch.float64)
-        penalties = overlong.shape(torch.zeros_like(rewards), lengths, longest).tolist()
-        several = self.config.rewards.names is not None
-        shaped = zip(
-            responses, overlong.shape(rewards, lengths, longest).tolist(), penalties, strict=True
-        )
+        none, several = torch.zeros(len(responses), dtype=torch.float64), self.config.rewards.names
+        penalties = overlong.shape(none, lengths, longest).tolist()
         return [
-            replace(
-                response,
-                grade=replace(
-                    response.grade,
-                    reward=reward,
-                    rewards=(*response.grade.rewards, penalty) if several else (),
-                ),
-            )
-            for response, reward, penalty in shaped
+            replace(response, grade=_penalised(response.grade, penalty, bool(several)))
+            for response, penalty in zip(responses, penalties, strict=True)
         ]
 
     def _live(self, group: Sequence[Response]) -> bool:
@@ -176,6 +165,11 @@ class Collector:
             return len(verdicts) == 2
         several = self.config.rewards.names is not None
         return has_signal(group, several and self.config.objective.advantage.decoupled)
+
+
+def _penalised(grade: Graded, penalty: float, several: bool) -> Graded:
+    rewards = (*grade.rewards, penalty) if several else ()
+    return replace(grade, reward=grade.reward + penalty, rewards=rewards)
 
 
 def environment_weight(rewards: Reward) -> float:

@@ -122,7 +122,7 @@ def shard(
     responses = list(itertools.chain(*ranks))
     parts = _parts(responses, config.training.updates_per_step)
     last = _without_gradient(responses)
-    owners = {response.id: rank for rank, own in enumerate(ranks) for response in own}
+    owners = {response.id: rank for rank, held_there in enumerate(ranks) for response in held_there}
     for part in parts if config.training.balance else ():
         late = [response.id in last for response in part]
         shares = spread(list(map(_cost, part)), late, comm.size)
@@ -188,7 +188,7 @@ def _without_gradient(responses: Sequence[Response]) -> set[int]:
     for response in responses:
         if not math.isnan(response.reward):
             rewards[response.group].add(response.reward)
-    signal = {group for group, found in rewards.items() if rewards_differ(frozenset(found))}
+    signal = {group for group, values in rewards.items() if rewards_differ(frozenset(values))}
     return {r.id for r in responses if math.isnan(r.reward) or r.group not in signal}
 
 

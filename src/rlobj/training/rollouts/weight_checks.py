@@ -131,19 +131,19 @@ class Held:
         "layer N", and so are the sent tensors that are left over.
         """
         left, others = dict(self.sent), dict[str, Digest]()
-        for name, (source, found) in self.live.tensors.items():
+        for name, (source, digest) in self.live.tensors.items():
             parts = self.live.parts(source)
             if self.sent.keys() >= set(parts):
-                yield name, found, reduce(add, [self.sent[each] for each in parts]), len(parts) > 1
-                for each in parts:  # a packed copy has the same parts
-                    left.pop(each, None)
+                yield name, digest, reduce(add, [self.sent[part] for part in parts]), len(parts) > 1
+                for part in parts:  # a packed copy has the same parts
+                    left.pop(part, None)
             else:
                 place = _layer(name)
-                others[place] = others[place] + found if place in others else found
-        for place, found in others.items():
-            mine = [own for name, own in left.items() if _layer(name) == place]
+                others[place] = others[place] + digest if place in others else digest
+        for place, digest in others.items():
+            mine = [sent for name, sent in left.items() if _layer(name) == place]
             if mine:
-                yield place, found, reduce(add, mine), False
+                yield place, digest, reduce(add, mine), False
 
 
 def compare_live(held: Held, before: Held | None, *, exact: bool = True) -> None:
