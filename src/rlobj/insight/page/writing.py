@@ -11,9 +11,8 @@ from typing import Any
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
-from rlobj.evaluation.report.tables import listed
 from rlobj.insight.numbers import share, tokens_by_step
-from rlobj.insight.page.rows import PageRows, read_rows
+from rlobj.insight.page.rows import PageRows, listed, read_rows
 from rlobj.insight.page.rules import described_rule, rules_of
 from rlobj.insight.page.store import store_data
 from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
