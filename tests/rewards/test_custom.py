@@ -114,10 +114,9 @@ def test_a_batched_function_gets_all_responses_in_one_call():
     assert [each.undecided for each in grades] == [False, True, False]
 
 
-@pytest.mark.parametrize("made", ["array", "tensor", "tuple"])
-def test_a_batched_function_may_return_an_array(made):
-    kinds = {"array": np.array, "tensor": torch.tensor, "tuple": tuple}
-    grades = graded(lambda r, a: kinds[made]([1.0, 0.5]), ["a", "b"], batched=True)
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple])
+def test_a_batched_function_may_return_an_array(kind):
+    grades = graded(lambda r, a: kind([1.0, 0.5]), ["a", "b"], batched=True)
     assert [each.reward for each in grades] == [1.0, 0.5]
 
 

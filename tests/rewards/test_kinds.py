@@ -111,10 +111,8 @@ def test_exact_after_a_mark_compares_only_the_text_behind_the_last_one():
 
 def test_custom_function_of_a_module():
     with Custom(target="operator:contains").open() as grader:
-        assert [grade.reward for grade in grader.score(["cat", "dog"], [problem("a")] * 2)] == [
-            1,
-            0,
-        ]
+        graded = grader.score(["cat", "dog"], [problem("a")] * 2)
+    assert [grade.reward for grade in graded] == [1, 0]
 
 
 @pytest.mark.parametrize(

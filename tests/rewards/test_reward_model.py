@@ -90,10 +90,6 @@ def test_a_response_beyond_the_context_is_undecided_with_its_reason(tmp_path):
     assert found[1].reason == "longer than the reward model's 8 tokens"
 
 
-def other_architecture(folder: Path) -> None:
-    save_tiny_policy(folder)
-
-
 def without_weights(folder: Path) -> None:
     (save_classifier(folder) / "model.safetensors").unlink()
 
@@ -102,7 +98,7 @@ def without_weights(folder: Path) -> None:
     ("save", "message"),
     [
         (lambda folder: save_classifier(folder, labels=2), r"has 2 outputs \(num_labels\)"),
-        (other_architecture, "architecture Qwen3ForCausalLM; expected a sequence classifier"),
+        (save_tiny_policy, "architecture Qwen3ForCausalLM; expected a sequence classifier"),
         (without_weights, "a folder without weights"),
     ],
 )

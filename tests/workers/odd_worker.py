@@ -80,8 +80,6 @@ class Odd:
 
     def children_that_end(self):
         """Children can be ended: they inherit no signal that is ignored."""
-        import subprocess
-
         child = subprocess.Popen(["sleep", "1000"])
         child.terminate()
         fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))

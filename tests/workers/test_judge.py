@@ -16,7 +16,7 @@ SOUND = "echo", [1, "sound"]
 
 @pytest.fixture
 def judge():
-    judge = Judge("odd_worker:Slow", 0.3, 2**32, recycle_after=4, loading=60)
+    judge = Judge("odd_worker:Slow", 0.3, 2**32, recycle_after=4)
     yield judge
     judge.kill()
 

@@ -30,8 +30,6 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.workers.judge import Judge
 
 _CACHE_SIZE = 100_000
-_LOAD_SECONDS = 30.0
-"""Limit on loading math-verify before a question."""
 _UNDECIDED_SECONDS = 60.0
 """How long an undecided answer stays in the cache; later, the machine may work."""
 
@@ -106,7 +104,7 @@ class MathVerifier:
             )
         memory = int(memory_gib * 2**30)
         self._workers = [
-            Judge("rlobj.answers.worker:Comparer", deadline, memory, recycle_after, _LOAD_SECONDS)
+            Judge("rlobj.answers.worker:Comparer", deadline, memory, recycle_after)
             for _ in range(workers)
         ]
         self._idle: list[Judge] = []

@@ -7,7 +7,7 @@ It makes an object of one class, which answers questions:
 
     kind      value
     ready     its `opening`        once, when it is made
-    begun     null                 it has prepared for a question, and the time of this begins
+    begun     null                 the time of a question begins, if processor time is limited
     part      anything             of a reply, told by `tell`
     stdout    text                 that the user's code prints; also `stderr`
     reply     anything             to a question
@@ -115,7 +115,7 @@ def _judged(served: Any, question: Any, seconds: float, talk: _Talk) -> tuple[st
     try:
         if hasattr(served, "prepare"):
             served.prepare(*question)
-            talk.tell("begun")
+        talk.tell("begun")
         signal.setitimer(signal.ITIMER_PROF, seconds)
         return "reply", served.answer(*question)
     except MemoryError:

@@ -14,6 +14,8 @@ from rlobj.workers.worker import Worker
 
 _START_SECONDS = 120.0
 _START_ATTEMPTS = 3
+_LOAD_SECONDS = 30.0
+"""Limit by the clock on what a process does before the time of a question begins."""
 _FAULTS = ("timeout", "crash", "memory")
 """Reasons after which the process is replaced: the answer may be at fault, or the machine."""
 
@@ -37,7 +39,6 @@ class Judge(Worker):
             it does not get this time within `patience`.
         memory: limit on the address space of the process, in bytes.
         recycle_after: number of questions after which the process is replaced.
-        loading: seconds by the clock that it has to prepare for a question, if it does.
         arguments: as of `Worker`.
     """
 
@@ -47,11 +48,10 @@ class Judge(Worker):
         deadline: float,
         memory: int,
         recycle_after: int,
-        loading: float = 0.0,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(target, arguments, memory=memory, processor_seconds=deadline)
-        self._deadline, self._memory, self._loading = deadline, memory, loading
+        self._deadline, self._memory = deadline, memory
         self._recycle_after = recycle_after
         self._spent, self._asked = False, 0
         self._sound: set[str] = set()
@@ -101,7 +101,7 @@ class Judge(Worker):
         try:
             self._wait_until_ready()
             self.send(*question)
-            kind, reply = self.hear(self._loading or patience(self._deadline))
+            kind, reply = self.hear(_LOAD_SECONDS)
             if kind == "begun":
                 kind, reply = self.hear(patience(self._deadline))
             value, reason = reply if kind == "reply" else (None, reply)
