@@ -76,9 +76,7 @@ def draw(
 @torch.no_grad()
 def gap(model: Any, samples: Sequence[Response], **settings: Any) -> float:
     """Largest |Δ log-prob| between the sampler's and the trainer's scoring, nats."""
-    scored = score_samples(
-        model, [(each.prompt, each.tokens) for each in samples], **settings
-    )
+    scored = score_samples(model, [(each.prompt, each.tokens) for each in samples], **settings)
     own = torch.tensor([logprob for each in samples for logprob in each.logprobs])
     return float((scored.logprobs - own).abs().max())
 
