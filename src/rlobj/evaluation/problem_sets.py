@@ -247,8 +247,8 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
     above = overrides.above(name)
     config = build_config([model, (f"on={name}", _source_settings(name)), *above])
     if name in BENCHMARKS:
-        is_set = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
-        return _published(name, config, overrides, lower_to_context=not is_set)
+        limited = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
+        return _published(name, config, overrides, lower_to_context=not limited)
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
     problems = load_problems(config.data, "train", answers=config.rewards.needs_answers)
     return ProblemSet(_short(name), config, problems, name, overrides.notes)
@@ -310,9 +310,8 @@ def _source_settings(name: str) -> dict[str, Any]:
     if name in TASKS:  # a task has its own environment with its stop strings, or none
         environment = PROFILES[name].get("environment", {})
         settings["environment"] = {"target": None, "tools": [], **environment}
-        settings |= (
-            {"sampling": {"stop": PROFILES[name]["sampling"]["stop"]}} if environment else {}
-        )
+        if environment:
+            settings["sampling"] = {"stop": PROFILES[name]["sampling"]["stop"]}
     return settings | ({"sampling": {"max_tokens": LONGEST}} if name in BENCHMARKS else {})
 
 

@@ -78,21 +78,16 @@ def _benchmark_results(
 ) -> dict[str, BenchmarkResult]:
     """The benchmarks with graded responses."""
     problems = samples.problems()
-    math = {
-        n
-        for n, recorded in benchmarks.items()
-        if recorded["reward"]["kind"] in ("math", "math_verify")
-    }
+    kinds = {name: recorded["reward"]["kind"] for name, recorded in benchmarks.items()}
+    math = {name for name, kind in kinds.items() if kind in ("math", "math_verify")}
     results = {}
     with _same_answer() if math else contextlib.nullcontext() as equal:
         for name, recorded in benchmarks.items():
             graded = samples.graded(name, problems.get(name, ()))
             if graded.problems:
                 summary = summarise(graded, equal=equal if name in math else None)
-                verifier = {"verifier": ", ".join(graded.verifiers)}
-                results[name] = BenchmarkResult(
-                    graded, summary, without_empty({**recorded, **verifier})
-                )
+                settings = {**recorded, "verifier": ", ".join(graded.verifiers)}
+                results[name] = BenchmarkResult(graded, summary, without_empty(settings))
     if not results:
         where = samples.path or "the evaluation"
         raise ConfigError(

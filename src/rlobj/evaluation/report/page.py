@@ -206,9 +206,7 @@ def kept_texts(
     for b, result in enumerate(results):
         problems |= {(b, p): problem for p, problem in enumerate(result.graded.problems)}
     first_ones_first = sorted(
-        (sample, index)
-        for index, problem in problems.items()
-        for sample in range(len(problem.responses))
+        (sample, index) for index, p in problems.items() for sample in range(len(p.responses))
     )
     kept: dict[tuple[int, int], list[Said]] = {index: [] for index in problems}
     for sample, index in first_ones_first:

@@ -26,9 +26,8 @@ def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], lis
         texts[f"mean of {len(summaries)}"] = _headline(macro, sampling, shares)
     most_first = sorted(texts.values(), key=len, reverse=True)
     names = dict.fromkeys(name for measures in most_first for name in measures)
-    return ["", *texts], [
-        [name, *(measures.get(name, "") for measures in texts.values())] for name in names
-    ]
+    rows = [[name, *(measures.get(name, "") for measures in texts.values())] for name in names]
+    return ["", *texts], rows
 
 
 def _measures(summary: BenchmarkSummary) -> dict[str, str]:
@@ -79,16 +78,14 @@ def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
     counted = "enter no mean reward" if rewarded else "count as wrong"
     counts = {
         f"Undecided responses {counted}": [summary.undecided_reasons for summary in summaries],
-        "Responses that are wrong without a comparison": [
-            summary.wrong_causes for summary in summaries
-        ],
+        "Responses that are wrong without a comparison": [s.wrong_causes for s in summaries],
     }
     notes = []
-    for what, counts_of in counts.items():
+    for what, numbers in counts.items():
         parts = [
             f"{summary.benchmark} {count:,} ({reason.replace('_', ' ')})"
-            for summary, counts in zip(summaries, counts_of, strict=True)
-            for reason, count in counts.items()
+            for summary, by_reason in zip(summaries, numbers, strict=True)
+            for reason, count in by_reason.items()
         ]
         notes += [f"{what}: {', '.join(parts)}."] if parts else []
     return [
@@ -121,9 +118,7 @@ def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any
 
 def _settings(results: Sequence[BenchmarkResult]) -> list[str]:
     common = shared([flat(result.settings) for result in results])
-    settings = {
-        f"{result.summary.benchmark}: ": flat(result.settings, common) for result in results
-    }
+    settings = {f"{r.summary.benchmark}: ": flat(r.settings, common) for r in results}
     parts = [f"{name}{listed(those)}" for name, those in ({"": common} | settings).items() if those]
     return [f"Settings: {'. '.join(parts)}."] if parts else []
 
