@@ -223,7 +223,9 @@ def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, 
 
 
 def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
-    rlobj.evaluate(policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK, temperature=0)
+    rlobj.evaluate(
+        policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK, temperature=0, progress=False
+    )
     assert "at temperature 0 the 3 responses of a problem are one" in caplog.text
     assert "1 of 5 prompts have characters unknown to the tokenizer" in caplog.text
 
