@@ -18,7 +18,6 @@ from rlobj_cli.screen.options import setting_layers
 
 if TYPE_CHECKING:
     from rlobj.settings.layers import Layer
-    from rlobj.settings.run_config import RunConfig
 
 
 def train(
@@ -173,7 +172,7 @@ def train(
     """
     from rlobj.conversations.settings import named_tools
     from rlobj.settings.layers import file_layer, reward_settings
-    from rlobj.training.run import new_folder, open_resumed, prepared, start_from
+    from rlobj.training.run import open_new, open_resumed
 
     console = Screen(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
     code = setting_layers(
@@ -222,14 +221,10 @@ def train(
     chosen = _overrides([*fixed, *code, *changeable], settings or [])
     overrides = [*([] if config is None else [file_layer(config)]), *chosen]
     with _dry(chosen) if dry_run else nullcontext():
-        if from_run is None:
-            layers, run_config = _combined(preset, overrides)  # a mistake is an error at once
-        else:
-            with working(console):
-                layers, run_config = start_from(from_run, preset, overrides, trust=trust)
-        run_config = prepared(run_config)
-        folder = new_folder(run_config, None if dry_run else out)
-        _training(console).start(console, run_config, layers, folder, dry_run, processes)
+        with nullcontext() if from_run is None else working(console):  # a mistake shows at once
+            folder = None if dry_run else out
+            new = open_new(preset, overrides, folder, from_run=from_run, trust=trust)
+        _training(console).start(console, new, dry_run, processes)
 
 
 def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:
@@ -273,17 +268,3 @@ def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
     from rlobj.settings.layers import parse_setting
 
     return [*given, *(("--set", parse_setting(text)) for text in settings)]
-
-
-def _combined(preset: str | None, overrides: list[Layer]) -> tuple[list[Layer], RunConfig]:
-    """All layers of the command line, lowest first, and all together."""
-    from rlobj.settings.building import build_config
-    from rlobj.settings.layers import layers_of
-
-    layers = layers_of(preset, overrides)
-    if not any("objective" in layer for _, layer in layers):
-        raise ConfigError(
-            "no objective: name a preset, or give a --config file with a preset or an objective:\n"
-            "  rlobj train --preset stapo\n  rlobj presets list    shows all presets"
-        )
-    return layers, build_config(layers)

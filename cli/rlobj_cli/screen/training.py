@@ -26,7 +26,7 @@ from rlobj.settings.trust import imports, trust_option
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.progress import screen_of
-from rlobj.training.run import Resumed, check_functions, go_on
+from rlobj.training.run import NewRun, Resumed, check_functions, go_on
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import exit_code, report, typed
 from rlobj_cli.screen.estimating import short
@@ -34,15 +34,9 @@ from rlobj_cli.screen.header import show_dry_run, show_header, yours
 from rlobj_cli.screen.results import show_history, show_results, train_on
 
 
-def start(
-    console: Console,
-    config: RunConfig,
-    layers: list[Layer],
-    folder: Path,
-    dry_run: bool,
-    processes: int | None,
-) -> None:
+def start(console: Console, new: NewRun, dry_run: bool, processes: int | None) -> None:
     """Start a new run, or with `dry_run` show the layers of its configuration."""
+    folder, config, layers = new
     if dry_run:
         check_functions(config)
         show_dry_run(console, config, layers, processes)

@@ -145,21 +145,15 @@ def train(
     objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
     inputs = CallerInputs(*objects, callbacks=callbacks)
     above = [*inputs.layers(), *_layers(settings)]
-    if from_run is None:
-        config = _configured(objective, above)
-    else:
-        preset = None if objective is None else str(objective)
-        _, config = start_from(from_run, preset, above, trust=trust)
-    config = prepared(config)
-    out = new_folder(config, out)
+    new = open_new(objective, above, out, from_run=from_run, trust=trust)
     if not _launches(processes, inputs):
-        with followed(inputs, progress, config.training.steps) as inputs:
-            return run_training(config, out, inputs)
+        with followed(inputs, progress, new.config.training.steps) as inputs:
+            return run_training(new.config, new.path, inputs)
 
     with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
         file = Path(folder) / "config.yaml"
-        file.write_text(dump_config(config), encoding="utf-8")
-        return _launched(["--config", str(file), "--out", str(out)], processes, out)
+        file.write_text(dump_config(new.config), encoding="utf-8")
+        return _launched(["--config", str(file), "--out", str(new.path)], processes, new.path)
 
 
 def resume(
@@ -234,6 +228,47 @@ def resume(
     steps, history = found.config.training.steps, found.run.lines()
     with followed(inputs, progress, steps, found.done, history) as inputs:
         return go_on(found, inputs)
+
+
+class NewRun(NamedTuple):
+    """A run that is about to begin. Nothing is written yet.
+
+    Attributes:
+        path: its folder.
+        config: its configuration, with absolute paths.
+        layers: of the configuration, lowest first.
+    """
+
+    path: Path
+    config: RunConfig
+    layers: list[Layer]
+
+
+def open_new(
+    objective: str | Path | Objective | RunConfig | None,
+    above: Sequence[Layer] = (),
+    out: Path | str | None = None,
+    *,
+    from_run: str | Path | None = None,
+    trust: bool = False,
+) -> NewRun:
+    """Check a run that is about to begin.
+
+    Args:
+        objective: as in `train`, which also lists the errors; None = that of `from_run` or `above`.
+        above: what the caller sets: (origin, partial RunConfig), later over earlier.
+        out: as in `train`.
+        from_run: as in `train`.
+        trust: as in `train`.
+    """
+    if from_run is None:
+        layers = _layers_under(above, objective)
+        config = build_config(layers)
+    else:
+        preset = None if objective is None else str(objective)
+        layers, config = start_from(from_run, preset, above, trust=trust)
+    config = prepared(config)
+    return NewRun(new_folder(config, out), config, layers)
 
 
 class Resumed(NamedTuple):
@@ -482,26 +517,30 @@ def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
     return next(each for each in chain([folder], numbered) if not each.exists())
 
 
-def _configured(objective: Any, above: list[Layer]) -> RunConfig:
-    """The configuration of `train`'s first argument under the layers of the others."""
+def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
+    """The layers of `train`'s first argument, under those of the others."""
     if isinstance(objective, RunConfig):
-        return build_config([("config", settings_of(objective)), *above])
+        return [("config", settings_of(objective)), *above]
     if isinstance(objective, Objective):
-        own = {"objective": objective.model_dump(mode="json", by_alias=True)}
-        return build_config(layers_of(None, [("objective", own), *above]))
-    if not isinstance(objective, str | Path):
+        settings = {"objective": objective.model_dump(mode="json", by_alias=True)}
+        return layers_of(None, [("objective", settings), *above])
+    if not isinstance(objective, str | Path | None):
         raise ConfigError(
             f"the objective is a {type(objective).__name__}; expected a preset's name, an "
             "Objective, a RunConfig, or a YAML file"
         )
-    name = str(objective)
-    path = path_of(name)
-    if not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
-        return build_config(layers_of(name, above))
-    layers = layers_of(None, [file_layer(path), *above])
+    path = None if objective is None else path_of(str(objective))
+    if path is None or not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
+        layers = layers_of(None if objective is None else str(objective), above)
+    else:
+        layers = layers_of(None, [file_layer(path), *above])
     if not any("objective" in layer for _, layer in layers):
-        raise ConfigError(f"{name} has no objective: add preset: NAME, or an objective: section")
-    return build_config(layers)
+        raise ConfigError(
+            "" if path is None else f"{objective} has ",
+            "no objective: name a preset, such as stapo (rlobj presets list shows all), or a "
+            "configuration file with preset: NAME or objective: in it",
+        )
+    return layers
 
 
 def _refuse_wrong_types(
