@@ -21,8 +21,7 @@ from integrations.trl_runs import (
 from trl import TrlParser
 
 from rlobj import Objective, RunError, entropy, old_entropy
-from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer
-from rlobj.training.rollouts import rollout
+from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer, rollout
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rlobj import TokenBatch
 from rlobj.models.embedded import build_policy
+from rlobj.samplers import Response
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
 from rlobj.settings.scores import ScoreConfig
@@ -129,7 +130,8 @@ class Step:
             sampler_logprobs=sampler,
         )
         updates = self.config.training.updates_per_step
-        whole = StepBatch(table, sequences, [16 // updates] * updates, 1.0)
+        responses = [Response(*row, [0.0] * len(row[1]), "", "stop", 0) for row in sequences]
+        whole = StepBatch(table, responses, sizes=[16 // updates] * updates)
         with pytest.MonkeyPatch.context() as patch:
             self._watch(learner, patch)
             patch.setattr(learner, "shard", lambda _: whole)
