@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,13 @@ class Sampler(RandomSampler):
     """Draws short responses at the first step."""
 
     def _group(self, prompt: list[int]) -> list[Any]:
-        samples = super()._group(prompt)
-        for sample in samples if self.version < 1 else ():
-            object.__setattr__(sample, "tokens", sample.tokens[:16])
-            object.__setattr__(sample, "logprobs", sample.logprobs[:16])
-        return samples
+        responses = super()._group(prompt)
+        if self.version >= 1:
+            return responses
+        return [
+            replace(response, tokens=response.tokens[:16], logprobs=response.logprobs[:16])
+            for response in responses
+        ]
 
 
 def answer(

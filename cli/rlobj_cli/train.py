@@ -174,7 +174,7 @@ def train(
     from rlobj.settings.layers import file_layer, reward_settings
     from rlobj.training.run import open_new, open_resumed
 
-    console = Screen(quiet=os.environ.get("RANK", "0") != "0")  # the first process prints
+    console = _screen()
     code = setting_layers(
         {
             "--reward": ("rewards", None if reward is None else reward_settings(reward)),
@@ -202,12 +202,16 @@ def train(
         }
     )
     if resume is not None:
+        if dry_run:
+            raise ConfigError(
+                f"--resume {resume} continues the run as it is, so it has no dry run. "
+                f"Leave out --dry-run, or begin a new run from its policy with --from {resume}"
+            )
         of_new_runs = {
             "--preset": preset,
             "--config": config,
             "--out": out,
             "--from": from_run,
-            "--dry-run": dry_run or None,
         }
         refused = [option for option, value in of_new_runs.items() if value is not None]
         refused += [option for option, _ in fixed]
@@ -225,6 +229,13 @@ def train(
             folder = None if dry_run else out
             new = open_new(preset, overrides, folder, from_run=from_run, trust=trust)
         _training(console).start(console, new, dry_run, processes)
+
+
+def _screen() -> Screen:
+    """Where the run is shown, by the first process; `rlobj.train` says it to its processes."""
+    shown = os.environ.get("RLOBJ_PROGRESS", "stdout")
+    quiet = shown == "none" or os.environ.get("RANK", "0") != "0"
+    return Screen(stderr=shown == "stderr", quiet=quiet)
 
 
 def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:

@@ -108,9 +108,11 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
 
 
 def test_a_resumed_run_refuses_the_options_of_a_new_one() -> None:
-    words = ("--preset", "stapo", "--seed", "0", "--dry-run", "--set", "training.betas=[0,0]")
+    words = ("--preset", "stapo", "--seed", "0", "--set", "training.betas=[0,0]")
     text = output("--resume", "nowhere", *words, "--sampler", "vllm", code=2).strip()
-    assert text.endswith("Leave out: --preset, --dry-run, --seed, --set training.betas")
+    assert text.endswith("Leave out: --preset, --seed, --set training.betas")
+    text = output("--resume", "nowhere", "--dry-run", code=2)
+    assert "begin a new run from its policy with --from nowhere" in text
 
 
 # Real runs.

@@ -83,6 +83,45 @@ def test_going_back_to_a_reward_takes_the_settings_that_it_had(tmp_path: Path):
     assert regrade(out, reward="math").settings["benchmarks"]["r"]["reward"]["deadline"] == 2.0
 
 
+def settings_with(folder: Path, **changes: Any) -> None:
+    """Change the settings of an evaluation, as anybody can who passes it on."""
+    file = folder / "settings.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_server_of_a_shared_folder_gets_no_key_without_trust(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, SUMS)
+    reward = {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:1"}
+    settings_with(out, sessions=[{"rewards_before": {"r": reward}}])
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
+        regrade(out, reward="reward_model")
+    settings_with(out, benchmarks={"r": {"reward": reward}})
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
+        regrade(out)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sessions": "text"},
+        {"sessions": [1]},
+        {"sessions": [{"rewards_before": None}]},
+        {"sessions": [{"rewards_before": {"r": "exact"}}]},
+        {"benchmarks": []},
+        {"benchmarks": {"r": {"reward": {}}}},
+    ],
+    ids=str,
+)
+def test_settings_of_a_shared_folder_that_lack_their_parts_are_an_error(
+    tmp_path: Path, changes: dict[str, Any]
+):
+    stored(tmp_path / "out", SUMS)
+    settings_with(tmp_path / "out", **changes)
+    with pytest.raises(DataError, match=r"settings\.json: expected benchmarks by name"):
+        regrade(tmp_path / "out", reward="exact")
+
+
 def test_a_reward_of_another_type_is_refused(tmp_path: Path):
     stored(tmp_path / "out", SUMS)
     with pytest.raises(ConfigError, match=r"reward is {'kind': 'exact'}; expected a kind or"):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.targets import without_imports
 from rlobj.rewards.kinds import Exact
-from rlobj.settings.building import compose
+from rlobj.settings.building import build_config, compose
 from rlobj.settings.layers import (
     DEFAULT_TASK,
     EMBEDDED_LAYER,
@@ -117,3 +118,15 @@ def test_error_names_base_if_a_preset_names_a_preset(tmp_path: Path) -> None:
 def test_half_a_surrogate_pair_in_a_setting_is_refused_with_its_name(setting, path) -> None:
     with pytest.raises(ConfigError, match=rf"{path} \(from here\): half a surrogate pair"):
         compose("stapo", [("model", MODEL), ("here", setting)])
+
+
+def test_a_reward_of_a_preset_file_of_ones_own_is_kept_by_the_embedded_policy(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "base: grpo\nrewards: {kind: custom, target: 'mine.py:score'}\nsampling: {max_tokens: 99}\n"
+    )
+    with without_imports():
+        config = build_config(layers_of(str(tmp_path / "mine.yaml"), []))
+    assert config.rewards.recorded()["kind"] == "custom"
+    assert config.sampling.max_tokens != 99  # which is scale

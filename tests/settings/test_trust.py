@@ -84,12 +84,13 @@ def test_a_command_needs_trust_if_anything_of_a_run_does() -> None:
 
 def test_inside_only_what_the_caller_names_again_is_imported() -> None:
     run = {"rewards": {"kind": "custom", "target": "a.py:f"}}
-    with trusted("runs/a", run, run, False):
+    layers = [("run", run)]
+    with trusted("runs/a", layers, run, False):
         assert importable("a.py:f")
         assert not importable("b.py:f")
         with importing(None):  # nothing inside widens it
             assert not importable("b.py:f")
-    with trusted("runs/a", run, {}, True):
+    with trusted("runs/a", layers, {}, True):
         assert importable("b.py:f")
 
 
@@ -110,8 +111,40 @@ def test_every_way_to_write_true_asks_for_trust_in_the_code_of_a_model(true: Any
         require_trust("RUN", {"model": {"trust_remote_code": true}}, {})
 
 
-@pytest.mark.parametrize("form", [lambda reward: reward, lambda x: [x], lambda x: {"of": [x]}])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda reward: reward,
+        lambda reward: [reward],
+        lambda reward: {"of": [reward]},
+        lambda reward: [{"kind": "several", "of": [reward]}],
+    ],
+)
 def test_a_server_of_a_reward_asks_for_trust_in_every_form_of_the_setting(form: Any) -> None:
     reward = {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:8765"}
     with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
         require_trust("RUN", {"rewards": form(reward)}, {})
+
+
+def test_a_file_whose_name_begins_as_a_python_object_is_code() -> None:
+    target = "<Python objects/evil.py:f"
+    rewards = {"kind": "custom", "target": target}
+    environment = {"target": target, "tools": f"{target}2"}
+    assert named_code({"rewards": rewards}) == [target]
+    assert named_code({"environment": environment}) == [target, f"{target}2"]
+
+
+def test_a_dry_run_trusts_code_that_it_does_not_import_and_no_server() -> None:
+    code = {"rewards": {"kind": "custom", "target": "a.py:f"}}
+    server = {"rewards": {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:1"}}
+    with without_imports(), trusted("RUN", [("run", code)], {}, False):
+        assert not importable("a.py:f")
+    refused = pytest.raises(ConfigError, match=r"192\.0\.2\.2")
+    with without_imports(), refused, trusted("RUN", [("run", server)], {}, False):
+        pass
+
+
+def test_with_trust_nothing_of_a_folder_has_a_stand_in() -> None:
+    rule = "when(custom('no.py:Such'), 1, 0).top(0.5)"
+    with trusted("RUN", [("run", {"objective": {"drop": rule}})], {}, True):
+        pass  # it is read where its code can be imported

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,24 @@ def test_progress_is_shown_on_stderr_and_can_be_turned_off(
     rlobj.evaluate("embedded", on="max-digits", n=1, limit=2, progress=False)
     quiet = capfd.readouterr()
     assert quiet.err == shown.out == resumed.out == quiet.out == ""
+
+
+def test_a_reader_of_the_progress_that_goes_away_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stderr", Gone())
+    assert (
+        rlobj.train("grpo", data="max-digits", settings={**QUICK, "training.steps": 2}).steps == 2
+    )
+
+
+def test_a_file_with_the_name_of_a_preset_is_not_read_in_its_place() -> None:
+    Path("grpo").write_text("some notes: about grpo")
+    assert run.open_new("grpo").config.preset == "grpo"
 
 
 class Mute:

@@ -116,7 +116,8 @@ def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, server
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    assert "rlobj serve" in ranks(words, code=1, **server.environment)
+    output = ranks(words, code=1, **server.environment)
+    assert "rlobj serve" in output, output
     assert len(running) > 1
     wait_until(lambda: gone(running))
     done = steps(run)[-1]

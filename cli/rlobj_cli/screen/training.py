@@ -24,7 +24,7 @@ from rlobj.settings.resuming import may_change
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import imports, trust_option
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
-from rlobj.training.parallel.launcher import launch, without
+from rlobj.training.parallel.launcher import PROGRESS, launch, without
 from rlobj.training.progress import screen_of
 from rlobj.training.run import NewRun, Resumed, check_functions, go_on
 from rlobj_cli.screen.console import calm_libraries
@@ -47,14 +47,19 @@ def start(console: Console, new: NewRun, dry_run: bool, processes: int | None) -
             words = [*without(words, "--from"), "--from", config.origin]
         raise typer.Exit(launch(words, processes))
 
+    by_python = PROGRESS in os.environ  # by rlobj.train, which returns the results
+
     def header() -> None:
+        if by_python:
+            return
         show_header(console, config, layers)
         if line := short(config, int(os.environ.get("WORLD_SIZE", "1"))):
             console.print(facts_grid({"estimate": line}))
 
     with _shown(console, config, folder, 0, header) as screens:
         result = run_training(config, folder, CallerInputs(callbacks=screens))
-    _show_end(console, config, result)
+    if not by_python:
+        _show_end(console, config, result)
 
 
 def resume(
@@ -88,7 +93,8 @@ def resume(
         title.append(f"\n  {line}")
     with _shown(console, config, resumed.run.path, done, lambda: console.print(title)) as screens:
         result = go_on(resumed, CallerInputs(reward=reward, callbacks=screens))
-    _show_end(console, config, result)
+    if PROGRESS not in os.environ:
+        _show_end(console, config, result)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
@@ -17,11 +18,17 @@ from rlobj.base.paths import path_of
 
 PYTHON_OBJECT = "<Python object"
 """The beginning of the text for a Python object in a configuration."""
+_OBJECT_TEXT = re.compile(PYTHON_OBJECT + r": [^:/\\]*>")
 
 
 def object_text(name: str) -> str:
     """The text for a Python object in a configuration."""
     return f"{PYTHON_OBJECT}: {name}>"
+
+
+def is_object_text(text: Any) -> bool:
+    """Whether it is exactly what `object_text` writes; a file may have a name that begins so."""
+    return isinstance(text, str) and _OBJECT_TEXT.fullmatch(text) is not None
 
 
 def object_name(value: Any) -> str:
@@ -110,7 +117,7 @@ def split_target(target: str | None) -> tuple[str, str]:
     Raises:
         ConfigError: the target is not of this form.
     """
-    if target is not None and target.startswith(PYTHON_OBJECT):
+    if is_object_text(target):
         raise ConfigError(
             f"target {target!r} was passed from Python, and no configuration can name it. "
             "Pass the object again, such as reward=FUNCTION"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.targets import PYTHON_OBJECT, import_target
+from rlobj.base.targets import import_target, is_object_text
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.deadlines import called_now, release
 from rlobj.conversations.driving import Conversations
@@ -125,9 +125,9 @@ def check_named(settings: EnvironmentSettings) -> None:
     Raises:
         ConfigError: there is no such environment or tool, or a tool cannot be described.
     """
-    if settings.target is not None and not settings.target.startswith(PYTHON_OBJECT):
+    if settings.target is not None and not is_object_text(settings.target):
         _named(settings.target)
-    tools = tuple(tool for tool in settings.tools if not tool.startswith(PYTHON_OBJECT))
+    tools = tuple(tool for tool in settings.tools if not is_object_text(tool))
     with ToolPool(settings.model_copy(update={"tools": tools})) as pool:
         pool.schemas()
 

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from rlobj.base.errors import ConfigError, DataError, Setting, nearest, reported
 from rlobj.base.files import a_file
 from rlobj.base.paths import path_of
-from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.base.targets import is_object_text
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
@@ -259,7 +259,7 @@ def load_problems(
         held_out = split == "test"
     elif split == "test":
         part, fallback = "test", False
-    if rows is None and source.startswith(PYTHON_OBJECT):
+    if rows is None and is_object_text(source):
         raise DataError(
             f"the data {source!r} was passed from Python, and no configuration can name it"
         )
@@ -395,7 +395,7 @@ def require_source(source: str) -> None:
     if path.exists() and source not in names and not path.is_dir():
         with reported(DataError, "the data cannot be read", OSError):
             a_file(path)
-    known = source in names or is_gym(source) or path.exists() or source.startswith(PYTHON_OBJECT)
+    known = source in names or is_gym(source) or path.exists() or is_object_text(source)
     if known or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return
     if path.parent.is_dir():

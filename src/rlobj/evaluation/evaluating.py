@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -183,7 +184,8 @@ def evaluate(
     sets = [dataclasses.replace(problem_set, **objects) for problem_set in sets]
     team = Team(alone=processes == 1 or out is None)
     if team.rank:
-        callback, progress = None, False
+        callback = None
+    progress &= os.environ.get("RANK", "0") == "0"  # also where each process works alone
     with followed(callback, progress) as callback:
         return _run(source, sets, overrides, out, team, callback)
 

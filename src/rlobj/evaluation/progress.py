@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.reporting.terminal import Screen, Stages, facts_grid, reading, working
+from rlobj.reporting.terminal import Stages, bystander, facts_grid, reading, working
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
@@ -27,7 +27,7 @@ class EvaluationProgress(Stages, EvaluationCallback):
 
     def __init__(self, console: Console, doing: str = "") -> None:
         super().__init__(console)
-        self._doing = doing
+        self._doing, self._stored = doing, False
         self._benchmark, self._drawn = "", 0
         self._printed = time.monotonic()
 
@@ -49,6 +49,7 @@ class EvaluationProgress(Stages, EvaluationCallback):
 
     def ready(self, facts: Mapping[str, str]) -> None:
         """Print the facts."""
+        self._stored = "folder" in facts
         self._shown.close()
         self.console.print(facts_grid(facts))
 
@@ -72,8 +73,9 @@ class EvaluationProgress(Stages, EvaluationCallback):
     def interrupted(self, stored: int, total: int) -> None:
         """Print how much is stored."""
         self._shown.close()
-        kept = f"{stored:,} of {total:,} responses are stored"
-        self.console.print(Text(f"\n{kept}; the same command continues from there"))
+        if self._stored:
+            kept = f"{stored:,} of {total:,} responses are stored"
+            self.console.print(Text(f"\n{kept}; the same again continues from there"))
 
 
 @contextlib.contextmanager
@@ -82,7 +84,7 @@ def followed(
 ) -> Iterator[EvaluationCallback]:
     """The callback; without one, if `progress` is asked for, the progress on stderr."""
     if callback is None and progress:
-        with EvaluationProgress(Screen(stderr=True), doing) as shown:
+        with EvaluationProgress(bystander(), doing) as shown:
             yield shown
     else:
         yield callback or EvaluationCallback()

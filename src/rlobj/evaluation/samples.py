@@ -209,6 +209,11 @@ class Samples:
             versions = last.get("versions") if isinstance(last, dict) else None
             again = Message("evaluate again with ", Argument("out", "DIR"))
             require_format(self.path, settings, FORMAT, versions, again)
+            if not _well_formed(settings):
+                raise DataError(
+                    f"{self.path / SETTINGS}: expected benchmarks by name, each with the settings "
+                    "of its reward, and sessions"
+                )
         return settings
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
@@ -452,3 +457,18 @@ def grade_line(key: Key, grade: Graded) -> dict[str, Any]:
         "reason": grade.reason,
         **({} if grade.verifier is None else {"verifier": grade.verifier}),
     }
+
+
+def _well_formed(settings: Mapping[str, Any]) -> bool:
+    """Whether benchmarks and sessions have the rewards that they need; others wrote the file."""
+    benchmarks, sessions = settings["benchmarks"], settings.get("sessions", [])
+    if not isinstance(benchmarks, dict) or not isinstance(sessions, list):
+        return False
+    if not all(isinstance(part, dict) for part in [*benchmarks.values(), *sessions]):
+        return False
+    before = [session.get("rewards_before", {}) for session in sessions]
+    if not all(isinstance(rewards, dict) for rewards in before):
+        return False
+    rewards = [benchmark.get("reward") for benchmark in benchmarks.values()]
+    rewards += [reward for by_name in before for reward in by_name.values()]
+    return all(isinstance(reward, dict) and "kind" in reward for reward in rewards)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Self, TypeVar
+from typing import Any, Self, TextIO, TypeVar, cast
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -41,6 +42,32 @@ class Screen(Console):
                 yield Segment(shown_lines(segment.text), segment.style)
 
 
+class _Lasting:
+    """A stream that goes on when nobody reads it any more: a closed pipe, a lost terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write the text, if that is possible."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, if that is possible."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def bystander() -> Screen:
+    """A screen on stderr beside a person's own program, which it never ends."""
+    return Screen(file=cast("TextIO", _Lasting(sys.stderr)))
+
+
 def shown_lines(text: str) -> str:
     """Text on several lines in which every other control character is a symbol."""
     return "\n".join(map(visible, text.split("\n")))
@@ -67,7 +94,13 @@ def working(
         line = Text(f"  {news()}", style="dim", no_wrap=True, overflow="ellipsis")
         return Group(spinner, *([line] if line.plain.strip() else []))
 
-    with Live(get_renderable=shown, console=console, transient=True, refresh_per_second=4):
+    with Live(
+        get_renderable=shown,
+        console=console,
+        transient=True,
+        refresh_per_second=4,
+        redirect_stdout=sys.stdout.isatty(),  # else a file would lose what others print
+    ):
         yield
 
 
@@ -87,7 +120,12 @@ def reading(doing: str, console: Console | None = None) -> Iterator[Callable[...
     columns = (TextColumn(doing, markup=False), BarColumn(), MofNCompleteColumn(), note)
     hidden = not console.is_interactive
     with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=hidden,
+        redirect_stdout=sys.stdout.isatty(),
     ) as bar:
         task = bar.add_task("", visible=False, note="")
 

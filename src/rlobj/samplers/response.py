@@ -62,10 +62,11 @@ class TurnRecord:
 class Response:
     """One response to one prompt. It never changes: `dataclasses.replace` adds what comes later.
 
-    Example: prompt "1+1=", response "2" and end of text, weight version 3
-        Response([5, 10, 5, 12], [6, 1], [-0.7, -0.1], "2", "stop", 3)
+    A sampler gives the first fields, as for the prompt "1+1=", the response "2" and end of text, at
+    weight version 3: `Response([5, 10, 5, 12], [6, 1], [-0.7, -0.1], "2", "stop", 3)`. Grading and
+    training add those from `id` to `score_prompts`, and an evaluation `seed` and `length`.
 
-    A sampler gives the first fields:
+    Attributes:
         prompt: token ids. They are kept as an array of four bytes a value, as are the fields below;
             one that is such an array is not copied, so that a group can share it.
         tokens: token ids of the response. An EOS token that the model drew is included, and it is
@@ -78,8 +79,6 @@ class Response:
         weight_version: the version of the last `sync`; 0 before the first.
         turns: of a conversation: its turns; `tokens` and `logprobs` are those of all turns, and
             `text` is that of the last one. () = the response is one turn.
-
-    Grading and training add:
         id: unique in the step over all ranks; in an evaluation, the index among the problem's
             responses.
         group: id of its prompt's group, unique in the step over all ranks.
@@ -89,10 +88,8 @@ class Response:
         columns: the run's own columns, each with one value or one for each token.
         turn_rewards: of the turns of a conversation; they add up to the reward.
         score_prompts: the token ids of the prompt of each score that has a prompt of its own.
-
-    An evaluation adds:
         seed: of sampling; the same seed, prompt, weights and engine give the response again.
-        length: the number of tokens. An evaluation keeps no token ids, and only this of them.
+        length: the number of tokens. An evaluation keeps only this of them.
     """
 
     prompt: Sequence[int]
@@ -115,7 +112,7 @@ class Response:
     def __post_init__(self) -> None:
         self.prompt, self.tokens = packed("i", self.prompt), packed("i", self.tokens)
         self.logprobs, self.turns = packed("f", self.logprobs), tuple(self.turns)
-        self.length = self.length or len(self.tokens)
+        self.length = len(self.tokens) or self.length
 
     @property
     def interleaved(self) -> Sequence[int]:

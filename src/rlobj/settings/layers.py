@@ -20,12 +20,12 @@ from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.paths import path_of
-from rlobj.base.targets import PYTHON_OBJECT
+from rlobj.base.targets import is_object_text
 from rlobj.base.yaml import packaged_table
 from rlobj.data.gym import REWARD, is_gym, refuse_missing
 from rlobj.data.sources import require_source, source_names
 from rlobj.data.tasks import TASKS
-from rlobj.settings.presets import flattened, load_preset, merge
+from rlobj.settings.presets import flattened, load_preset, merge, preset_names, read_yaml
 
 DEFAULT_TASK = "scratchpad"
 """The task of a run without a model: from the prepared policy, about a minute on a CPU."""
@@ -104,8 +104,10 @@ def layers_of(
     settings = flattened(merged([*layers, *above]))
     source = settings.get("data.source")
     if profile and settings.get("model.name") in (None, "embedded"):
-        chosen = "model.name" in settings or str(source).startswith(PYTHON_OBJECT)
+        chosen = "model.name" in settings or is_object_text(source)
         embedded = merge(_profile(source, chosen=chosen), limits(recipe))
+        if preset is not None and "rewards" in _written_in(preset):  # a person's reward is no scale
+            embedded.pop("rewards", None)
         layers.append((EMBEDDED_LAYER, embedded))
     elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
         layers.append((f"data {source}", _of_task(source, bool(settings.get("environment.tools")))))
@@ -114,6 +116,12 @@ def layers_of(
     if graded := reward_of_environment(merged(above)):
         layers.append(("environment.target", graded))
     return [*layers, *above]
+
+
+def _written_in(preset: str) -> Mapping[str, Any]:
+    """What a preset file has itself, without what it builds on; nothing for a name."""
+    path = path_of(preset)
+    return read_yaml(path) if preset not in preset_names() and path.is_file() else {}
 
 
 def reward_of_environment(settings: Mapping[str, Any]) -> dict[str, Any]:

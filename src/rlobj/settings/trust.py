@@ -21,16 +21,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import Argument, ConfigError, Message, Setting
 from rlobj.base.paths import nearby
-from rlobj.base.targets import PYTHON_OBJECT, importable, importing, reads_only
+from rlobj.base.targets import importable, importing, is_object_text, reads_only, without_imports
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
+from rlobj.settings.building import build_config
+from rlobj.settings.layers import Layer, merged
 from rlobj.settings.presets import flattened
+from rlobj.settings.run_config import settings_of
 
 
 def named_code(settings: Mapping[str, Any]) -> list[str]:
@@ -42,9 +45,9 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         >>> named_code({"objective": {"drop": "(prob < 0.1) & custom('mine.py:Rare')"}})
         ['mine.py:Rare']
     """
-    found, target = [], str(settings.get("target"))
-    if settings.get("kind") == "custom" and not target.startswith(PYTHON_OBJECT):
-        found.append(target)
+    found, target = [], settings.get("target")
+    if settings.get("kind") == "custom" and not is_object_text(target):
+        found.append(str(target))
     if settings.get("trust_remote_code"):  # also 1 or "true", which pydantic takes for true
         found.append("model.trust_remote_code=true")
     for name, value in settings.items():
@@ -57,8 +60,10 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         if not isinstance(value, Mapping):
             continue
         if name == "environment":
-            named = map(str, [value.get("target"), *(value.get("tools") or ())])
-            found += [x for x in named if ":" in x and not x.startswith(PYTHON_OBJECT)]
+            tools = value.get("tools") or ()
+            tools = tools if isinstance(tools, list | tuple) else [tools]
+            named = map(str, [value.get("target"), *tools])
+            found += [target for target in named if ":" in target and not is_object_text(target)]
         elif name == "columns":
             found += [source for source in map(str, value.values()) if ":" in source]
         elif name == "extra":  # of vLLM, which imports what many of its arguments name
@@ -106,17 +111,27 @@ def _other_machines(settings: Mapping[str, Any]) -> Iterator[tuple[str, list[str
     servers: dict[str, list[str]] = {}
     if flat.get("sampling.engine") == "vllm-server":
         urls = flat.get("sampling.server.url", ())
-        servers["sampling.server.url"] = [urls] if isinstance(urls, str) else list(urls)
-    for name, score in (settings.get("scores") or {}).items():
+        urls = urls if isinstance(urls, list | tuple) else [urls]
+        servers["sampling.server.url"] = [*map(str, urls)]
+    scores = settings.get("scores")
+    for name, score in scores.items() if isinstance(scores, Mapping) else ():
         if isinstance(score, Mapping) and score.get("server"):
             servers[f"scores.{name}.server"] = [str(score["server"])]
-    rewards = settings.get("rewards")
-    several = (rewards.get("of") or [rewards]) if isinstance(rewards, Mapping) else rewards
-    graders = [each for each in several or () if isinstance(each, Mapping)]
-    servers["rewards.server"] = [str(each["server"]) for each in graders if each.get("server")]
+    servers["rewards.server"] = list(_servers_of(settings.get("rewards")))
     for setting, urls in servers.items():
         if away := [url for url in urls if not is_local(urlsplit(url).hostname)]:
             yield setting, away
+
+
+def _servers_of(rewards: Any) -> Iterator[str]:
+    """The servers of a reward, of a list of rewards, and of those of which one is made."""
+    if isinstance(rewards, Mapping):
+        if rewards.get("server"):
+            yield str(rewards["server"])
+        yield from _servers_of(rewards.get("of"))
+    elif isinstance(rewards, list | tuple):
+        for reward in rewards:
+            yield from _servers_of(reward)
 
 
 def require_trust(
@@ -126,16 +141,23 @@ def require_trust(
 
     Args:
         source: the folder, for the message.
-        settings: of the folder, with the caller's above them, as `settings_of` writes them: what
-            a person typed has several forms.
+        settings: of the folder, with the caller's above them.
         given: the caller's.
 
     Raises:
         ConfigError: they name other code, or servers that would get the caller's key.
     """
+    _require_named_code(source, settings, given)
+    _require_named_servers(source, settings, given)
+
+
+def _require_named_code(
+    source: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
     named = named_code(given)
     if untrusted := [code for code in named_code(settings) if code not in named]:
-        environment = settings.get("environment") or {}
+        environment = settings.get("environment")
+        environment = environment if isinstance(environment, Mapping) else {}
         owners = {
             Argument("reward", "FILE.py:NAME"): {"rewards": settings.get("rewards")},
             Argument("environment", "FILE.py:CLASS"): {"environment": {**environment, "tools": ()}},
@@ -148,8 +170,15 @@ def require_trust(
             Argument("trust"),
             *((". Or name it again: ", Message.joined(", ", again)) if again else ()),
         )
+
+
+def _require_named_servers(
+    source: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
+    graders = {*_servers_of(given.get("rewards"))}
     for setting, urls in _other_machines(settings):
-        if setting not in flattened(given):
+        named = graders >= {*urls} if setting == "rewards.server" else setting in flattened(given)
+        if not named:
             raise ConfigError(
                 f"the settings of {source} name a server on another machine: {', '.join(urls)}. It "
                 f"would get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
@@ -162,15 +191,30 @@ def require_trust(
 
 @contextlib.contextmanager
 def trusted(
-    source: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any], trust: bool
+    source: Path | str, layers: Sequence[Layer], given: Mapping[str, Any], trust: bool
 ) -> Iterator[None]:
     """Check settings of a folder as `require_trust`, and inside import only what is trusted.
 
-    A dry run, which imports nothing that a folder names and calls no server, needs no trust.
+    They are judged as they are written, and as a run would read them: one setting has several
+    forms in YAML. A dry run imports nothing that a folder names, so only servers are judged.
+
+    Args:
+        source: the folder, for the message.
+        layers: its settings, and above them those of the caller.
+        given: those of the caller alone.
+        trust: the caller trusts the folder: check nothing, and import all that it names.
+
+    Raises:
+        ConfigError: as `require_trust`, or as `build_config`.
     """
-    if trust or reads_only():
+    if trust:
         yield
         return
-    require_trust(source, settings, given)
-    with importing(named_code(given)):
+    require = _require_named_servers if reads_only() else require_trust
+    named = named_code(given)
+    require(source, merged(layers), given)
+    with without_imports(named):
+        settings = settings_of(build_config(layers))
+    require(source, settings, given)
+    with importing(named):
         yield

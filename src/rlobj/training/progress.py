@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlobj.reporting import visible
-from rlobj.reporting.terminal import Screen, Stages, facts_grid, number, say, working
+from rlobj.reporting.terminal import Stages, bystander, facts_grid, number, say, working
 from rlobj.runs.metrics import measure_of
 from rlobj.training.loop.callbacks import Callback
 
@@ -225,6 +226,7 @@ class LiveScreen(RunScreen):
                 console=self.console,
                 refresh_per_second=4,
                 transient=True,
+                redirect_stdout=sys.stdout.isatty(),
             )
         )
 
@@ -273,7 +275,7 @@ def followed(
     if not progress or os.environ.get("RANK", "0") != "0" or done == steps:
         yield inputs
         return
-    console = Screen(stderr=True)
+    console = bystander()
     earlier = [line for line in history if line["step"] <= done]
     with screen_of(console)(console, steps, done, earlier) as screen:
         yield dataclasses.replace(inputs, callbacks=[*inputs.callbacks, screen])

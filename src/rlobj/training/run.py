@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlobj.base.errors import Argument, ConfigError, RunError, Setting
 from rlobj.base.paths import located, located_target, path_of, step_of
-from rlobj.base.targets import PYTHON_OBJECT, importable, without_imports
+from rlobj.base.targets import PYTHON_OBJECT, importable, is_object_text
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES
@@ -38,7 +38,7 @@ from rlobj.runs.layout import how_to_continue, in_another_trainer, is_run
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
-from rlobj.settings.presets import difference, load_preset, read_yaml
+from rlobj.settings.presets import difference, load_preset, preset_names, read_yaml
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
 from rlobj.settings.scores import is_template
@@ -153,7 +153,8 @@ def train(
     with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(dump_config(new.config), encoding="utf-8")
-        return _launched(["--config", str(file), "--out", str(new.path)], processes, new.path)
+        words = ["--config", str(file), "--out", str(new.path)]
+        return _launched(words, processes, new.path, progress)
 
 
 def resume(
@@ -224,7 +225,7 @@ def resume(
         words = ["--resume", str(run), "--trust"]
         for path, value in (settings or {}).items():
             words += ["--set", f"{path}={json.dumps(value)}"]
-        return _launched(words, processes, found.run.path)
+        return _launched(words, processes, found.run.path, progress)
     steps, history = found.config.training.steps, found.run.lines()
     with followed(inputs, progress, steps, found.done, history) as inputs:
         return go_on(found, inputs)
@@ -317,7 +318,7 @@ def open_resumed(
     own = read_settings(path)
     _refuse_auto(run, flattened(own), flat)
     given = merged([*again, *changes])
-    with trusted(run, _as_read([("run", own), *again, *changes]), given, trust):
+    with trusted(run, [("run", own), *again, *changes], given, trust):
         stored = settings_of(RunConfig(**own))
         config = build_config([("run", stored), *changes])
     if several:  # of which each may have a change
@@ -408,14 +409,8 @@ def start_from(
         layer = f"{layer}@{step_of(checkpoint)}"
     _prepare_scores(path, settings, merged(given))
     layers = [(layer, settings), *given]
-    with trusted(path, _as_read(layers), merged(given), trust):
+    with trusted(path, layers, merged(given), trust):
         return layers, build_config(layers)
-
-
-def _as_read(layers: Sequence[Layer]) -> dict[str, Any]:
-    """The settings of layers as the run would have them, without importing what they name."""
-    with without_imports():
-        return settings_of(build_config(layers))
 
 
 def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -425,7 +420,10 @@ def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any
         ConfigError: a prompt of the run is no template: a stranger's run may name any file.
     """
     above = given.get("scores") or {}
-    for name, score in (settings.get("scores") or {}).items():
+    scores = settings.get("scores")
+    for name, score in scores.items() if isinstance(scores, Mapping) else ():
+        if not isinstance(score, dict):
+            continue  # an error of this setting, later
         if score.get("prompt") and not is_template(score["prompt"]):
             raise ConfigError(
                 f"{run}: scores.{name}.prompt is no template, but {score['prompt']!r}"
@@ -529,9 +527,10 @@ def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
             f"the objective is a {type(objective).__name__}; expected a preset's name, an "
             "Objective, a RunConfig, or a YAML file"
         )
-    path = None if objective is None else path_of(str(objective))
+    named = None if objective is None else str(objective)
+    path = None if named is None or named in preset_names() else path_of(named)
     if path is None or not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
-        layers = layers_of(None if objective is None else str(objective), above)
+        layers = layers_of(named, above)
     else:
         layers = layers_of(None, [file_layer(path), *above])
     if not any("objective" in layer for _, layer in layers):
@@ -575,12 +574,12 @@ def _absolute(name: Any) -> Any:
 def recorded_objects(config: RunConfig) -> list[str]:
     """The arguments of `rlobj.train` that were objects when the run was started."""
     texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
-    found = [name for name, text in texts.items() if str(text).startswith(PYTHON_OBJECT)]
+    found = [name for name, text in texts.items() if is_object_text(text)]
     if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
         found.append("reward")
-    if str(config.environment.target).startswith(PYTHON_OBJECT):
+    if is_object_text(config.environment.target):
         found.append("environment")
-    if any(tool.startswith(PYTHON_OBJECT) for tool in config.environment.tools):
+    if any(map(is_object_text, config.environment.tools)):
         found.append("tools")
     return [*found, *(["sampler"] if config.sampling.engine == "object" else [])]
 
@@ -636,13 +635,16 @@ def _launches(processes: int | None, inputs: CallerInputs) -> bool:
     return True
 
 
-def _launched(words: Sequence[str], processes: int | None, out: Path) -> TrainingResult:
+def _launched(
+    words: Sequence[str], processes: int | None, out: Path, progress: bool
+) -> TrainingResult:
     """Train in new processes, and read what they left."""
     from rlobj.training.loop.result import TrainingResult
-    from rlobj.training.parallel.launcher import launch
+    from rlobj.training.parallel.launcher import PROGRESS, launch
 
     start = time.perf_counter()
-    code = launch(["train", *words], processes or 1)
+    variables = {PROGRESS: "stderr" if progress else "none"}
+    code = launch(["train", *words], processes or 1, variables=variables)
     if code:
         kind = ConfigError if code == 2 else RunError
         raise kind(f"training in {processes} processes failed with exit code {code}; see above")

@@ -150,9 +150,11 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
 
 
 def listed(steps: set[int]) -> str:
-    """The first and last of some steps."""
-    found = sorted(steps)
-    return ", ".join(map(str, found)) if len(found) < 9 else f"{found[0]} to {found[-1]}"
+    """The numbers of some steps, or of many: how many they are, the first and the last."""
+    numbers = sorted(steps)
+    if len(numbers) < 9:
+        return ", ".join(map(str, numbers))
+    return f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
 
 
 def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:

@@ -23,14 +23,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.files import last_lines
 from rlobj.base.ports import free_port
 from rlobj.base.processes import signal_name
 
+PROGRESS = "RLOBJ_PROGRESS"
+"""The variable with which `rlobj.train` tells its processes where to show the run: on stderr, or
+none."""
 SETTLE = 2.0
 """Seconds after the first failure before the other ranks are ended. A rank that only lost its
 connection can end before the rank that caused the failure."""
@@ -56,6 +60,7 @@ def launch(
     log_dir: Path | None = None,
     *,
     program: Sequence[str] = (sys.executable, "-P", "-m", "rlobj_cli"),
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Start a program in several processes, the ranks of one process group, and wait for them.
 
@@ -72,6 +77,7 @@ def launch(
             removed unless the report names a file in it.
         program: the command that is started. With `-P`, modules in the current folder, which may be
             the run of somebody else, are not imported in place of installed ones.
+        variables: of the environment of all ranks, beside those of this process.
 
     Returns:
         0 if every rank ended with 0. After a failure, the exit code of the rank that caused it, or
@@ -94,7 +100,8 @@ def launch(
         if log_dir is None:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        ranks, arrived = _run(arguments, processes, folder, program)
+        command = [*program, *without(arguments, "--processes")]  # ranks must not launch
+        ranks, arrived = _run(command, processes, folder, variables)
         failed = [rank for rank in ranks if rank.failed_by_itself()]
         if not failed:
             return 128 + arrived[0] if any(rank.returncode for rank in ranks) else 0
@@ -106,16 +113,15 @@ def launch(
 
 
 def _run(
-    arguments: Sequence[str], processes: int, folder: Path, program: Sequence[str]
+    command: Sequence[str], processes: int, folder: Path, variables: Mapping[str, str]
 ) -> tuple[list[_Rank], list[int]]:
     """Start the ranks and wait for them; also the signals that arrived."""
-    command = [*program, *without(arguments, "--processes")]  # ranks must not launch
     ranks: list[_Rank] = []
     with _caught(signal.SIGTERM, signal.SIGINT) as arrived:
         try:
             for number, environment in enumerate(_environments(processes)):
                 log = folder / f"rank-{number}.log" if number else None
-                ranks.append(_Rank(command, environment, log))
+                ranks.append(_Rank(command, {**environment, **variables}, log))
             _wait(ranks, arrived)
         finally:
             for rank in ranks:
