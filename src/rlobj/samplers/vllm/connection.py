@@ -31,6 +31,9 @@ _SHOWN = 500
 """Largest number of characters of a response in an error message."""
 
 
+_AGAIN = "If it does not recover, start another one: rlobj serve MODEL"
+
+
 class ServerGone(RunError):
     """The server does not answer, or cannot do its work at the moment."""
 
@@ -166,7 +169,9 @@ class Connection:
         results = self.post("/collective_rpc", body, long=long)["results"]
         for result in results:
             if isinstance(result, dict) and "error" in result:
-                raise RunError(f"a worker of the server at {self.url} failed: {result['error']}")
+                raise RunError(
+                    f"a worker of the server at {self.url} failed: {result['error']}. {_AGAIN}"
+                )
         return results
 
     def _ask(
@@ -235,8 +240,9 @@ class Connection:
             raise ServerGone(shown)
         if status >= 500 and path != "/health":
             await self.send(session, "GET", "/health", None, self.timeout)  # fails if it has ended
-        kind: type[RlobjError] = RunError if status >= 500 else ConfigError
-        raise kind(shown)
+        if status >= 500:
+            raise RunError(f"{shown}. {_AGAIN}")
+        raise ConfigError(shown)
 
     def _refusal(self, status: int, path: str, text: str) -> Message:
         port = urlsplit(self.url).port or 80

@@ -132,7 +132,7 @@ class Collected:
             if response.finish not in ("stop", "length"):
                 raise RunError(
                     f"vLLM ended a response with '{response.finish}'; expected stop or length. See "
-                    "vLLM's log."
+                    "vLLM's log. A server that has ended is started again with: rlobj serve MODEL"
                 )
             self._tokens += len(response.logprobs)
             self._unknown += sum(map(math.isnan, response.logprobs))
