@@ -320,9 +320,10 @@ def test_objects_are_refused_with_several_processes(loaded):
 @pytest.mark.slow
 def test_two_processes_train_the_run_of_one(policy, monkeypatch):
     """test_ranks.py has the launcher start its processes."""
+    printed = []
 
-    def launch(words, count):
-        ranks(without(words, "--processes"), count)
+    def launch(words, count, variables):
+        printed.append(ranks(without(words, "--processes"), count, **variables))
 
     monkeypatch.setattr("rlobj.training.parallel.launcher.launch", launch)
     Path("mine.py").write_text(SCORE)
@@ -333,8 +334,12 @@ def test_two_processes_train_the_run_of_one(policy, monkeypatch):
     assert two.steps == 2
     for a, b in zip(one.history, two.history, strict=True):
         assert a["reward/mean"] == pytest.approx(b["reward/mean"])
-    two = rlobj.resume("two", settings={"training.steps": 3}, processes=2, reward=reward)
+    names = {"settings": {"training.steps": 3}, "reward": reward, "progress": False}
+    two = rlobj.resume("two", **names, processes=2)
     assert steps(two.path) == [1, 2, 3]
+    assert "step 2/2  reward " in printed[0]
+    assert "Next:" not in printed[0]
+    assert "step 3/3" not in printed[1]
 
 
 TORCHRUN = """
