@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -242,10 +241,11 @@ def evaluate(
 
         raise typer.Exit(launch(sys.argv[1:], processes))
     console, evaluations, screen = _loaded()
+    from rlobj.base.launched import first_process
     from rlobj.conversations.settings import named_tools
     from rlobj.settings.layers import parse_setting, reward_settings
 
-    console.quiet = processes != 1 and os.environ.get("RANK", "0") != "0"  # the first one prints
+    console.quiet = processes != 1 and not first_process()
     layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
     layers += setting_layers(
         {

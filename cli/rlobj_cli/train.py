@@ -232,10 +232,14 @@ def train(
 
 
 def _screen() -> Screen:
-    """Where the run is shown, by the first process; `rlobj.train` says it to its processes."""
-    shown = os.environ.get("RLOBJ_PROGRESS", "stdout")
-    quiet = shown == "none" or os.environ.get("RANK", "0") != "0"
-    return Screen(stderr=shown == "stderr", quiet=quiet)
+    """The screen of the run, on which only the first process prints.
+
+    `rlobj.train` tells the processes that it starts whether, and where, they show the run.
+    """
+    from rlobj.base.launched import PROGRESS, first_process
+
+    place = os.environ.get(PROGRESS, "stdout")
+    return Screen(stderr=place == "stderr", quiet=place == "none" or not first_process())
 
 
 def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import BatchError, Message, RunError, Setting
+from rlobj.base.launched import PROGRESS
 from rlobj.conversations.environment import NoRoom
 from rlobj.reporting.terminal import facts_grid
 from rlobj.runs.configuration import read_settings
@@ -24,7 +25,7 @@ from rlobj.settings.resuming import may_change
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import imports, trust_option
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
-from rlobj.training.parallel.launcher import PROGRESS, launch, without
+from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.progress import screen_of
 from rlobj.training.run import NewRun, Resumed, check_functions, go_on
 from rlobj_cli.screen.console import calm_libraries
@@ -47,10 +48,8 @@ def start(console: Console, new: NewRun, dry_run: bool, processes: int | None) -
             words = [*without(words, "--from"), "--from", config.origin]
         raise typer.Exit(launch(words, processes))
 
-    by_python = PROGRESS in os.environ  # by rlobj.train, which returns the results
-
     def header() -> None:
-        if by_python:
+        if PROGRESS in os.environ:  # rlobj.train has started this process
             return
         show_header(console, config, layers)
         if line := short(config, int(os.environ.get("WORLD_SIZE", "1"))):
@@ -58,8 +57,7 @@ def start(console: Console, new: NewRun, dry_run: bool, processes: int | None) -
 
     with _shown(console, config, folder, 0, header) as screens:
         result = run_training(config, folder, CallerInputs(callbacks=screens))
-    if not by_python:
-        _show_end(console, config, result)
+    _show_end(console, config, result)
 
 
 def resume(
@@ -93,8 +91,7 @@ def resume(
         title.append(f"\n  {line}")
     with _shown(console, config, resumed.run.path, done, lambda: console.print(title)) as screens:
         result = go_on(resumed, CallerInputs(reward=reward, callbacks=screens))
-    if PROGRESS not in os.environ:
-        _show_end(console, config, result)
+    _show_end(console, config, result)
 
 
 @contextmanager
@@ -139,6 +136,8 @@ def _shown(
 
 def _show_end(console: Console, config: RunConfig, result: TrainingResult) -> None:
     """The results of a finished run; how to continue an interrupted one."""
+    if PROGRESS in os.environ:  # rlobj.train returns them
+        return
     if result.steps < config.training.steps:
         console.print(Text(_advice(result.path), style="yellow"), soft_wrap=True)
     else:

@@ -395,8 +395,8 @@ def require_source(source: str) -> None:
     if path.exists() and source not in names and not path.is_dir():
         with reported(DataError, "the data cannot be read", OSError):
             a_file(path)
-    known = source in names or is_gym(source) or path.exists() or is_object_text(source)
-    if known or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
+    readable = source in names or is_gym(source) or path.exists() or is_object_text(source)
+    if readable or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return
     if path.parent.is_dir():
         names += [

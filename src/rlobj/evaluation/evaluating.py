@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, Message
+from rlobj.base.launched import first_process
 from rlobj.base.paths import file_name, located, nearby
 from rlobj.base.seeds import seed_generators
 from rlobj.base.targets import object_name, object_text
@@ -185,7 +185,7 @@ def evaluate(
     team = Team(alone=processes == 1 or out is None)
     if team.rank:
         callback = None
-    progress &= os.environ.get("RANK", "0") == "0"  # also where each process works alone
+    progress &= first_process()  # also where each process works alone
     with followed(callback, progress) as callback:
         return _run(source, sets, overrides, out, team, callback)
 

@@ -75,7 +75,7 @@ class EvaluationProgress(Stages, EvaluationCallback):
         self._shown.close()
         if self._stored:
             kept = f"{stored:,} of {total:,} responses are stored"
-            self.console.print(Text(f"\n{kept}; the same again continues from there"))
+            self.console.print(Text(f"\n{kept}; run the same again to continue from there"))
 
 
 @contextlib.contextmanager

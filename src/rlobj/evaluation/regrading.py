@@ -105,8 +105,8 @@ def _changed(
         reward: a kind or the path of a function; None = the newest.
         deadline: in seconds, for a reward that has one; None = its own.
     """
-    asked = dict(earlier[0] if reward is None else reward_settings(reward))
-    settings = next((dict(same) for same in earlier if {**same, **asked} == dict(same)), asked)
+    named = dict(earlier[0] if reward is None else reward_settings(reward))
+    settings = next((dict(used) for used in earlier if used.items() >= named.items()), named)
     known = Reward.registry.get(settings["kind"])
     if deadline is not None and (known is None or "deadline" in known.model_fields):
         settings["deadline"] = deadline

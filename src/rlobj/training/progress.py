@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from rlobj.base.launched import first_process
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Stages, bystander, facts_grid, number, say, working
 from rlobj.runs.metrics import measure_of
@@ -272,7 +272,7 @@ def followed(
         done: steps before this session.
         history: lines of metrics.jsonl so far.
     """
-    if not progress or os.environ.get("RANK", "0") != "0" or done == steps:
+    if not progress or not first_process() or done == steps:
         yield inputs
         return
     console = bystander()

@@ -315,11 +315,11 @@ def open_resumed(
     several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
     names = [f"{origin} {name}" for name, origin in known.items() if name not in several]
     refuse_changes(run, [*refused, *names])
-    own = read_settings(path)
-    _refuse_auto(run, flattened(own), flat)
+    recorded = read_settings(path)
+    _refuse_auto(run, flattened(recorded), flat)
     given = merged([*again, *changes])
-    with trusted(run, [("run", own), *again, *changes], given, trust):
-        stored = settings_of(RunConfig(**own))
+    with trusted(run, [("run", recorded), *again, *changes], given, trust):
+        stored = settings_of(RunConfig(**recorded))
         config = build_config([("run", stored), *changes])
     if several:  # of which each may have a change
         rewards = config.rewards.seen_from(Path.cwd())
@@ -574,14 +574,14 @@ def _absolute(name: Any) -> Any:
 def recorded_objects(config: RunConfig) -> list[str]:
     """The arguments of `rlobj.train` that were objects when the run was started."""
     texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
-    found = [name for name, text in texts.items() if is_object_text(text)]
+    arguments = [name for name, text in texts.items() if is_object_text(text)]
     if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
-        found.append("reward")
+        arguments.append("reward")
     if is_object_text(config.environment.target):
-        found.append("environment")
+        arguments.append("environment")
     if any(map(is_object_text, config.environment.tools)):
-        found.append("tools")
-    return [*found, *(["sampler"] if config.sampling.engine == "object" else [])]
+        arguments.append("tools")
+    return [*arguments, *(["sampler"] if config.sampling.engine == "object" else [])]
 
 
 def _require_same_objects(
@@ -639,8 +639,9 @@ def _launched(
     words: Sequence[str], processes: int | None, out: Path, progress: bool
 ) -> TrainingResult:
     """Train in new processes, and read what they left."""
+    from rlobj.base.launched import PROGRESS
     from rlobj.training.loop.result import TrainingResult
-    from rlobj.training.parallel.launcher import PROGRESS, launch
+    from rlobj.training.parallel.launcher import launch
 
     start = time.perf_counter()
     variables = {PROGRESS: "stderr" if progress else "none"}

@@ -32,9 +32,6 @@ from rlobj.base.files import last_lines
 from rlobj.base.ports import free_port
 from rlobj.base.processes import signal_name
 
-PROGRESS = "RLOBJ_PROGRESS"
-"""The variable with which `rlobj.train` tells its processes where to show the run: on stderr, or
-none."""
 SETTLE = 2.0
 """Seconds after the first failure before the other ranks are ended. A rank that only lost its
 connection can end before the rank that caused the failure."""
