@@ -177,7 +177,8 @@ def tiny(name, dtype=torch.float32):
     kind, sizes = MODELS[name] if isinstance(name, str) else name
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**sizes)
-    name = {"GPT2": "GPT2LMHeadModel"}.get(kind, f"{kind}ForCausalLM")
+    others = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
+    name = others.get(kind, f"{kind}ForCausalLM")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = getattr(transformers, name)(config).to(dtype)

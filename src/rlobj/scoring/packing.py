@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import numpy
 import torch
@@ -52,7 +53,9 @@ def micro_batches(
     [[1, 0], [2, 3]]
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    return (_first_fit if packed else _least_padding)(lengths, budget_tokens, order)
+    if packed:
+        return _first_fit(lengths, budget_tokens, order)
+    return _least_padding(lengths, budget_tokens, order)
 
 
 def _least_padding(lengths: Sequence[int], budget: int, order: Sequence[int]) -> list[list[int]]:
@@ -68,7 +71,13 @@ def _least_padding(lengths: Sequence[int], budget: int, order: Sequence[int]) ->
         cost = least[first:stop] + counts[end - stop + first :] * tokens[first:stop]
         best = int(cost.argmin())
         starts[stop], least[stop] = first + best, cost[best] + min(PASS_TOKENS, budget / 16)
+    return cut_at(order, starts)
+
+
+def cut_at(order: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
+    """The micro-batches of an order; `starts[stop]` is where the one that ends at `stop` begins."""
     batches: list[list[int]] = []
+    end = len(order)
     while end:
         batches.insert(0, list(order[starts[end] : end]))
         end = starts[end]
@@ -106,15 +115,15 @@ def pad_sequences(
     Raises:
         BatchError: a response has no prompt.
     """
-    _check_prompts(sequences)
+    check_prompts(sequences)
     sequences = sequences or [((0,), ())]
     lengths = _lengths(sequences)
     stops = lengths.sum(1, keepdim=True)
     columns = torch.arange(max(1, int(stops.max())))
     input_ids = torch.zeros(len(sequences), len(columns), dtype=torch.long)
-    input_ids[columns < stops] = _flat(sequences)
+    input_ids[columns < stops] = flat(itertools.chain(*sequences))
     response_mask = (columns >= lengths[:, :1]) & (columns < stops)
-    response_mask = _scored(response_mask, sequences)
+    response_mask = scored(response_mask, sequences)
     # A row without tokens attends to its padding: attention over no token would be nan.
     attention_mask = (columns < stops.clamp(min=1)).long()
     return input_ids.to(device), attention_mask.to(device), response_mask.to(device)
@@ -136,20 +145,25 @@ def pack_sequences(
     Raises:
         BatchError: a response has no prompt.
     """
-    _check_prompts(sequences)
+    check_prompts(sequences)
     sequences = [pair for pair in sequences if len(pair[0]) or len(pair[1])] or [((0,), ())]
     lengths = _lengths(sequences)
     sizes = lengths.sum(1)
     starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
     position_ids = torch.arange(len(starts)) - starts
     response_mask = position_ids >= torch.repeat_interleave(lengths[:, 0], sizes)
-    response_mask, input_ids = _scored(response_mask, sequences), _flat(sequences)
+    response_mask, input_ids = scored(response_mask, sequences), flat(itertools.chain(*sequences))
     rows = (column[None].to(device) for column in (input_ids, response_mask, position_ids))
     input_ids, response_mask, position_ids = rows
     return input_ids, None, response_mask, position_ids
 
 
-def _check_prompts(sequences: Pairs) -> None:
+def check_prompts(sequences: Pairs) -> None:
+    """Check that each response has a prompt.
+
+    Raises:
+        BatchError: a response has none.
+    """
     for row, (prompt, response) in enumerate(sequences):
         if len(response) and not len(prompt):
             raise BatchError(
@@ -163,7 +177,7 @@ def _lengths(sequences: Pairs) -> Tensor:
     return torch.tensor([(len(prompt), len(whole(response))) for prompt, response in sequences])
 
 
-def _scored(responses: Tensor, sequences: Pairs) -> Tensor:
+def scored(responses: Tensor, sequences: Pairs) -> Tensor:
     """The mask of whole responses, without the tokens that the policy did not write."""
     marks = [own(response) for _, response in sequences]
     if all(mark is None for mark in marks):
@@ -175,10 +189,10 @@ def _scored(responses: Tensor, sequences: Pairs) -> Tensor:
     return responses.masked_scatter(responses, torch.from_numpy(numpy.concatenate(parts)))
 
 
-def _flat(sequences: Pairs) -> Tensor:
+def flat(parts: Iterable[Sequence[int]]) -> Tensor:
+    """The token ids of prompts and whole responses, one after another."""
     # numpy converts an array at once, without a loop over its tokens
-    pairs = ((prompt, whole(response)) for prompt, response in sequences)
-    parts = [numpy.asarray(part) for pair in pairs for part in pair if len(part)]
-    if not parts:
+    arrays = [numpy.asarray(ids) for ids in map(whole, parts) if len(ids)]
+    if not arrays:
         return torch.empty(0, dtype=torch.long)
-    return torch.from_numpy(numpy.concatenate(parts, dtype=numpy.int64))
+    return torch.from_numpy(numpy.concatenate(arrays, dtype=numpy.int64))

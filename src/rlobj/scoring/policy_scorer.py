@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError
 from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences
+from rlobj.scoring.shared_prompts import share_prompts
 from rlobj.scoring.token_scores import TokenScores, score_tokens
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,21 @@ def trunk(model: Any) -> Any:
     return decoder
 
 
+def depends_on_sequence_length(config: Any) -> bool:
+    """Whether a token's output depends on how many tokens follow it in the forward pass.
+
+    It does if the longest position chooses the rotary frequencies.
+
+    Args:
+        config: of the transformers model.
+    """
+    text = config.get_text_config()
+    ropes = [getattr(text, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
+    ropes += [value for rope in ropes for value in rope.values() if isinstance(value, dict)]
+    kinds = {rope.get(key) for rope in ropes for key in ("rope_type", "type")}
+    return bool(kinds & {"dynamic", "longrope"})
+
+
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of layers, as named by transformers, that can treat packed sequences separately."""
 
@@ -93,6 +109,8 @@ class PolicyScorer(nn.Module):
     Attributes:
         model: the model, unchanged.
         packed: True or False.
+        unshareable: why a prompt cannot go through the model once for several responses, in words;
+            None if it can. The keys and values of two short prompts are tried.
 
     Raises:
         ConfigError: the head is not supported; the model's logits for two tokens differ from those
@@ -119,6 +137,7 @@ class PolicyScorer(nn.Module):
         if reason:
             log.warning("Sequences are padded, not packed: %s.", reason)
             self.packed = False
+        self.unshareable = self._unshareable()
 
     def forward(
         self,
@@ -126,13 +145,16 @@ class PolicyScorer(nn.Module):
         attention_mask: Tensor | None,
         response_mask: Tensor,
         position_ids: Tensor | None = None,
+        prompts: Tensor | None = None,
+        prompt_mask: Tensor | None = None,
+        owners: Tensor | None = None,
         **settings: Any,
     ) -> TokenScores:
         """Score the tokens in `response_mask`, row after row.
 
-        Logits are computed only for these tokens, tile by tile. `pad_sequences` and
-        `pack_sequences` make the inputs. Padding is on the right, so the model's own positions are
-        correct.
+        Logits are computed only for these tokens, tile by tile. `pad_sequences`, `pack_sequences`
+        and `share_prompts` make the inputs. Padding is on the right, so the model's own positions
+        are correct; only prompts of their own are padded on the left.
 
         Args:
             input_ids: [B, T].
@@ -140,19 +162,26 @@ class PolicyScorer(nn.Module):
                 on the right and attention is causal, so that no real token reads it.
             response_mask: True at the tokens to score, [B, T]; never at a sequence's first token.
             position_ids: the position of each token in its sequence, [B, T]; None for padded ones.
+            prompts: prompts that rows share, [P, S]; the rows are then responses without prompts.
+            prompt_mask: 1 at the tokens of these prompts, [P, S]; None if there is no padding.
+            owners: the number of each row's prompt, int [B].
             **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
                 sensitivity, chunk_bytes.
 
         Returns:
             TokenScores with one row for each True in `response_mask`.
         """
-        hidden = self._trunk(input_ids, attention_mask, position_ids)
-        predicted = response_mask[:, 1:].bool()
+        if prompts is None or owners is None:
+            hidden = self._trunk(input_ids, attention_mask, position_ids)[:, :-1]
+            input_ids, response_mask = input_ids[:, 1:], response_mask[:, 1:]
+        else:
+            hidden = self._after_prompts(input_ids[:, :-1], prompts, prompt_mask, owners)
+        predicted = response_mask.bool()
         head = self.model.get_output_embeddings()
         return score_tokens(
-            hidden[:, :-1][predicted],
+            hidden[predicted],
             head.weight,
-            input_ids[:, 1:][predicted],
+            input_ids[predicted],
             bias=head.bias,
             scale=self.shape.scale,
             softcap=self.shape.softcap,
@@ -160,9 +189,9 @@ class PolicyScorer(nn.Module):
         )
 
     def collate(
-        self, sequences: Pairs, device: torch.device | str = "cpu"
+        self, sequences: Pairs, device: torch.device | str = "cpu", shared: bool = False
     ) -> tuple[Tensor | None, ...]:
-        """The inputs of `forward` for some sequences, packed or padded.
+        """The inputs of `forward` for some sequences, packed, padded, or with shared prompts.
 
         There is no attention mask: with one, attention takes a slower kernel and each layer keeps
         a mask of a row's length for every token.
@@ -170,20 +199,63 @@ class PolicyScorer(nn.Module):
         Args:
             sequences: pairs of prompt and response token ids.
             device: the device of the inputs.
+            shared: each different prompt goes through the model once; the scorer must not be
+                `unshareable`.
 
         Raises:
             BatchError: a response has no prompt.
         """
+        if shared:
+            return share_prompts(sequences, device)
         pad_or_pack = pack_sequences if self.packed else pad_sequences
         input_ids, _, *rest = pad_or_pack(sequences, device)
         return input_ids, None, *rest
 
     def _trunk(
-        self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
     ) -> Tensor:
-        optional = {"attention_mask": attention_mask, "position_ids": position_ids}
-        inputs = {name: value for name, value in optional.items() if value is not None}
-        return trunk(self.model)(input_ids=input_ids, use_cache=False, **inputs)[0]
+        inputs: dict[str, Any] = {"attention_mask": attention_mask, "position_ids": position_ids}
+        decoder = trunk(self.model)
+        inputs[cache_argument(decoder)] = cache
+        inputs = {name: value for name, value in inputs.items() if value is not None}
+        return decoder(input_ids=input_ids, use_cache=cache is not None, **inputs)[0]
+
+    def _after_prompts(
+        self, input_ids: Tensor, prompts: Tensor, prompt_mask: Tensor | None, owners: Tensor
+    ) -> Tensor:
+        """The hidden states that predict the tokens of responses, [B, R, H].
+
+        The first one is that of the prompt's last token. The others come from a second pass of the
+        trunk, whose rows read the keys and values of their prompts, with gradient.
+
+        Args:
+            input_ids: of responses without their last token, [B, R − 1].
+            prompts: padded on the left, [P, S].
+            prompt_mask: 1 at their tokens, [P, S]; None if there is no padding.
+            owners: the number of each row's prompt, int [B].
+        """
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        mask = positions = following = None
+        if prompt_mask is not None:
+            positions = (prompt_mask.cumsum(1) - 1).clamp(min=0)
+            columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+            following = (positions[:, -1:] + 1)[owners] + columns
+            mask = torch.cat([prompt_mask[owners], torch.ones_like(input_ids)], 1)
+        first = self._trunk(prompts, prompt_mask, positions, cache)[:, -1]
+        if cache.get_seq_length() != prompts.shape[1]:
+            raise ConfigError(
+                f"{type(self.model).__name__} kept no keys and values of its prompts, as with "
+                "gradient checkpointing. Expected a model without it, or whole rows"
+            )
+        cache.batch_select_indices(owners)
+        rest = self._trunk(input_ids, mask, following, cache)
+        return torch.cat([first[owners, None], rest], 1)
 
     @torch.no_grad()
     def _matching(self, head: nn.Linear) -> LogitShape:
@@ -226,6 +298,39 @@ class PolicyScorer(nn.Module):
         if not error <= _tolerance(packed) * float(packed.abs().max()):
             return f"a token's hidden states differ by {error:.3g} from those it has alone"
         return None
+
+    @torch.no_grad()
+    def _unshareable(self) -> str | None:
+        """Why responses cannot read the keys and values of a prompt that went through alone."""
+        kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
+        others = sorted({kind for kind in kinds if kind not in ATTENTION})
+        if getattr(self.model, "_is_stateful", False) or others:
+            return f"layers of the kind {', '.join(others) or 'recurrent'} have no keys and values"
+        if depends_on_sequence_length(self.model.config):
+            return "the longest position of a pass chooses its rotary frequencies"
+        parameters = inspect.signature(trunk(self.model).forward).parameters
+        if missing := {"position_ids", cache_argument(trunk(self.model))} - parameters.keys():
+            return f"its trunk takes no {' and no '.join(sorted(missing))}"
+        device = linear_head(self.model).weight.device
+        inputs = share_prompts([((0, 1), (1, 0)), ((0,), (1, 1, 0))], device)
+        input_ids, _, _, _, prompts, prompt_mask, owners = inputs
+        assert input_ids is not None
+        assert prompts is not None
+        assert owners is not None
+        with _trial(self.model):
+            whole = self._trunk(torch.tensor([[0, 1, 1, 0]], device=device), None)[0]
+            shared = self._after_prompts(input_ids[:, :-1], prompts, prompt_mask, owners)
+        both = torch.cat([shared[0, :2], shared[1]]), torch.cat([whole[1:3], whole[:3]])
+        error = float((both[0] - both[1]).abs().max())
+        if not error <= _tolerance(whole) * float(whole.abs().max()):
+            return f"a token's hidden states differ by {error:.3g} from those it has in one row"
+        return None
+
+
+def cache_argument(module: Any) -> str:
+    """What a module of transformers calls its cache; newer versions have renamed it."""
+    accepted = inspect.signature(module.forward).parameters
+    return "cache" if "cache" in accepted else "past_key_values"
 
 
 def _flash(model: Any) -> bool:

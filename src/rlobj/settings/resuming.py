@@ -20,6 +20,7 @@ RESUMABLE_SETTINGS = (
     "training.offload",
     "training.micro_batch_tokens",
     "training.packed",
+    "training.shared_prompts",
     "training.skip_inactive",
     "training.balance",
     "training.gradient_checkpointing",

@@ -69,6 +69,9 @@ class TrainingConfig(Model):
     16384 on a CPU)"""
     packed: bool | Literal["auto"] = "auto"
     """pack responses into rows without padding (auto = with flash attention)"""
+    shared_prompts: bool | Literal["auto"] = "auto"
+    """compute a prompt once for all its responses in a forward pass; changes time, not results
+    (auto = where fewer tokens are computed)"""
     selection: Literal["current", "old"] = "current"
     """policy that rules read in later updates of a rollout, the current one (one more forward pass)
     or the rollout's"""

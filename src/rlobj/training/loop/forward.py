@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlobj.base.errors import ConfigError
 from rlobj.ranks import largest
 from rlobj.scoring import PolicyScorer, micro_batches
-from rlobj.scoring.packing import sequence_length
+from rlobj.scoring.packing import PASS_TOKENS, sequence_length
+from rlobj.scoring.shared_prompts import PromptGroups
 from rlobj.settings.run_config import PLAIN, RunConfig
-from rlobj.training.loop.token_counts import TokenCounts
+from rlobj.training.loop.token_counts import TokenCounts, token_count
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.sharding import Sequences
+
+
+class Cut(NamedTuple):
+    """Some sequences cut into micro-batches.
+
+    Attributes:
+        parts: the indices of each micro-batch's sequences.
+        shared: each different prompt of a micro-batch goes through the model once.
+        cost: tokens that are computed, with padding, and what the passes cost beside them.
+    """
+
+    parts: list[list[int]]
+    shared: bool
+    cost: float
 
 
 class ForwardPasses:
@@ -29,6 +45,8 @@ class ForwardPasses:
 
     Attributes:
         counts: tokens that went through the model since the last step.
+        whole_rows: why prompts are computed once per response, in words; None = they are shared,
+            with `training.shared_prompts=auto` where that saves tokens.
     """
 
     def __init__(
@@ -42,32 +60,64 @@ class ForwardPasses:
         self.counts = TokenCounts()
         budget = config.training.micro_batch_tokens
         self._budget = PLAIN["training.micro_batch_tokens"] if budget == "auto" else budget
+        self._pass_tokens = min(PASS_TOKENS, self._budget / 16)
         self._join = join
+        self._sharing = config.training.shared_prompts
+        self.whole_rows = whole_rows(config, scorer)
         self._usual = {"temperature": config.sampling.temperature}
         self._parallel, self._autocast = parallel, autocast
         self._collate, self._packed = scorer.collate, scorer.packed
 
-    def parts(self, sequences: Sequences) -> list[list[int]]:
-        """Micro-batches as indices of sequences, equally many on all ranks; some may be empty.
+    def cut(self, sequences: Sequences, shareable: bool | None = None) -> Cut:
+        """Micro-batches, equally many and of the same kind on all ranks; some may be empty.
 
         A forward pass may be an exchange between ranks, so all ranks must make equally many. One
         micro-batch saves the update its own forward pass, if there is a scoring pass: a quarter of
         the work, so that its padding may be a third of the tokens.
+
+        Args:
+            sequences: prompts and responses.
+            shareable: whether the scorer can share prompts; None = as the policy.
         """
+        comm, chosen = self._parallel.comm, self._rows(sequences)
+        if self._sharing and (self.whole_rows is None if shareable is None else shareable):
+            shared = self._shared(PromptGroups(sequences))
+            costs = comm.sum(torch.tensor([chosen.cost, shared.cost], dtype=torch.float64))
+            if self._sharing is True or costs[1] < costs[0]:
+                chosen = shared
+        most = max(int(largest(len(chosen.parts), comm)), 1)
+        missing = most - len(chosen.parts)
+        return chosen._replace(parts=chosen.parts + [[] for _ in range(missing)])
+
+    def _rows(self, sequences: Sequences) -> Cut:
+        """Whole rows, padded or packed."""
         lengths = [sequence_length(*pair) for pair in sequences]
         padded = len(lengths) * max(lengths, default=0)
         if self._join and padded <= min(self._budget, sum(lengths) * 4 / 3):
             parts = [list(range(len(lengths)))]
         else:
             parts = micro_batches(lengths, self._budget, packed=self._packed)
-        most = max(int(largest(len(parts), self._parallel.comm)), 1)
-        return parts + [[] for _ in range(most - len(parts))]
+        tokens = sum(lengths)
+        if not self._packed:
+            tokens = sum(len(part) * max(lengths[i] for i in part) for part in parts if part)
+        return Cut(parts, False, tokens + len(parts) * self._pass_tokens)
+
+    def _shared(self, groups: PromptGroups) -> Cut:
+        """Rows that share prompts."""
+        everything = list(range(len(groups.owners)))
+        together, least, passes = groups.cost(everything), groups.least(), 2 * self._pass_tokens
+        most = max(least * 4 / 3 if self._join else 0, least + passes)
+        if together <= min(self._budget, most):
+            return Cut([everything], True, together + passes)
+        parts = groups.micro_batches(self._budget)
+        return Cut(parts, True, sum(map(groups.cost, parts)) + len(parts) * passes)
 
     def run(
         self,
         scorer: Any,
         sequences: Sequences,
         masks: Sequence[Tensor] | None = None,
+        shareable: bool | None = None,
         **settings: Any,
     ) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
         """Score the response tokens, one micro-batch each time that the iterator is asked.
@@ -76,6 +126,7 @@ class ForwardPasses:
             scorer: the prepared policy, or the reference.
             sequences: prompts and responses.
             masks: which tokens of each response are scored; None = all.
+            shareable: whether the scorer can share prompts; None = as the policy.
             **settings: of `score_tokens`, beside the temperature of the run.
 
         Yields:
@@ -83,13 +134,18 @@ class ForwardPasses:
             whether it is the last one.
         """
         device = self._parallel.device
-        parts = self.parts(sequences)
+        parts, shared, _ = self.cut(sequences, shareable)
         for number, part in enumerate(parts, 1):
             chosen = [sequences[i] for i in part]
-            input_ids, attention_mask, response_mask, *rest = self._collate(chosen, device)
+            inputs = self._collate(chosen, device, shared)
+            input_ids, attention_mask, response_mask, *rest = inputs
             assert input_ids is not None
             assert response_mask is not None
-            self.counts.add_pass(chosen, input_ids.numel())
+            if shared:
+                computed = input_ids[:, 1:].numel() + inputs[-3].numel()
+                self.counts.add_pass(PromptGroups(chosen).tokens(), computed, shared)
+            else:
+                self.counts.add_pass(token_count(chosen), input_ids.numel(), shared)
             if masks is not None and part:
                 rows = torch.cat([masks[i] for i in part])
                 response_mask = response_mask.masked_scatter(response_mask, rows)
@@ -101,13 +157,36 @@ class ForwardPasses:
             columns = {name: column for name, column in vars(scores).items() if column is not None}
             yield part, columns, number == len(parts)
 
-    def columns(self, scorer: Any, sequences: Sequences, **settings: Any) -> dict[str, Tensor]:
+    def columns(
+        self,
+        scorer: Any,
+        sequences: Sequences,
+        shareable: bool | None = None,
+        **settings: Any,
+    ) -> dict[str, Tensor]:
         """What `run` computes for all response tokens, in the order of the sequences."""
         chunks: dict[str, list[Any]] = {}
-        for part, scores, _ in self.run(scorer, sequences, **settings):
+        for part, scores, _ in self.run(scorer, sequences, shareable=shareable, **settings):
             lengths = [len(sequences[i][1]) for i in part]
             for name, values in scores.items():
                 rows = chunks.setdefault(name, [None] * len(sequences) or [values])
                 for i, chunk in zip(part, values.split(lengths) if part else (), strict=True):
                     rows[i] = chunk
         return {name: torch.cat(rows) for name, rows in chunks.items()}
+
+
+def whole_rows(config: RunConfig, scorer: PolicyScorer) -> str | None:
+    """Why each response's prompt goes through the model with it, in words; None if prompts can be
+    shared.
+
+    Raises:
+        ConfigError: `training.shared_prompts` is true, and they cannot.
+    """
+    sharing, reason = config.training.shared_prompts, scorer.unshareable
+    if config.training.gradient_checkpointing is True:
+        reason = "recomputation (training.gradient_checkpointing) keeps no keys and values"
+    if sharing is True and reason:
+        raise ConfigError(
+            f"prompts cannot be shared: {reason}. Expected training.shared_prompts auto or false"
+        )
+    return reason if sharing else "training.shared_prompts is false"

@@ -13,21 +13,6 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.training.rollouts.sharding import Sequences
 
 
-def depends_on_sequence_length(config: Any) -> bool:
-    """Whether a token's output depends on how many tokens follow it in the forward pass.
-
-    It does if the longest position chooses the rotary frequencies.
-
-    Args:
-        config: of the transformers model.
-    """
-    text = config.get_text_config()
-    ropes = [getattr(text, name, None) or {} for name in ("rope_parameters", "rope_scaling")]
-    ropes += [value for rope in ropes for value in rope.values() if isinstance(value, dict)]
-    kinds = {rope.get(key) for rope in ropes for key in ("rope_type", "type")}
-    return bool(kinds & {"dynamic", "longrope"})
-
-
 @dataclass(frozen=True)
 class GradientRows:
     """The rows of a mini-batch that an update trains on, and the responses they belong to.

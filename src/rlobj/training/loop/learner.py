@@ -28,11 +28,12 @@ from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.token_metrics import token_metrics
 from rlobj.samplers import Response
 from rlobj.scoring import PolicyScorer
+from rlobj.scoring.policy_scorer import depends_on_sequence_length
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses
-from rlobj.training.loop.gradient_rows import GradientRows, depends_on_sequence_length
+from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout
@@ -245,7 +246,7 @@ class Learner:
 
         Then its log-probs keep their graph, and the update makes no second forward pass.
         """
-        return self._one_update and len(self.forward.parts(sequences)) == 1
+        return self._one_update and len(self.forward.cut(sequences).parts) == 1
 
     def _columns(self, sequences: Sequences, *, proxy: bool) -> dict[str, Tensor]:
         """The policy's columns; a proxy may have its own temperature."""
@@ -303,7 +304,7 @@ class Learner:
         table, counts = batch.table, self.forward.counts
         if table.logprobs.requires_grad:  # the forward pass of `score` serves the update as well
             counts.add_update(batch.sequences, batch.sequences, len(table))
-            [part] = self.forward.parts(batch.sequences)
+            [part] = self.forward.cut(batch.sequences).parts
             with self.clock.inside("forward"):
                 yield MicroBatch(table.select(part, 0), table.rows(part))
             return

@@ -361,6 +361,10 @@ def _facts(
         "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out"
         + note,
         "device": f"{device}, {arithmetic}{threads}{ranks}",
+        "prompts": f"computed once per response: {learner.forward.whole_rows}"
+        if learner.forward.whole_rows
+        else "computed once for all responses"
+        + (" where that saves tokens" if config.training.shared_prompts == "auto" else ""),
         "sampler": config.sampling.engine + ahead,
         "scores": learner.scores.described(),
         "run": str(nearby(trainer.run.path)),

@@ -106,6 +106,7 @@ class Score:
         lagged: weights that take the policy's place while it scores.
         server: scores instead of a model here.
         bare: the policy without its adapters is the model.
+        shareable: whether a frozen model can compute a prompt once for several responses.
         own_end: the policy's end token.
     """
 
@@ -114,6 +115,7 @@ class Score:
     lagged: Lagged | None = None
     server: ServerScorer | None = None
     bare: bool = False
+    shareable: bool | None = None
     own_end: int | None = None
 
     @property
@@ -257,7 +259,7 @@ class Scores:
         settings = {"entropy": True} if name in self._entropies else {}
         with weights, torch.no_grad():
             scorer = score.frozen or self._scorer
-            columns = self._forward.columns(scorer, sequences, **settings)
+            columns = self._forward.columns(scorer, sequences, score.shareable, **settings)
         logprobs = {score_column(name): columns["logprobs"]}
         return logprobs | ({f"{name}_entropy": columns["entropy"]} if settings else {})
 
@@ -340,7 +342,10 @@ def open_scores(
                 model = frozen(model, settings, parallel.device)
                 with reading(model):
                     scorer = PolicyScorer(model, config.training.packed)
-            scores[name] = Score(settings, parallel.frozen(scorer), own_end=end)
+            shareable = scorer.unshareable is None
+            scores[name] = Score(
+                settings, parallel.frozen(scorer), shareable=shareable, own_end=end
+            )
     return scores
 
 

@@ -19,15 +19,17 @@ def token_count(sequences: Sequences) -> int:
 class TokenCounts(Counter[str]):
     """Tokens that went through the model in a step, on this rank.
 
-    real, padded: of all forward passes, without and with padding;
+    real, padded: computed in all forward passes, without and with padding;
+    shared: computed, with padding, in passes where responses share their prompts;
     trained, left_out: prompt and response tokens of updates that went through the model, or not;
     scored, unscored: response tokens of updates whose logits were computed, or not.
     """
 
-    def add_pass(self, sequences: Sequences, padded: int) -> None:
+    def add_pass(self, real: int, padded: int, shared: bool) -> None:
         """Count a forward pass."""
-        self["real"] += token_count(sequences)
+        self["real"] += real
         self["padded"] += padded
+        self["shared"] += padded * shared
 
     def add_update(self, whole: Sequences, trained: Sequences, scored: int) -> None:
         """Count an update.
@@ -44,11 +46,13 @@ class TokenCounts(Counter[str]):
 
     def metrics(self, comm: Comm) -> dict[str, float]:
         """The shares over all ranks; the counts start again at 0."""
-        names = ("real", "padded", "trained", "left_out", "scored", "unscored")
+        names = ("real", "padded", "shared", "trained", "left_out", "scored", "unscored")
         counts = torch.tensor([self[name] for name in names])
         self.clear()
-        real, padded, trained, left_out, scored, unscored = comm.sum(counts).tolist()
+        real, padded, shared, trained, left_out, scored, unscored = comm.sum(counts).tolist()
         return {
+            "tokens/computed": float(padded),
+            "tokens/shared_share": shared / padded if padded else 0.0,
             "tokens/useful_share": real / padded if padded else 1.0,
             "tokens/skipped_share": left_out / max(trained + left_out, 1),
             "tokens/skipped_logits_share": unscored / max(scored + unscored, 1),

@@ -1,0 +1,119 @@
+"""Prompts computed once: the same run as with whole rows, in one process and in several."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from runs import distance, metrics, ranks, weights, write_config
+from tiny import tiny_config
+
+from rlobj.base.errors import ConfigError
+from rlobj.training import run_training
+from rlobj.training.loop.opening import open_trainer
+
+SHARED, WHOLE = {"shared_prompts": True}, {"shared_prompts": False}
+ENVIRONMENT = {"target": "guess", "max_turns": 3}
+
+
+def config_of(policy, preset, training, **sections):
+    """Three steps of four groups, whose micro-batches cut groups."""
+    usual = {
+        "sampling": {"prompts_per_step": 4, "group_size": 5, "max_tokens": 4},
+        "training": {"steps": 3, "micro_batch_tokens": 60, "strategy": "ddp", **training},
+        "checkpoint": {"every": 3},
+    }
+    return tiny_config(policy, preset, **{**usual, **sections})
+
+
+def assert_same_run(one, other):
+    """Equal weights and metrics but for rounding; what the passes compute differs."""
+    assert distance(weights(one), weights(other)) < 2e-6
+    ours, theirs = metrics(one), metrics(other)
+    assert [line.keys() for line in ours] == [line.keys() for line in theirs]
+    passes = ("tokens/computed", "tokens/shared_share", "tokens/useful_share", "tokens/rank")
+    for first, second in zip(ours, theirs, strict=True):
+        for name in first:
+            if not name.startswith((*passes, "sampler/")):
+                assert first[name] == pytest.approx(second[name], rel=2e-4, abs=1e-5), name
+
+
+CASES = {
+    "one micro-batch": ("dapo", {"micro_batch_tokens": 10**6}, {}),
+    "groups cut": ("stapo", {}, {}),
+    "several updates": ("lp-reg", {"updates_per_step": 2, "passes": 2}, {}),
+    "a reference": ("archer", {}, {}),
+    "everything trained": ("stare", {"skip_inactive": False}, {}),
+    "adapters": ("ar", {}, {"model": {"lora": {"rank": 2}}}),
+    "conversations": ("grpo", {}, {"environment": ENVIRONMENT}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_shared_prompts_make_the_run_of_whole_rows(policy, tmp_path, case):
+    preset, training, sections = CASES[case]
+    if "model" in sections:
+        sections = {"model": {"name": str(policy), **sections["model"]}}
+    for name, how in (("shared", SHARED), ("whole", WHOLE)):
+        config = config_of(policy, preset, {**training, **how}, **sections)
+        run_training(config, tmp_path / name)
+    assert_same_run(tmp_path / "shared", tmp_path / "whole")
+    shared, whole = (
+        [line for line in metrics(tmp_path / name) if "tokens/computed" in line]
+        for name in ("shared", "whole")
+    )
+    for ours, theirs in zip(shared, whole, strict=True):
+        assert 0 < ours["tokens/computed"] < theirs["tokens/computed"]
+        assert (ours["tokens/shared_share"], theirs["tokens/shared_share"]) == (1, 0)
+        assert ours["tokens/useful_share"] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "count"), [("ddp", 2), ("ddp", 3), ("fsdp2", 2), ("zero3", 2), ("zero2", 2)]
+)
+def test_several_processes_share_prompts_as_one_does(policy, tmp_path, strategy, count):
+    """Groups do not divide evenly over the ranks, so some ranks make empty passes."""
+    run_training(config_of(policy, "archer", WHOLE), tmp_path / "alone")
+    training = {**SHARED, "strategy": strategy}
+    file = write_config(config_of(policy, "archer", training), tmp_path / "run.yaml")
+    ranks(["train", "--config", file, "--out", tmp_path / "together"], count)
+    assert_same_run(tmp_path / "together", tmp_path / "alone")
+
+
+def test_auto_shares_prompts_where_that_saves_tokens_and_the_header_says_so(policy, tmp_path):
+    facts = {}
+
+    class Header:
+        def started(self, shown):
+            facts.update(shown)
+
+    sampling = {"prompts_per_step": 8, "group_size": 40, "max_tokens": 2}
+    training = {"steps": 1, "micro_batch_tokens": 4096}
+    config = config_of(policy, "stapo", training, sampling=sampling)
+    run_training(config, tmp_path / "many", callbacks=[Header()])
+    [line] = metrics(tmp_path / "many")
+    assert line["tokens/shared_share"] == 1
+    assert facts["prompts"] == "computed once for all responses where that saves tokens"
+    config = config_of(policy, "stapo", {"steps": 1})
+    run_training(config, tmp_path / "few")
+    [line] = metrics(tmp_path / "few")
+    assert 0 <= line["tokens/shared_share"] <= 1
+
+
+def test_recomputation_keeps_whole_rows_and_says_why(policy, tmp_path):
+    training = {"steps": 1, "gradient_checkpointing": True}
+    with open_trainer(config_of(policy, "stapo", training), tmp_path / "auto") as trainer:
+        assert "recomputation" in trainer.learner.forward.whole_rows
+    with (
+        pytest.raises(ConfigError, match="prompts cannot be shared: recomputation"),
+        open_trainer(config_of(policy, "stapo", {**training, **SHARED}), tmp_path / "true"),
+    ):
+        pass
+
+
+def test_a_resumed_run_may_change_how_prompts_are_computed(policy, tmp_path):
+    run_training(config_of(policy, "stapo", SHARED), tmp_path / "run")
+    settings = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert settings["step"] == 3
