@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from runs import distance, metrics, ranks, weights, write_config
 from tiny import tiny_config
 
+import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 
 SHARED, WHOLE = {"shared_prompts": True}, {"shared_prompts": False}
-ENVIRONMENT = {"target": "guess", "max_turns": 3}
+ENVIRONMENT = {"target": f"{__name__}:Numbers", "max_turns": 3}
+
+
+class Numbers:
+    """Says a number that the tiny policy can read, and draws rewards."""
+
+    conversation_seed = 0
+
+    def reset(self, problem):
+        self.random = random.Random(self.conversation_seed)
+
+    def step(self, messages):
+        return rlobj.Turn(observation="7,", reward=self.random.random())
 
 
 def config_of(policy, preset, training, **sections):
     """Three steps of four groups, whose micro-batches cut groups."""
     usual = {
-        "sampling": {"prompts_per_step": 4, "group_size": 5, "max_tokens": 4},
-        "training": {"steps": 3, "micro_batch_tokens": 60, "strategy": "ddp", **training},
+        "sampling": {"prompts_per_step": 9, "group_size": 8, "max_tokens": 3},
+        "training": {"steps": 3, "micro_batch_tokens": 100, "strategy": "ddp", "adam_epsilon": 1e-3}
+        | training,
         "checkpoint": {"every": 3},
     }
     return tiny_config(policy, preset, **{**usual, **sections})
@@ -45,7 +60,11 @@ CASES = {
     "a reference": ("archer", {}, {}),
     "everything trained": ("stare", {"skip_inactive": False}, {}),
     "adapters": ("ar", {}, {"model": {"lora": {"rank": 2}}}),
-    "conversations": ("grpo", {}, {"environment": ENVIRONMENT}),
+    "conversations": (
+        "grpo",
+        {},
+        {"environment": ENVIRONMENT, "sampling": {"prompts_per_step": 4, "max_tokens": 12}},
+    ),
 }
 
 
