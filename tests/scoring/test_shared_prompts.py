@@ -149,7 +149,8 @@ def test_shared_inputs_equal_values_by_hand():
 
 def test_a_group_counts_its_prompt_once_and_no_last_tokens():
     groups = PromptGroups([(LONG, [1, 2, 3])] * 4 + [(SHORT, [1])])
-    assert groups.tokens() == 12 + 4 * 2 + 3
+    assert groups.tokens(range(5)) == 12 + 4 * 2 + 3
+    assert groups.tokens([0, 1]) == 12 + 2 * 2
     assert groups.cost([0, 1]) == 12 + 2 * (2 + 12 / 8)
     assert groups.cost([0, 4]) == 2 * 12 + 2 * (2 + 12 / 8)
 

@@ -43,11 +43,14 @@ class PromptGroups:
     def least(self) -> float:
         """What all sequences would cost in one micro-batch without padding."""
         repeated = sum(len(self.prompts[owner]) for owner in self.owners)
-        return self.tokens() + REPEATED * repeated
+        return self.tokens(range(len(self.owners))) + REPEATED * repeated
 
-    def tokens(self) -> int:
-        """The tokens that go through the model, without padding."""
-        return sum(map(len, self.prompts)) + sum(self._following)
+    def tokens(self, part: Sequence[int]) -> int:
+        """The tokens that a micro-batch computes, without padding."""
+        prompts = {self.owners[i] for i in part}
+        return sum(len(self.prompts[number]) for number in prompts) + sum(
+            self._following[i] for i in part
+        )
 
     def cost(self, part: Sequence[int]) -> float:
         """What a micro-batch costs, in computed tokens with padding, without that of a pass."""

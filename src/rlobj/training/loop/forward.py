@@ -24,13 +24,14 @@ class Cut(NamedTuple):
 
     Attributes:
         parts: the indices of each micro-batch's sequences.
-        shared: each different prompt of a micro-batch goes through the model once.
         cost: tokens that are computed, with padding, and what the passes cost beside them.
+        groups: the sequences by prompts, of which each goes through the model once in a
+            micro-batch; None = whole rows.
     """
 
     parts: list[list[int]]
-    shared: bool
     cost: float
+    groups: PromptGroups | None = None
 
 
 class ForwardPasses:
@@ -79,12 +80,17 @@ class ForwardPasses:
             sequences: prompts and responses.
             shareable: whether the scorer can share prompts; None = as the policy.
         """
-        comm, chosen = self._parallel.comm, self._rows(sequences)
+        comm, chosen = self._parallel.comm, None
         if self._sharing and (self.whole_rows is None if shareable is None else shareable):
-            shared = self._shared(PromptGroups(sequences))
-            costs = comm.sum(torch.tensor([chosen.cost, shared.cost], dtype=torch.float64))
-            if self._sharing is True or costs[1] < costs[0]:
-                chosen = shared
+            chosen = self._shared(PromptGroups(sequences))
+            least = sum(sequence_length(*pair) for pair in sequences)  # of whole rows
+            alone = comm.size == 1 and chosen.cost <= least
+        if chosen is None or (self._sharing == "auto" and not alone):
+            rows = self._rows(sequences)
+            costs = [rows.cost, rows.cost if chosen is None else chosen.cost]
+            whole, shared = comm.sum(torch.tensor(costs, dtype=torch.float64)).tolist()
+            if chosen is None or whole <= shared:
+                chosen = rows
         most = max(int(largest(len(chosen.parts), comm)), 1)
         missing = most - len(chosen.parts)
         return chosen._replace(parts=chosen.parts + [[] for _ in range(missing)])
@@ -100,7 +106,7 @@ class ForwardPasses:
         tokens = sum(lengths)
         if not self._packed:
             tokens = sum(len(part) * max(lengths[i] for i in part) for part in parts if part)
-        return Cut(parts, False, tokens + len(parts) * self._pass_tokens)
+        return Cut(parts, tokens + len(parts) * self._pass_tokens)
 
     def _shared(self, groups: PromptGroups) -> Cut:
         """Rows that share prompts."""
@@ -108,9 +114,9 @@ class ForwardPasses:
         together, least, passes = groups.cost(everything), groups.least(), 2 * self._pass_tokens
         most = max(least * 4 / 3 if self._join else 0, least + passes)
         if together <= min(self._budget, most):
-            return Cut([everything], True, together + passes)
+            return Cut([everything], together + passes, groups)
         parts = groups.micro_batches(self._budget)
-        return Cut(parts, True, sum(map(groups.cost, parts)) + len(parts) * passes)
+        return Cut(parts, sum(map(groups.cost, parts)) + len(parts) * passes, groups)
 
     def run(
         self,
@@ -134,18 +140,21 @@ class ForwardPasses:
             whether it is the last one.
         """
         device = self._parallel.device
-        parts, shared, _ = self.cut(sequences, shareable)
+        parts, _, groups = self.cut(sequences, shareable)
         for number, part in enumerate(parts, 1):
             chosen = [sequences[i] for i in part]
+            shared = groups is not None
             inputs = self._collate(chosen, device, shared)
             input_ids, attention_mask, response_mask, *rest = inputs
             assert input_ids is not None
             assert response_mask is not None
-            if shared:
-                computed = input_ids[:, 1:].numel() + inputs[-3].numel()
-                self.counts.add_pass(PromptGroups(chosen).tokens(), computed, shared)
-            else:
+            if groups is None:
                 self.counts.add_pass(token_count(chosen), input_ids.numel(), shared)
+            else:
+                [_, prompts, *_] = rest
+                assert prompts is not None
+                computed = input_ids[:, 1:].numel() + prompts.numel()
+                self.counts.add_pass(groups.tokens(part), computed, shared)
             if masks is not None and part:
                 rows = torch.cat([masks[i] for i in part])
                 response_mask = response_mask.masked_scatter(response_mask, rows)

@@ -46,7 +46,7 @@ class MiniBatch:
 
     Attributes:
         table: their tokens.
-        responses: without their texts.
+        responses: without their texts where these need not be here.
         current: the policy's columns of the table are those of its present weights.
     """
 
@@ -110,14 +110,16 @@ def shard(
             NaN = not judged.
         hints: encodes the prompts of scores.
     """
-    local = [
-        without_texts(
-            response,
-            columns={**response.columns, **({"spurious": judge(response)} if judge else {})},
-            score_prompts=hints(response) if hints else {},
-        )
-        for response in rollout.responses
-    ]
+    local = rollout.responses
+    if comm.size > 1 or judge is not None or hints is not None:  # else nothing travels
+        local = [
+            without_texts(
+                response,
+                columns={**response.columns, **({"spurious": judge(response)} if judge else {})},
+                score_prompts=hints(response) if hints else {},
+            )
+            for response in rollout.responses
+        ]
     ranks = comm.gather(local)
     responses = list(itertools.chain(*ranks))
     parts = _parts(responses, config.training.updates_per_step)
