@@ -372,7 +372,7 @@ class Conversations:
             messages = copy.deepcopy(spoken.messages)
             step = partial(_step, environment, messages, seed)
             read = partial(checked_turn, name=f"{name}.step")
-            answer = await self._asked(environment, "step", step, read)
+            answer = await self._call_user(environment, "step", step, read)
             if isinstance(answer, Failed):
                 return replace(turn, uses=(ToolUse("step", answer.why),), end="broken")
             answer = answer if answer.done else self._short(environment, answer)
@@ -380,7 +380,7 @@ class Conversations:
         if turn.end in LIMITS:
             read = partial(checked_reward, name=f"{name}.reward_at_limit")
             rest = partial(_reward_at_limit, environment)
-            more = await self._asked(environment, "reward_at_limit", rest, read)
+            more = await self._call_user(environment, "reward_at_limit", rest, read)
             if isinstance(more, Failed):
                 uses = (*turn.uses, ToolUse("reward_at_limit", more.why))
                 return replace(turn, uses=uses, end="broken")
@@ -428,7 +428,7 @@ class Conversations:
         observation = "\n".join(message["content"] for message in heard)
         return replace(turn, observed=observed, observation=observation)
 
-    async def _asked(
+    async def _call_user(
         self,
         environment: Environment,
         method: str,
