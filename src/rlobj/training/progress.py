@@ -151,11 +151,11 @@ class RunScreen(Stages, Callback):
 
     def course(self, key: str) -> list[float]:
         """A value for each step since the first one; the last one where a step has none."""
-        known: list[float] = []
+        values: list[float] = []
         for line in self.history:
             value = line.get(key)
-            known += known[-1:] if value is None or value != value else [value]
-        return known
+            values += values[-1:] if value is None or value != value else [value]
+        return values
 
     def times(self) -> tuple[str, str]:
         """How long the steps took until now, and how long the others will take, in words."""
