@@ -222,11 +222,11 @@ def _check_settings(**settings: float | None) -> None:
 
 
 _SETTINGS: dict[str, tuple[Callable[[float], bool], str]] = {
-    "temperature": (lambda x: 0 < x < math.inf, "finite and above 0"),
-    "min_p": (lambda x: 0 < x <= 1, "in (0, 1], or None"),
-    "scale": (lambda x: x != 0 and math.isfinite(x), "finite and not 0"),
-    "softcap": (lambda x: 0 < x < math.inf, "finite and above 0, or None"),
-    "chunk_bytes": (lambda x: x >= 1, "at least 1, or None"),
+    "temperature": (lambda value: 0 < value < math.inf, "finite and above 0"),
+    "min_p": (lambda value: 0 < value <= 1, "in (0, 1], or None"),
+    "scale": (lambda value: value != 0 and math.isfinite(value), "finite and not 0"),
+    "softcap": (lambda value: 0 < value < math.inf, "finite and above 0, or None"),
+    "chunk_bytes": (lambda value: value >= 1, "at least 1, or None"),
 }
 """What `score_tokens` accepts."""
 
