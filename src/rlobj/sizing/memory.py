@@ -72,7 +72,7 @@ class Memory:
     @property
     def needed(self) -> Use:
         """Bytes of all parts together, by phase."""
-        return Use(*(sum(each) for each in zip(*self.parts.values(), strict=True)))
+        return Use(*(sum(uses) for uses in zip(*self.parts.values(), strict=True)))
 
     @property
     def fits(self) -> bool:
@@ -88,7 +88,8 @@ class Memory:
     @property
     def hopeless(self) -> bool:
         """Whether the parts that do not depend on responses, or vLLM's cache, can never fit."""
-        sure = Memory({k: each for k, each in self.parts.items() if k not in BY_TOKENS}, self.card)
+        parts = {name: use for name, use in self.parts.items() if name not in BY_TOKENS}
+        sure = Memory(parts, self.card)
         return self.card is not None and (max(sure.needed) > self.card or not self.has_room)
 
 
