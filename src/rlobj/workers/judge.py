@@ -81,8 +81,8 @@ class Judge(Worker):
                 return reply, reason
             final = self._spent or reason not in _FAULTS
             if key not in self._sound:
-                own, why = self.reply(*control)
-                if own is None or own is False:
+                control_reply, why = self.reply(*control)
+                if control_reply is None or control_reply is False:
                     return None, f"gold {why}"
                 self._sound.add(key)
             if final:
