@@ -66,7 +66,7 @@ def changed(names: Collection[str], settings: Settings) -> list[str]:
 
 
 def fitted(
-    objective: Any, settings: Settings, sampler_logprobs: bool, own: Collection[str] = ()
+    objective: Any, settings: Settings, sampler_logprobs: bool, columns: Collection[str] = ()
 ) -> Objective:
     """The objective of a run in TRL, with the terms that its settings add.
 
@@ -77,7 +77,7 @@ def fitted(
         objective: a preset's name, a preset file, a preset, or an objective.
         settings: of GRPOConfig.
         sampler_logprobs: the sampler returns log-probs.
-        own: the columns of the user's own that the run has.
+        columns: of the user's own that the run has, and of its scores.
 
     Raises:
         ConfigError: the objective or a setting cannot be used.
@@ -88,7 +88,7 @@ def fitted(
     if refused := [*_refused(settings)]:
         raise ConfigError("\n".join(refused))
     optional = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
-    provided = {*own, *_PROVIDED, *(column for column, present in optional.items() if present)}
+    provided = {*columns, *_PROVIDED, *(name for name, present in optional.items() if present)}
     advice = {
         "ref_logprobs": "Set GRPOConfig(beta=...) to a number above 0, so that TRL loads a "
         "reference. The objective's own coefficient counts",

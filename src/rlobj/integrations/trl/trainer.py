@@ -118,9 +118,9 @@ class ObjectiveMixin(_Trainer):
         }
         options = read_options(config, named_options)
         self._own, self._scores = options.columns, dict[str, TrlScore]()
-        own = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
+        provided = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        self.objective = settings.fitted(options.objective, config, sampler_logprobs, own)
+        self.objective = settings.fitted(options.objective, config, sampler_logprobs, provided)
         self._selection = options.selection
         self._reads = self.objective.needs.plan | self.objective.needs.observe
         self._own_advantages = options.advantages == "objective" or (
