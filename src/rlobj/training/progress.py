@@ -86,7 +86,7 @@ class RunScreen(Stages, Callback):
         self.steps, self.done, self.header = steps, done, header
         self.history: list[Mapping[str, Any]] = list(history)
         self.ended = time.time()
-        self.told: set[str] = set()
+        self._findings: set[str] = set()
 
     def begin(self) -> None:
         """Print the header, the first time."""
@@ -125,8 +125,8 @@ class RunScreen(Stages, Callback):
 
     def found(self, finding: Finding) -> None:
         """Say on one line what the diagnosis has found, the first time."""
-        if finding.name not in self.told:
-            self.told.add(finding.name)
+        if finding.name not in self._findings:
+            self._findings.add(finding.name)
             line = Text.assemble((f"step {finding.since}: {finding.name}", "bold red"))
             say(self.console, line.append(f": {visible(finding.evidence)}", "red"))
 

@@ -119,10 +119,8 @@ class Collector:
             else:
                 drawn = self.conversations.sample(prompted, **settings)
             responses = self._shaped(list(chain(*grading.finish(drawn))))
-        weight, numbers = (
-            environment_weight(self.config.rewards),
-            [number for number, _ in problems],
-        )
+        weight = environment_weight(self.config.rewards)
+        numbers = [number for number, _ in problems]
         responses = [
             replace(
                 response,
