@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 WORDS = {True: "right", False: "wrong", None: "undecided"}
-Found = TypeVar("Found", bound="Graded | Verdict")
+Decided = TypeVar("Decided", bound="Graded | Verdict")
 
 
-def best(verdicts: Iterable[Found]) -> Found:
+def best(verdicts: Iterable[Decided]) -> Decided:
     """The verdict that counts: a right one, else an undecided one, else a wrong one.
 
     Args:
@@ -51,9 +51,9 @@ def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> boo
 
 
 def best_of_golds(
-    verify_many: Callable[[list[tuple[Any, Any]]], list[Found]],
+    verify_many: Callable[[list[tuple[Any, Any]]], list[Decided]],
     questions: Sequence[tuple[Any, Sequence[Any]]],
-) -> list[Found]:
+) -> list[Decided]:
     """The verdict on each (response, gold answers) by the gold answer that is best for it."""
     pairs = [(response, gold) for response, golds in questions for gold in golds]
     verdicts = iter(verify_many(pairs))

@@ -110,7 +110,7 @@ class Worker:
         if self.ended():
             self.start()
         if not self._ready:
-            self.opening = self._told(seconds, seconds)
+            self.opening = self._next_value(seconds, seconds)
             self._ready = True
 
     def ask(self, *question: Any, seconds: float = math.inf) -> Any:
@@ -122,7 +122,7 @@ class Worker:
         """
         end = time.monotonic() + seconds
         self.send(*question, seconds=seconds)
-        return self._told(max(end - time.monotonic(), 0.0), seconds)
+        return self._next_value(max(end - time.monotonic(), 0.0), seconds)
 
     def send(self, *question: Any, seconds: float = _DAY) -> None:
         """Send a question; `hear` says if there is no process that reads it."""
@@ -209,7 +209,7 @@ class Worker:
             self._connection.close()
             self.process.stdin.close()
 
-    def _told(self, seconds: float, limit: float) -> Any:
+    def _next_value(self, seconds: float, limit: float) -> Any:
         """The value of the next message, which comes in these seconds of a limit; see `ask`."""
         try:
             return self.hear(seconds)[1]
