@@ -268,21 +268,24 @@ class Reward(Primitive):
         return None
 
     @property
+    def parts(self) -> Sequence[Any]:
+        """Several rewards; one reward is its only part."""
+        return [self]
+
+    @property
     def targets(self) -> list[str]:
         """The functions that it names."""
-        rewards = getattr(self, "of", [self])
-        return [reward.target for reward in rewards if hasattr(reward, "target")]
+        return [part.target for part in self.parts if hasattr(part, "target")]
 
     @property
     def models(self) -> list[str]:
         """The reward models that it names."""
-        rewards = getattr(self, "of", [self])
-        return [reward.model for reward in rewards if hasattr(reward, "model")]
+        return [part.model for part in self.parts if hasattr(part, "model")]
 
     @property
     def needs_answers(self) -> bool:
         """Whether problems without an answer cannot be graded."""
-        return len(self.models) < len(getattr(self, "of", [self]))
+        return len(self.models) < len(self.parts)
 
     def seen_from(self, home: Path) -> Self:
         """A copy with the absolute paths of files with functions, which are seen from `home`."""

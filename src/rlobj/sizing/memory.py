@@ -23,8 +23,8 @@ CHARACTERS = 4
 """Characters of a token of what tools say."""
 ZERO_LIVE = 1_000_000_000
 """Parameters that ZeRO 3 keeps gathered (`stage3_max_live_parameters`)."""
-ZERO_BUCKET = 50_000_000
-"""Elements in a bucket of gradients of ZeRO."""
+BUCKET_ELEMENTS = 50_000_000
+"""Gradient elements per reduction of ZeRO, 0.2 GB; stages 2 and 3 allocate them in advance."""
 VLLM_WORK = 2 * GIB
 """What vLLM needs beside weights and cache: activations and captured graphs."""
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
@@ -195,7 +195,7 @@ def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[t
         yield "gradients", Use(0, 0, part, part)
     yield "moments", Use.always(2 * whole if strategy == "ddp" else 2 * part)
     if strategy.startswith("zero"):
-        yield "buckets of gradients", Use(0, 0, 2 * WORD * min(ZERO_BUCKET, trained), part)
+        yield "buckets of gradients", Use(0, 0, 2 * WORD * min(BUCKET_ELEMENTS, trained), part)
     if sharded:
         layer = (size.total - size.ends) / max(size.layers, 1)
         live = size.ends + 2 * layer
@@ -230,8 +230,7 @@ def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[
 
 def _loaded(config: RunConfig) -> list[RewardModel]:
     """The reward models that share the GPUs of a run."""
-    several = getattr(config.rewards, "of", [config.rewards])
-    models = [reward for reward in several if isinstance(reward, RewardModel)]
+    models = [reward for reward in config.rewards.parts if isinstance(reward, RewardModel)]
     return [reward for reward in models if not (reward.server or reward.device)]
 
 
