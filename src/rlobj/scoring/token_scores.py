@@ -124,8 +124,10 @@ def score_tokens(
     if min_p is not None:
         # Slightly lower, so that a token exactly at the threshold is kept.
         keep = tiles.Keep(math.log(min_p) - 8 * torch.finfo(dtype).eps, relative)
-    wanted = (entropy, collision, sensitivity)
-    return TokenScores(*_Score.apply(hidden, weight, bias, targets.long(), head, keep, *wanted))
+    columns = _Score.apply(
+        hidden, weight, bias, targets.long(), head, keep, entropy, collision, sensitivity
+    )
+    return TokenScores(*columns)
 
 
 def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
@@ -182,8 +184,8 @@ class _Score(torch.autograd.Function):
         by_hidden = torch.zeros_like(active, dtype=head.dtype) if wants_hidden else None
         by_weight = torch.empty_like(weight) if wants_weight else None
         by_bias = torch.empty_like(bias) if wants_bias else None
-        into = (by_hidden, by_weight, by_bias)
-        tiles.backward_sweep(head, head.prepare(active), targets, rows, *into)
+        inputs = head.prepare(active)
+        tiles.backward_sweep(head, inputs, targets, rows, by_hidden, by_weight, by_bias)
         if by_hidden is not None:
             by_hidden = by_hidden.to(hidden.dtype)
             if not every:

@@ -142,8 +142,9 @@ def train(
     from rlobj.training.progress import followed
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
-    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
-    inputs = CallerInputs(*objects, callbacks=callbacks)
+    inputs = CallerInputs(
+        model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
+    )
     above = [*inputs.layers(), *_layers(settings)]
     new = open_new(objective, above, out, from_run=from_run, trust=trust)
     if not _launches(processes, inputs):
@@ -218,8 +219,9 @@ def resume(
     _refuse_wrong_types(run, settings, processes, callbacks, "run")
     if isinstance(sampler, str):
         settings, sampler = {"sampling.engine": sampler, **(settings or {})}, None
-    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
-    inputs = CallerInputs(*objects, callbacks=callbacks)
+    inputs = CallerInputs(
+        model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
+    )
     resumed = open_resumed(run, _layers(settings), inputs.layers(), trust=trust)
     steps = resumed.config.training.steps
     if resumed.done < steps and _launches(processes, inputs):

@@ -55,8 +55,12 @@ def bounds(surrogate: Surrogate) -> dict[str, Any]:
     if isinstance(surrogate, Clip) and surrogate.ratio != "product":
         low, high, level = surrogate.low, surrogate.high, surrogate.ratio
         if isinstance(low, float) and isinstance(high, float):
-            names = ("loss_type", "epsilon_low", "epsilon_high", "importance_sampling_level")
-            return dict(zip(names, ("dapo", low, high, level), strict=True))
+            return {
+                "loss_type": "dapo",
+                "epsilon_low": low,
+                "epsilon_high": high,
+                "importance_sampling_level": level,
+            }
     return {"loss_type": "sapo"}
 
 
