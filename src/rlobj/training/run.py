@@ -524,7 +524,7 @@ def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
     if isinstance(objective, RunConfig):
         return [("config", settings_of(objective)), *above]
     if isinstance(objective, Objective):
-        settings = {"objective": objective.model_dump(mode="json", by_alias=True)}
+        settings = {"objective": settings_of(objective)}
         return layers_of(None, [("objective", settings), *above])
     if not isinstance(objective, str | Path | None):
         raise ConfigError(
