@@ -191,7 +191,7 @@ def hold(
         with open_conversations(
             *(EnvironmentSettings(target="given"), shorter, tokenizer, None),
             lambda problem: problem.prompt,
-            given=others,
+            environment=others,
         ) as conversations:
             assert conversations is not None
             settings = SamplingSettings(max_tokens=whole + 1)

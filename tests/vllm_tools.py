@@ -129,7 +129,7 @@ def check_conversations(sampler: Sampler, model: Any) -> None:
     def hold(chosen: list[Problem], done: Callable[[int, Any], None]) -> list[Response]:
         seeds = [int(problem.id) for problem in chosen]
         with open_conversations(
-            settings, sampler, tokenizer, None, lambda x: x.prompt, given=Slow
+            settings, sampler, tokenizer, None, lambda x: x.prompt, environment=Slow
         ) as conversations:
             found = conversations.sample(
                 chosen,

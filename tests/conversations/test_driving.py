@@ -58,14 +58,20 @@ def hold(
 ) -> list[Response]:
     """Two conversations about each problem; a turn ends with a semicolon or the end token."""
     sampler = TransformersSampler(model, TOKENIZER)
-    given = EnvironmentSettings(target="given", **settings)
-    asked = SamplingSettings(max_tokens=tokens, stop=(";",))
+    target = EnvironmentSettings(target="given", **settings)
+    sampling = SamplingSettings(max_tokens=tokens, stop=(";",))
     seeds = [int(problem.id) for problem in problems]
     with open_conversations(
-        given, sampler, TOKENIZER, None, lambda x: x.prompt, given=environment, context=context
+        target,
+        sampler,
+        TOKENIZER,
+        None,
+        lambda problem: problem.prompt,
+        environment=environment,
+        context=context,
     ) as conversations:
-        found = conversations.sample(problems, count=2, settings=asked, seeds=seeds)
-    return [sample for group in found for sample in group]
+        groups = conversations.sample(problems, count=2, settings=sampling, seeds=seeds)
+    return [sample for group in groups for sample in group]
 
 
 def ends(samples: list[Response]) -> set[str]:
@@ -129,9 +135,15 @@ class Briefly(Echo):
 
 def checked(model: Any, environment: Any, context: int | None) -> None:
     sampler = TransformersSampler(model, TOKENIZER)
-    given = EnvironmentSettings(target="given")
+    target = EnvironmentSettings(target="given")
     with open_conversations(
-        given, sampler, TOKENIZER, None, lambda x: x.prompt, given=environment, context=context
+        target,
+        sampler,
+        TOKENIZER,
+        None,
+        lambda problem: problem.prompt,
+        environment=environment,
+        context=context,
     ) as conversations:
         assert conversations is not None
         conversations.check([*PROBLEMS, Problem("long", "1+1+1+1=", "4")])

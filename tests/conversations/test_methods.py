@@ -225,14 +225,14 @@ class Script:
 def hold(turns: list[str], problem: Problem = PROBLEM, **opened: Any) -> tuple[Any, list[str]]:
     """One conversation, and what the policy reads before each turn."""
     sampler: Any = Script(*turns)
-    settings = EnvironmentSettings(target="given" if "given" in opened else None)
+    settings = EnvironmentSettings(target="given" if "environment" in opened else None)
     with open_conversations(
         *(settings, sampler, TOKENIZER, Chat()),
         lambda problem: f"{problem.prompt} Count.",
         **opened,
     ) as conversations:
-        asked = SamplingSettings(max_tokens=2000)
-        ((sample,),) = conversations.sample([problem], count=1, settings=asked, seeds=[1])
+        sampling = SamplingSettings(max_tokens=2000)
+        ((sample,),) = conversations.sample([problem], count=1, settings=sampling, seeds=[1])
     return sample, sampler.read
 
 
@@ -264,7 +264,7 @@ def test_a_conversation_with_tools_from_settings_and_from_python():
 
 def test_a_conversation_with_an_object_of_trl():
     turns = [ASKS % ("increment", '"step": 2'), "done"]
-    sample, read = hold(turns, given=Counter)
+    sample, read = hold(turns, environment=Counter)
     assert "Count to 3. Count. You are at 1.<|im_end|>" in read[0]
     assert sample.turns[0].observation == "Counter is now 3"
     assert [turn.reward for turn in sample.turns] == [0.0, 1.0]

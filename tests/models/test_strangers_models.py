@@ -33,7 +33,7 @@ def asked(model: Path) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_chat_template_that_takes_too_much_is_refused(model, name, monkeypatch):
-    monkeypatch.setattr("rlobj.models.chat_templates._SECONDS", 2)
+    monkeypatch.setattr("rlobj.models.chat_templates.SECONDS", 2)
     (model / "chat_template.jinja").write_text(TEMPLATES[name])
     with within(60), pytest.raises(ConfigError, match=r"chat template of .*model' takes more than"):
         asked(model)

@@ -176,7 +176,7 @@ def _chain(values: list[Structure], symbols: list[str], valued: list[int]) -> St
 
 def _inequality(trees: list[Tree], symbols: list[str]) -> Structure:
     if set(symbols) <= set(_FLIPPED):
-        trees, symbols = trees[::-1], [_FLIPPED[each] for each in reversed(symbols)]
+        trees, symbols = trees[::-1], [_FLIPPED[symbol] for symbol in reversed(symbols)]
     if set(symbols) & set(_FLIPPED) or (len(trees) > 2 and "!=" in symbols) or len(trees) > 3:
         raise Unreadable("inequalities that do not go together")
     if len(trees) == 3 and is_name(trees[1]):

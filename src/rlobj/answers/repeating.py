@@ -32,11 +32,12 @@ def read_repeating(text: str) -> str:
 
 def _period(digits: str) -> str | None:
     """The decimals with their period in brackets: at least two periods and three digits."""
-    found, covered = None, 2
+    decimals, covered = None, 2
     for length in range(1, len(digits) // 2 + 1):
         same = len(digits) - length
         while same and digits[same - 1] == digits[same - 1 + length]:
             same -= 1
         if len(digits) - same >= max(2 * length, covered + 1):
-            found, covered = f"{digits[:same]}({digits[same : same + length]})", len(digits) - same
-    return found
+            decimals = f"{digits[:same]}({digits[same : same + length]})"
+            covered = len(digits) - same
+    return decimals

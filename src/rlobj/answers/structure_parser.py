@@ -294,19 +294,18 @@ def _bracketed(tokens: Tokens) -> Structure | None:
         bar = next((n for n, token in enumerate(inside) if token.text in (":", "|")), 0)
         if bar and (bar == 1 or inside[1].text == "∈"):  # {x : ...}: the condition matters
             within = join_text(inside[2:bar])
-            found = _structure(inside[bar + 1 :])
+            members = _structure(inside[bar + 1 :])
             if within not in ("", "mathbb:R"):
-                return Tuple((found,), f"∈ {within}")
-            return _set(found) if isinstance(without_name(found), (Scalar, Items)) else found
+                return Tuple((members,), f"∈ {within}")
+            return _set(members) if isinstance(without_name(members), (Scalar, Items)) else members
         return _set(_structure(inside))
     if brackets not in ("()", "[]", "(]", "[)", "⟨⟩") or not inside:
         return None
     if inside[0].kind == "begin" and is_enclosed(inside):
         return _matrix(inside)
-    runs, found = split(
-        inside, frozenset((",",)) if ";" not in join_text(inside) else frozenset(";")
-    )
-    if not found:
+    separator = ";" if ";" in join_text(inside) else ","
+    runs, separators = split(inside, frozenset(separator))
+    if not separators:
         if split(inside, RELATIONS)[1] or split(inside, frozenset(_SET_OPERATORS))[1]:
             return _structure(inside)
         return Tuple((_structure(inside),), "[]") if brackets == "[]" else None

@@ -126,9 +126,15 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: _power},
-    **{ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod},
-    **{ast.UAdd: operator.pos, ast.USub: operator.neg},
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
 }
 
 

@@ -55,7 +55,7 @@ class CallReader:
             self._before, turn = rendering.example(name, {"x": "one"})
             if calls == "auto":
                 expected = [{"name": name, "arguments": {"x": "one"}}]
-                fitting = (f for f, find in formats.items() if self._found(find, turn) == expected)
+                fitting = (f for f, find in formats.items() if self._calls(find, turn) == expected)
                 calls = next(fitting, calls)
         if calls not in formats:
             raise ConfigError(
@@ -81,9 +81,9 @@ class CallReader:
             "error" if the call is malformed: what is wrong, for the policy.
         """
         text = self._tokenizer.decode([*tokens], clean_up_tokenization_spaces=False)
-        return [self._checked(call) for call in self._found(self._find, text)]
+        return [self._checked(call) for call in self._calls(self._find, text)]
 
-    def _found(self, find: Callable[[str], list[Any]], text: str) -> list[Any]:
+    def _calls(self, find: Callable[[str], list[Any]], text: str) -> list[Any]:
         try:
             return find(text)
         except Exception as error:  # `response_template` is a program of the model's author

@@ -51,7 +51,7 @@ class Failed(Exception):
         super().__init__(text)
         self.why, self.text, self.deadline, self.counts, self.method = why, text, 0.0, True, ""
 
-    def told(self, name: str, on: str = "") -> str:
+    def described(self, name: str, on: str = "") -> str:
         """What happened, in words.
 
         Args:

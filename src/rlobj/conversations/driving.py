@@ -94,8 +94,9 @@ class _Spoken:
         """The conversation as one response."""
         last = self.turns[-1]
         finish = "stop" if last.end == "done" else "length"
-        arrays = (self.prompt, self.tokens, self.logprobs)
-        return Response(*arrays, last.text, finish, self.version, self.turns)
+        return Response(
+            self.prompt, self.tokens, self.logprobs, last.text, finish, self.version, self.turns
+        )
 
 
 class Conversations:
@@ -243,7 +244,7 @@ class Conversations:
             return await called(self._opened, self.settings.deadline)
         except Failed as failed:
             on = f" on problem {problem.id!r}"
-            raise RunError(failed.told("the environment cannot be made: it", on)) from failed
+            raise RunError(failed.described("the environment cannot be made: it", on)) from failed
 
     async def _begun(self, environment: Environment, problem: Problem) -> _Spoken:
         """A new conversation.
@@ -327,7 +328,7 @@ class Conversations:
             return await self._called(environment, partial(_reset, environment, problem), read)
         except Failed as failed:
             on = f" on problem {problem.id!r}"
-            raise RunError(failed.told(f"{_name(environment)}.reset", on)) from failed
+            raise RunError(failed.described(f"{_name(environment)}.reset", on)) from failed
 
     async def _drawn(
         self, call: _Call, spoken: _Spoken, place: _Place
@@ -372,7 +373,7 @@ class Conversations:
             messages = copy.deepcopy(spoken.messages)
             step = partial(_step, environment, messages, seed)
             read = partial(checked_turn, name=f"{name}.step")
-            answer = await self._asked(environment, "step", step, read)
+            answer = await self._call_user(environment, "step", step, read)
             if isinstance(answer, Failed):
                 return replace(turn, uses=(ToolUse("step", answer.why),), end="broken")
             answer = answer if answer.done else self._short(environment, answer)
@@ -380,7 +381,7 @@ class Conversations:
         if turn.end in LIMITS:
             read = partial(checked_reward, name=f"{name}.reward_at_limit")
             rest = partial(_reward_at_limit, environment)
-            more = await self._asked(environment, "reward_at_limit", rest, read)
+            more = await self._call_user(environment, "reward_at_limit", rest, read)
             if isinstance(more, Failed):
                 uses = (*turn.uses, ToolUse("reward_at_limit", more.why))
                 return replace(turn, uses=uses, end="broken")
@@ -428,7 +429,7 @@ class Conversations:
         observation = "\n".join(message["content"] for message in heard)
         return replace(turn, observed=observed, observation=observation)
 
-    async def _asked(
+    async def _call_user(
         self,
         environment: Environment,
         method: str,
@@ -446,7 +447,7 @@ class Conversations:
         except Failed as failed:
             self._failed.append(failed.counts)
             name = f"{_name(environment)}.{failed.method or method}"
-            message, number = failed.told(name), sum(self._failed)
+            message, number = failed.described(name), sum(self._failed)
             if number > allowed:
                 seen = f"{number} of the last {counted(len(self._failed), 'call')} failed; "
                 raise RunError(

@@ -103,7 +103,8 @@ class MethodEnvironment(ToolEnvironment):
                 "reset(problem) and step(messages), or those of TRL's environment_factory: "
                 "reset(**columns), and tools"
             )
-        tools = [x for x in methods if x not in ("reset", "get_reward") and not x.startswith("_")]
+        public = [name for name in methods if not name.startswith("_")]
+        tools = [name for name in public if name not in ("reset", "get_reward")]
         functions = [_as_in_trl(getattr(made, name)) for name in tools]
         super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions), made)
         self._text, self._deadline = text, settings.deadline
@@ -186,7 +187,7 @@ def _is_ours(made: Any) -> bool:
     Raises:
         ConfigError: a method cannot be looked up.
     """
-    reset, step = _found(made, "reset"), _found(made, "step")
+    reset, step = _attribute(made, "reset"), _attribute(made, "step")
     if not callable(reset):
         return False
     named = "problem" in _parameters(reset), callable(step) and "messages" in _parameters(step)
@@ -199,18 +200,19 @@ def _check_ours(made: Any) -> None:
     Raises:
         ConfigError: one of them cannot.
     """
-    kind, reset, step = type(made).__name__, _found(made, "reset"), _found(made, "step")
+    kind, reset, step = type(made).__name__, _attribute(made, "reset"), _attribute(made, "step")
     if not callable(step):
-        names = [x for x, _ in inspect.getmembers(type(made), callable) if not x.startswith("_")]
+        names = [name for name, _ in inspect.getmembers(type(made), callable)]
+        public = ", ".join(name for name in names if not name.startswith("_"))
         raise ConfigError(
-            f"the environment {kind} has no method step(self, messages). Its methods are "
-            f"{', '.join(names)}. An object of TRL's environment_factory, whose methods are tools, "
-            "has reset(self, **columns)"
+            f"the environment {kind} has no method step(self, messages). Its methods are {public}. "
+            "An object of TRL's environment_factory, whose methods are tools, has "
+            "reset(self, **columns)"
         )
     wanted = {"reset": ("problem",), "step": ("messages",), "reward_at_limit": ()}
     methods = {"reset": reset, "step": step}
     if inspect.isfunction(inspect.getattr_static(type(made), "reward_at_limit", None)):
-        methods["reward_at_limit"] = _found(made, "reward_at_limit")
+        methods["reward_at_limit"] = _attribute(made, "reward_at_limit")
     for name, method in methods.items():
         arguments = wanted[name]
         if why := _refusal(method, *arguments):
@@ -230,7 +232,7 @@ def _check_ours(made: Any) -> None:
         )
 
 
-def _found(made: Any, name: str) -> Any:
+def _attribute(made: Any, name: str) -> Any:
     try:
         return getattr(made, name, None)
     except BaseException as error:
@@ -254,14 +256,14 @@ def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return signature.parameters if signature else {}
 
 
-def _refusal(method: Callable[..., Any], *given: Any, **some: Any) -> str:
+def _refusal(method: Callable[..., Any], *arguments: Any, **some: Any) -> str:
     """Why a method cannot be called with these arguments, or with `some` among others; "" if it
     can."""
     signature = _signature(method)
     if signature is None:
         return ""
     try:
-        signature.bind_partial(**some) if some else signature.bind(*given)
+        signature.bind_partial(**some) if some else signature.bind(*arguments)
     except TypeError as error:
         return str(error)
     return ""

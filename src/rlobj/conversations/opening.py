@@ -70,7 +70,7 @@ def open_conversations(
     chat: Chat | None,
     text: Callable[[Problem], str],
     *,
-    given: Callable[[], Any] | None = None,
+    environment: Callable[[], Any] | None = None,
     tools: Sequence[str | Callable[..., Any]] | None = None,
     context: int | None = None,
 ) -> Iterator[Conversations | None]:
@@ -82,7 +82,7 @@ def open_conversations(
         tokenizer: the policy's.
         chat: how prompts go through the chat template; None = they do not.
         text: problem -> the text of its prompt.
-        given: makes an environment, in place of the one that the settings name.
+        environment: makes one, in place of the one that the settings name.
         tools: in place of those that the settings name.
         context: see `Conversations`.
 
@@ -103,10 +103,11 @@ def open_conversations(
         if settings.target is None:
             named = tuple(tool for tool in tools if isinstance(tool, str))
             named_only = settings.model_copy(update={"tools": named})
-            pool: Any = stack.enter_context(ToolPool(named_only, [x for x in tools if callable(x)]))
+            functions = [tool for tool in tools if callable(tool)]
+            pool: Any = stack.enter_context(ToolPool(named_only, functions))
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
         else:
-            made = adapted(given or _named(settings.target), settings, text)
+            made = adapted(environment or _named(settings.target), settings, text)
             first: Any = called_now(made, START_SECONDS)
             pool = first.pool if issubclass(type(first), ToolEnvironment) else None
             owned, first = [first], None

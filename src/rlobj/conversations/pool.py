@@ -84,9 +84,6 @@ class ToolPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End all processes. Later calls fail."""
         self._closed = True
         for worker in self._workers:

@@ -205,11 +205,9 @@ class Rendering:
             following = self._cut(ids, [seen], None) if mark else ids[-len(expected) :]
             expected = expected or following
             if following != expected:
-                first, other = (
-                    self.tokenizer.decode(x[at : at + 1])
-                    for at in [_common(expected, following)]
-                    for x in (expected, following)
-                )
+                at = _common(expected, following)
+                first = self.tokenizer.decode(expected[at : at + 1])
+                other = self.tokenizer.decode(following[at : at + 1])
                 self._refuse(
                     f"makes what follows a turn depend on the turn: {shown(first)} follows "
                     f"{shown(_TURNS[0])}, and {shown(other)} follows {shown(turn or '')}"
@@ -242,7 +240,7 @@ def _tool(messages: Sequence[Message]) -> Message | None:
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
     """The number of equal elements at the beginning."""
     pairs = enumerate(zip(one, other, strict=False))
-    return next((k for k, (x, y) in pairs if x != y), min(len(one), len(other)))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
@@ -251,5 +249,5 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
         return change(value.encode("utf-8", "replace").decode().replace(_BREAK, "\ufffd"))
     if isinstance(value, Mapping):
         keep = ("role", "type")
-        return {key: x if key in keep else _changed(x, change) for key, x in value.items()}
-    return [_changed(x, change) for x in value] if isinstance(value, list | tuple) else value
+        return {key: part if key in keep else _changed(part, change) for key, part in value.items()}
+    return [_changed(part, change) for part in value] if isinstance(value, list | tuple) else value

@@ -347,7 +347,7 @@ def _conversations(problem_set: ProblemSet, engine: Engine) -> AbstractContextMa
         engine.tokenizer,
         engine.chat,
         partial(format_prompt, problem_set.config.data.template),
-        given=problem_set.environment,
+        environment=problem_set.environment,
         tools=problem_set.tools,
         context=problem_set.config.sampling.context,
     )

@@ -1,5 +1,4 @@
-"""The folder of a run in another trainer, which `inspect`, `replay`, `diagnose` and `report` read
-as they read a run of `rlobj train`."""
+"""The folder of a run in another trainer, which rlobj reads as that of a run of its own."""
 
 from __future__ import annotations
 

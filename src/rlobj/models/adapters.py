@@ -77,7 +77,7 @@ def merged_weights(
             name = f"{owner}.{leaf}"
             if leaf == "weight":
                 layer = layers[owner]
-                low, high = (full(each[_NAME].weight) for each in (layer.lora_A, layer.lora_B))
+                low, high = full(layer.lora_A[_NAME].weight), full(layer.lora_B[_NAME].weight)
                 tensor = tensor + layer.scaling[_NAME] * (high @ low)
         yield name, tensor
     stored = inner.state_dict().keys()

@@ -15,9 +15,6 @@ from rlobj.data import Chat, DataConfig
 from rlobj.data.templates import MEMORY, SECONDS
 from rlobj.settings.run_config import ModelConfig
 
-_SECONDS, _MEMORY = SECONDS, MEMORY
-"""What a chat template may take for one prompt."""
-
 
 def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) -> Chat | None:
     """How prompts go through the tokenizer's chat template; None if they do not.
@@ -37,7 +34,7 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
     chat = Chat(data.system, config.chat_template_kwargs)
     if wanted and not _ends(lambda: chat.applied(tokenizer, "1 + 1 = ?")):
         raise ConfigError(
-            f"the chat template of '{source}' takes more than {_SECONDS} seconds or {_MEMORY >> 30}"
+            f"the chat template of '{source}' takes more than {SECONDS} seconds or {MEMORY >> 30}"
             " GiB for one prompt. Use another model, or ",
             Setting("model.chat_template", False),
         )
@@ -70,8 +67,8 @@ def _ends(call: Callable[[], Any]) -> bool:
         return os.waitpid(child, 0)[1] == 0
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(_SECONDS)
-        limit = peak_memory() + _MEMORY
+        signal.alarm(SECONDS)
+        limit = peak_memory() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         call()
     except BaseException as error:  # any other is raised again where the call is needed

@@ -226,8 +226,9 @@ def warm_start(
             for group in optimizer.param_groups:
                 group["lr"] = recipe.learning_rate * _schedule(step, recipe)
             rows = torch.randint(len(pairs), (recipe.batch_size,), generator=generator).tolist()
-            chosen = [pairs[row] for row in rows]
-            drawn = [each for a, b in chosen for each in _drawn(a, b, recipe, noise)]
+            drawn: list[Sequence[str]] = []
+            for prompt, response in (pairs[row] for row in rows):
+                drawn += _drawn(prompt, response, recipe, noise)
             tokens, target = _table(tokenizer, drawn)
             logits = model(input_ids=tokens, use_cache=False).logits
             loss = functional.cross_entropy(logits[target >= 0], smoothed[target[target >= 0]])
@@ -277,7 +278,7 @@ def _table(
     for texts in drawn:
         tokens = [ids[character] for text in texts for character in text]
         written = [k % 2 for k, text in enumerate(texts) for _ in text]
-        target = [token if own else -1 for token, own in zip(tokens, written, strict=True)]
+        target = [token if write else -1 for token, write in zip(tokens, written, strict=True)]
         rows.append(torch.tensor(tokens))
         following.append(torch.tensor([*target[1:], tokenizer.eos_token_id]))
     pad = torch.nn.utils.rnn.pad_sequence  # padding on the right, which no token attends to

@@ -137,7 +137,8 @@ def _warn_unused(source: str, model: Any, tensors: dict[str, Any]) -> None:
     """Name the tensors that the model does not use; its class knows some that old files have."""
     patterns = [*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS]
     unused = tensors.keys() - model.state_dict().keys()
-    warn_unused(source, [x for x in unused if not any(re.search(each, x) for each in patterns)])
+    unknown = [name for name in unused if not any(re.search(p, name) for p in patterns)]
+    warn_unused(source, unknown)
 
 
 def replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:
@@ -175,17 +176,17 @@ def reading(model: nn.Module) -> Iterator[None]:
     """Within this context, a module has the values of its hollow parameters while it computes."""
     handles: list[Any] = []
     for module in model.modules():
-        own = [(p, p.data) for p in module.parameters(recurse=False) if is_hollow(p)]
+        hollow = [(p, p.data) for p in module.parameters(recurse=False) if is_hollow(p)]
 
-        def read(*_: Any, own: list[Any] = own) -> None:
-            for parameter, _ in own:
+        def read(*_: Any, hollow: list[Any] = hollow) -> None:
+            for parameter, _ in hollow:
                 parameter.data = values(parameter.unread(), parameter.device, parameter.dtype)
 
-        def drop(*_: Any, own: list[Any] = own) -> None:
-            for parameter, nothing in own:
+        def drop(*_: Any, hollow: list[Any] = hollow) -> None:
+            for parameter, nothing in hollow:
                 parameter.data = nothing
 
-        if own:
+        if hollow:
             handles += [module.register_forward_pre_hook(read), module.register_forward_hook(drop)]
     try:
         yield

@@ -63,7 +63,7 @@ def require_model(name: str) -> None:
     beside = path.parent if len(path.parts) > 1 else None
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):
         return
-    siblings = [str(x) for x in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings = map(str, path.parent.iterdir()) if path.parent.is_dir() else ()
     advice = nearest(name, siblings, spell_out=False)
     raise ConfigError(f"there is no run or model folder '{name}'.{advice}")
 

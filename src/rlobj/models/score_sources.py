@@ -73,7 +73,7 @@ def check_prompts(config: RunConfig) -> None:
     with Templates() as templates:
         for name, prompt in prompts.items():
             read = templates.check(f"scores.{name}.prompt", prompt)
-            more = [each for each in read if each not in ("prompt", "answer", "feedback")]
+            more = [column for column in read if column not in ("prompt", "answer", "feedback")]
             if more and not problems:
                 logger.warning(
                     "scores.%s.prompt reads %s: the problems must have it", name, ", ".join(more)

@@ -72,7 +72,8 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None, name: str) -> 
     Returns:
         The first id that differs with both texts, or the setting to change.
     """
-    here, there = ({index: text for text, index in x.get_vocab().items()} for x in (ours, theirs))
+    here = {index: text for text, index in ours.get_vocab().items()}
+    there = {index: text for text, index in theirs.get_vocab().items()}
     for index in sorted(here):
         if here[index] != there.get(index):
             return (

@@ -51,7 +51,7 @@ def power(base: Tensor, exponent: Tensor) -> Tensor:
 
 def _of_torch(name: str) -> Callable[..., Tensor]:
     """The function of torch with this name, which is looked up when it is called."""
-    return lambda *x: getattr(torch, name)(*x)
+    return lambda *arguments: getattr(torch, name)(*arguments)
 
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {

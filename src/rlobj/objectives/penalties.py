@@ -182,7 +182,7 @@ class RewardKL(Model):
 
 RewardKLField = Annotated[
     RewardKL,
-    BeforeValidator(lambda x: x if isinstance(x, dict | RewardKL) else {"coefficient": x}),
-    PlainSerializer(lambda x: x.coefficient if x.against == "reference" else x.model_dump()),
+    BeforeValidator(lambda kl: kl if isinstance(kl, dict | RewardKL) else {"coefficient": kl}),
+    PlainSerializer(lambda kl: kl.coefficient if kl.against == "reference" else kl.model_dump()),
     WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, RewardKL.model_json_schema()]}),
 ]

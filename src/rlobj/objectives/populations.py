@@ -174,8 +174,9 @@ class Populations(Evaluator):
         values, population = self._population(node.value, node.within, node.level)
         data, units = values.data.expand(len(self.table)), self._units(node.by)
         unit = self._unit(node.by, node.level)
-        counted = data[population], unit[population]
-        ends = statistics.mean_cut_by(*counted, units.count, node.limit, units.comm)
+        ends = statistics.mean_cut_by(
+            data[population], unit[population], units.count, node.limit, units.comm
+        )
         inside = statistics.order_keys(data) < ends[unit]
         return self._selected(node, values, population, inside)
 

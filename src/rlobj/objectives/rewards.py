@@ -1,5 +1,6 @@
-"""The rewards of a TokenBatch, [B], or [B, K] for K rewards with names and weights: their sum, and
-which of them are equal but for rounding.
+"""The rewards of a TokenBatch: their sum, and which of them are equal but for rounding.
+
+They are [B], or [B, K] for K rewards with names and weights.
 """
 
 from __future__ import annotations

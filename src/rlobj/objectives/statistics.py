@@ -347,17 +347,17 @@ def hash_keys(columns: tuple[Tensor | int, ...]) -> Tensor:
     return state
 
 
-def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shift(x, 31)
+def _mix(state: Tensor) -> Tensor:
+    state = (state ^ _shift(state, 30)) * _signed(0xBF58476D1CE4E5B9)
+    state = (state ^ _shift(state, 27)) * _signed(0x94D049BB133111EB)
+    return state ^ _shift(state, 31)
 
 
-def _shift(x: Tensor, bits: int) -> Tensor:
+def _shift(state: Tensor, bits: int) -> Tensor:
     """Logical right shift of int64."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(x: int) -> int:
-    """The int64 with the bits of the unsigned x."""
-    return x - (1 << 64) if x >> 63 else x
+def _signed(unsigned: int) -> int:
+    """The int64 with the bits of an unsigned number."""
+    return unsigned - (1 << 64) if unsigned >> 63 else unsigned

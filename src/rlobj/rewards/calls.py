@@ -126,8 +126,8 @@ class InThread:
         self._user, self._function = function, Function(function, *settings)
         self.is_async = self._function.is_async
         self.refusal = self._function.refusal
-        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         self._watched = 0.0
         self.thread: threading.Thread | None = None
 
@@ -141,7 +141,7 @@ class InThread:
             self.thread = threading.Thread(target=self._run, name="reward", daemon=True)
             self.thread.start()
         self._watch()  # before the call, which may keep the lock
-        self._asked.put((calls, form, allowed))
+        self._questions.put((calls, form, allowed))
 
     def receive(self, seconds: float) -> Outcome | None:
         """The next outcome; None after the last one.
@@ -153,7 +153,7 @@ class InThread:
         while True:
             self._watch()
             with suppress(queue.Empty):
-                outcome = self._told.get(timeout=max(0.0, min(_POLL, end - time.monotonic())))
+                outcome = self._outcomes.get(timeout=max(0.0, min(_POLL, end - time.monotonic())))
                 if outcome is None:
                     faulthandler.cancel_dump_traceback_later()
                 return outcome
@@ -171,13 +171,13 @@ class InThread:
         """End after the call in progress."""
         faulthandler.cancel_dump_traceback_later()
         self._function.stopped = True
-        self._asked.put(None)
+        self._questions.put(None)
 
     def _run(self) -> None:
-        while (question := self._asked.get()) is not None:
+        while (question := self._questions.get()) is not None:
             calls, form, allowed = question
-            self._function.make(calls, form, allowed, self._told.put)
-            self._told.put(None)
+            self._function.make(calls, form, allowed, self._outcomes.put)
+            self._outcomes.put(None)
         self._function.close()
 
     def _watch(self) -> None:

@@ -207,7 +207,7 @@ class Function:
                     once(Outcome(index, (), "timeout", "", place, self._form))
                     task.cancel()
 
-        await asyncio.gather(*(one(*each) for each in enumerate(calls)))
+        await asyncio.gather(*(one(index, call) for index, call in enumerate(calls)))
 
     def _grades(self, call: Call, result: Any) -> list[Grade]:
         """The grades that a call returned.
@@ -243,17 +243,17 @@ class Function:
             WrongResult: the value is no reward, or of another form than those before.
         """
         mapped = isinstance(value, Mapping)
-        given = value if mapped else {"reward": value}
-        if unknown := [key for key in given if key not in _KEYS]:
+        entries = value if mapped else {"reward": value}
+        if unknown := [key for key in entries if key not in _KEYS]:
             raise WrongResult(f"{unknown[0]!r} is no key.{nearest(str(unknown[0]), _KEYS)}")
         try:
-            reward = math.nan if (found := given["reward"]) is None else _number(found)
+            reward = math.nan if entries["reward"] is None else _number(entries["reward"])
         except (KeyError, TypeError, ValueError, OverflowError):
             reward = math.inf
-        undecided, right = math.isnan(reward), given.get("correct")
+        undecided, right = math.isnan(reward), entries.get("correct")
         says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
-        silent = "columns" in given or self._form == COLUMNS_FORM
-        silent = mapped and silent and "correct" not in given
+        silent = "columns" in entries or self._form == COLUMNS_FORM
+        silent = mapped and silent and "correct" not in entries
         if math.isinf(reward) or (mapped and not (undecided or says or silent)):
             number = "a finite number, True, False, or None for undecided"
             mapping = f"a mapping such as {MAPPING}, whose correct is True or False, or "
@@ -269,12 +269,12 @@ class Function:
                 )
             self._form = form
         try:
-            own = (given.get("columns") or {}).items()
-            columns = {name: column_value(each) for name, each in own}
+            numbers = (entries.get("columns") or {}).items()
+            columns = {name: column_value(number) for name, number in numbers}
         except (AttributeError, TypeError, ValueError, OverflowError):
             example = '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or with lists of numbers.'
             raise WrongResult(f"expected numbers by name, such as {example}") from None
-        feedback = given.get("feedback") or ""
+        feedback = entries.get("feedback") or ""
         if not isinstance(feedback, str):
             raise WrongResult(f"its feedback is {shown(feedback)}; expected a text.")
         return reward, bool(right) if says and not undecided else None, columns, feedback
@@ -287,7 +287,8 @@ def column_value(value: Any) -> ColumnValue:
         TypeError, ValueError, OverflowError: it is neither.
     """
     many = bool(getattr(value, "shape", isinstance(value, list | tuple)))
-    numbers = [math.nan if x is None else _number(x) for x in (value if many else [value])]
+    items = value if many else [value]
+    numbers = [math.nan if item is None else _number(item) for item in items]
     if math.inf in map(abs, numbers):
         raise ValueError(value)
     return numbers if many else numbers[0]

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 WORDS = {True: "right", False: "wrong", None: "undecided"}
-Found = TypeVar("Found", bound="Graded | Verdict")
+Decided = TypeVar("Decided", bound="Graded | Verdict")
 
 
-def best(verdicts: Iterable[Found]) -> Found:
+def best(verdicts: Iterable[Decided]) -> Decided:
     """The verdict that counts: a right one, else an undecided one, else a wrong one.
 
     Args:
@@ -51,9 +51,9 @@ def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> boo
 
 
 def best_of_golds(
-    verify_many: Callable[[list[tuple[Any, Any]]], list[Found]],
+    verify_many: Callable[[list[tuple[Any, Any]]], list[Decided]],
     questions: Sequence[tuple[Any, Sequence[Any]]],
-) -> list[Found]:
+) -> list[Decided]:
     """The verdict on each (response, gold answers) by the gold answer that is best for it."""
     pairs = [(response, gold) for response, golds in questions for gold in golds]
     verdicts = iter(verify_many(pairs))
@@ -268,21 +268,24 @@ class Reward(Primitive):
         return None
 
     @property
+    def parts(self) -> Sequence[Any]:
+        """Several rewards; one reward is its only part."""
+        return [self]
+
+    @property
     def targets(self) -> list[str]:
         """The functions that it names."""
-        rewards = getattr(self, "of", [self])
-        return [reward.target for reward in rewards if hasattr(reward, "target")]
+        return [part.target for part in self.parts if hasattr(part, "target")]
 
     @property
     def models(self) -> list[str]:
         """The reward models that it names."""
-        rewards = getattr(self, "of", [self])
-        return [reward.model for reward in rewards if hasattr(reward, "model")]
+        return [part.model for part in self.parts if hasattr(part, "model")]
 
     @property
     def needs_answers(self) -> bool:
         """Whether problems without an answer cannot be graded."""
-        return len(self.models) < len(getattr(self, "of", [self]))
+        return len(self.models) < len(self.parts)
 
     def seen_from(self, home: Path) -> Self:
         """A copy with the absolute paths of files with functions, which are seen from `home`."""

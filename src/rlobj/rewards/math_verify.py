@@ -95,7 +95,7 @@ class _MathVerifyGrader(Grader):
     ) -> list[Answer]:
         """Ask all questions, each of one worker; the answers in their order."""
 
-        def asked(question: Question) -> Answer:
+        def answer(question: Question) -> Answer:
             worker = self._idle.get()
             try:
                 return ask(worker, question)
@@ -103,7 +103,7 @@ class _MathVerifyGrader(Grader):
                 self._idle.put(worker)
 
         with ThreadPoolExecutor(len(self._workers)) as threads:
-            return list(threads.map(asked, questions))
+            return list(threads.map(answer, questions))
 
 
 def _unreadable(worker: Judge, golds: list[str]) -> list[str]:

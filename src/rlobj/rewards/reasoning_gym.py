@@ -42,7 +42,7 @@ class _GymGrader(FunctionGrader):
     def check(self, problems: Sequence[Problem]) -> None:
         try:
             for problem in problems:
-                self._asked(problem)
+                self._dataset(problem)
         except RunError as error:
             raise ConfigError(error) from error
 
@@ -53,7 +53,7 @@ class _GymGrader(FunctionGrader):
     def __exit__(self, *_: object) -> None:
         self._worker.kill()
 
-    def _asked(self, problem: Problem) -> Any:
+    def _dataset(self, problem: Problem) -> Any:
         entry = problem.extra.get("reasoning_gym")
         if entry is None:
             raise RunError(
@@ -65,12 +65,12 @@ class _GymGrader(FunctionGrader):
         return entry
 
     def _score(self, response: str, problem: Problem) -> Graded:
-        asked = self._asked(problem)
-        found = _ANSWER.findall(response)
-        answer = found[-1].strip() if found else None
+        dataset = self._dataset(problem)
+        answers = _ANSWER.findall(response)
+        answer = answers[-1].strip() if answers else None
         gold = problem.answer or None
-        entry = {"question": problem.prompt, "answer": gold, "metadata": asked["metadata"]}
-        about = asked["name"], asked["settings"], entry
+        entry = {"question": problem.prompt, "answer": gold, "metadata": dataset["metadata"]}
+        about = dataset["name"], dataset["settings"], entry
         score, reason = self._worker.judge((*about, answer), (*about, gold))
         if score is None:
             return Graded(math.nan, None, reason, answer)

@@ -177,7 +177,7 @@ class _ModelGrader(Grader):
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response."""
-        rows = [self._ids(text, each) for text, each in zip(responses, problems, strict=True)]
+        rows = [self._ids(*pair) for pair in zip(responses, problems, strict=True)]
         fitting = [row for row in rows if len(row) <= self._limit]
         values = iter(self._served(fitting) if self._settings.server else self._computed(fitting))
         return [self._graded(next(values) if len(row) <= self._limit else None) for row in rows]
@@ -215,7 +215,7 @@ class _ModelGrader(Grader):
                 pad = model.config.get_text_config().pad_token_id = min({*range(10**4)} - used)
             ids = [torch.tensor(rows[i]) for i in batch]
             padded = pad_sequence(ids, True, pad)
-            mask = pad_sequence([torch.ones_like(each) for each in ids], True)
+            mask = pad_sequence([torch.ones_like(row) for row in ids], True)
             with torch.inference_mode():
                 output = model(padded.to(model.device), attention_mask=mask.to(model.device))
             for i, value in zip(batch, output.logits[:, 0].float().tolist(), strict=True):

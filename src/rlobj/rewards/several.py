@@ -60,6 +60,10 @@ class Several(Reward):
         return self
 
     @property
+    def parts(self) -> Sequence[Reward]:
+        return self.of
+
+    @property
     def names(self) -> tuple[str, ...]:
         return (*(reward.name or "" for reward in self.of), *([OVERLONG] if self.overlong else []))
 

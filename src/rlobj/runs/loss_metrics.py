@@ -56,7 +56,7 @@ class MicroBatchResult:
             extremes=output.extremes,
             tokens=table.decided.sum(),
             rows=rows,
-            scores={name: x.detach() for name, x in columns.items() if x is not None},
+            scores={name: score.detach() for name, score in columns.items() if score is not None},
             sampler_logprobs=table.sampler_logprobs,
         )
 
@@ -81,13 +81,13 @@ def combine(
     losses = ["loss/policy", *(f"loss/{penalty.name}" for penalty in objective.penalties)]
     names = [*dict.fromkeys(losses), *_CLIPPED, *_MEANS, "loss/total"]
     sums = torch.zeros(len(names) + 1, dtype=torch.float64)
-    for each in measured:
-        values = {**each.metrics, "loss/total": each.loss}
-        column = [values.get(name, each.loss * 0).double().cpu() for name in names]
-        sums += torch.stack([*column, each.tokens.double().cpu()])
+    for result in measured:
+        values = {**result.metrics, "loss/total": result.loss}
+        column = [values.get(name, result.loss * 0).double().cpu() for name in names]
+        sums += torch.stack([*column, result.tokens.double().cpu()])
     *values, tokens = comm.sum(sums).tolist()
     combined = dict(zip(names, values, strict=True))
-    ratios = [float(each.extremes["policy/ratio_max"]) for each in measured]
+    ratios = [float(result.extremes["policy/ratio_max"]) for result in measured]
     combined["policy/ratio_max"] = largest(max(ratios, default=0.0), comm)
     if complete:
         return combined

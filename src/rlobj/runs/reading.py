@@ -41,7 +41,7 @@ class Design(NamedTuple):
         try:
             design = cls(**parse_json((schema.metadata or {})[DESIGN_KEY.encode()]))
             numbers = (design.halvings, design.ranks, *(design.steps or ()))
-            sound = all(isinstance(each, int) and 0 <= each < 2**31 for each in numbers)
+            sound = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers)
             return design if sound and design.halvings < 1000 else None
         except (LookupError, TypeError, ValueError):
             return None
@@ -96,7 +96,10 @@ class Record:
         return Sampling(halvings, whole)
 
     def dataset(self, columns: Iterable[str] | None = None) -> Any:
-        """As `open_records`."""
+        """The record as a pyarrow.dataset; its files must have these columns, None = all of them.
+
+        Those of `OPTIONAL` may be missing, and are null then. Raises as `read_records`.
+        """
         from pyarrow import dataset  # which imports pandas
 
         names = list(COLUMNS if columns is None else columns)
@@ -148,20 +151,6 @@ def read_records(
             another version.
     """
     return Record(run).rows(columns, steps=steps, where=where)
-
-
-def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
-    """The records of a run as a pyarrow.dataset with the documented columns and types.
-
-    Args:
-        run: the run's folder.
-        columns: the files must have these columns; None = all but `OPTIONAL`. Others may be
-            missing, and are null then.
-
-    Raises:
-        ConfigError: as `read_records`.
-    """
-    return Record(run).dataset(columns)
 
 
 _AGAIN = ". If a copy was interrupted, copy it again; else delete the file"
@@ -282,8 +271,8 @@ def _checked_schema(file: Path) -> Any:
                 f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "
                 f"it, or a column schema_version, with {SCHEMA_VERSION}"
             )
-        found = parquet.read_table(file, columns=["schema_version"])["schema_version"].unique()
-        versions = {str(version).removesuffix(".0") for version in found.to_pylist()}
+        column = parquet.read_table(file, columns=["schema_version"])["schema_version"]
+        versions = {str(version).removesuffix(".0") for version in column.unique().to_pylist()}
     if versions - {str(SCHEMA_VERSION)}:
         raise ConfigError(
             f"{file} has schema version {', '.join(sorted(versions)) or 'unknown'}; this rlobj "

@@ -45,13 +45,13 @@ def sampler_gap(
     sums = torch.stack([column.double().sum() for column in (k3, gap, scored, ~scored)])
     kl, total, count, unknown = comm.sum(sums.cpu()).tolist()
     none = math.nan if unknown else 0.0
-    found = {
+    metrics = {
         "sampler/kl": kl / count if count else none,
         "sampler/ratio_max": largest(float(ratio.max()) if len(ratio) else 1.0, comm),
         "sampler/logprob_gap": total / count if count else none,
         "sampler/nan_tokens": unknown,
     }
-    return found if surprise is None else found | _fit(sampler - trainer, surprise, comm)
+    return metrics if surprise is None else metrics | _fit(sampler - trainer, surprise, comm)
 
 
 def _fit(d: Tensor, u: Tensor, comm: Comm) -> dict[str, float]:
@@ -60,6 +60,7 @@ def _fit(d: Tensor, u: Tensor, comm: Comm) -> dict[str, float]:
         bias = mean d             error² = Σ (d − bias)² / n²
         slope = b = S_ud / S_uu   error = √(Σ (u − ū)² e²) / S_uu + Σ e² / S_uu
 
+    In the code, x = u − ū and y = d − mean d.
     The last term is there because the trainer's rounding is in d and in u: alone, it has slope −1.
     """
     scored = ~u.isnan()
@@ -74,10 +75,10 @@ def _fit(d: Tensor, u: Tensor, comm: Comm) -> dict[str, float]:
     bias = total_d / n
     x, y = u - total_u / n, d - bias
     xx, xy, yy = sums(x * x, x * y, y * y)
-    found = {"sampler/bias": bias, "sampler/bias_error": math.sqrt(yy) / n}
+    metrics = {"sampler/bias": bias, "sampler/bias_error": math.sqrt(yy) / n}
     if not xx:
-        return found
+        return metrics
     e = y - x * (xy / xx)
     spread, rest = sums((x * e).square(), e * e)
     error = (math.sqrt(spread) + rest) / xx
-    return {**found, "sampler/slope": xy / xx, "sampler/slope_error": error}
+    return {**metrics, "sampler/slope": xy / xx, "sampler/slope_error": error}

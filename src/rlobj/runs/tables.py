@@ -31,6 +31,7 @@ from rlobj.runs.layout import rank_file
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.reading import checked_files
 from rlobj.runs.rows import numpy
+from rlobj.settings.run_config import settings_of
 
 _UPDATES = b"rlobj.updates"
 _OWN = "own."
@@ -85,7 +86,7 @@ def write_tables(
     described = [
         {
             "update": number,
-            "objective": observed.objective.model_dump(mode="json", by_alias=True),
+            "objective": settings_of(observed.objective),
             "state": observed.state,
             "reward_names": observed.table.reward_names,
             "reward_weights": observed.table.reward_weights,

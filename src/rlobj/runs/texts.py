@@ -63,8 +63,8 @@ class TokenTexts:
         if text is None:  # an embedding without a token
             return b""
         if self._bytes:
-            known = all(character in self._bytes for character in text)
-            return bytes(map(self._bytes.__getitem__, text)) if known else text.encode()
+            whole_bytes = all(character in self._bytes for character in text)
+            return bytes(map(self._bytes.__getitem__, text)) if whole_bytes else text.encode()
         if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
             return bytes([int(text[3:5], 16)])
         return text.replace("▁", " ").encode()

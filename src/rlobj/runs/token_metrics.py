@@ -112,7 +112,8 @@ class _Tokens:
         norms = functional.gradient_norm(logprobs, collision, weights).float()
         norms = norms.masked_fill(weights == 0, 0.0)
         change = (-weights * sensitivity).masked_fill(weights == 0, 0.0)
-        scored, weighed = ((~x.isnan()).nonzero()[:, 0] for x in (logprobs, norms))
+        scored = (~logprobs.isnan()).nonzero()[:, 0]
+        weighed = (~norms.isnan()).nonzero()[:, 0]
         decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
         marks = observed.spurious[rows]
         judged, wrong, dropped = ~marks.isnan(), marks == 1, clauses.touched("dropped")[rows]
@@ -139,10 +140,13 @@ def _order_statistics(columns: Sequence[tuple[Tensor, Sequence[int]]], comm: Com
     """
     if comm.size == 1:  # sorting once is faster than counting digits for each k
         ordered = [(values.sort().values, ranks) for values, ranks in columns]
-        return [float(x[k - 1]) if len(x) else 0.0 for x, ranks in ordered for k in ranks]
+        return [
+            float(values[k - 1]) if len(values) else 0.0 for values, ranks in ordered for k in ranks
+        ]
     keys = [(statistics.order_keys(values), ranks) for values, ranks in columns]
     every = [column for column, ranks in keys for _ in ranks]
-    unit = torch.cat([torch.full_like(x, i, dtype=torch.int64) for i, x in enumerate(every)])
+    units = [torch.full_like(column, i, dtype=torch.int64) for i, column in enumerate(every)]
+    unit = torch.cat(units)
     ranks = torch.tensor([k for _, ranks in columns for k in ranks], device=unit.device)
     smallest = statistics.kth_smallest_by(torch.cat(every), ranks, unit, comm)
     return statistics.from_keys(smallest.int()).tolist()

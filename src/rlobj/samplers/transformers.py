@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlobj.base.batches import by_length
 from rlobj.base.errors import RunError
@@ -31,6 +31,7 @@ from rlobj.samplers.types import (
     check_prompts,
 )
 from rlobj.samplers.weights import Digest, Received, digest
+from rlobj.scoring.policy_scorer import evaluating
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -181,7 +182,7 @@ class TransformersSampler:
         """Inside, the module is in eval mode, without gradient, in the sampler's arithmetic."""
         device = next(self.model.parameters()).device.type
         half = torch.autocast(device, self.autocast, enabled=self.autocast is not None)
-        with _evaluating(self.model), torch.no_grad(), half:
+        with evaluating(self.model), torch.no_grad(), half:
             yield
 
     @torch.no_grad()
@@ -384,15 +385,3 @@ def eos_ids(model: Any, tokenizer: Any) -> list[int]:
     ]
     end = tokenizer.eos_token_id
     return sorted({*special, *([] if end is None else [end])})
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to eval mode, and return each submodule to its previous mode afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -1,4 +1,4 @@
-"""The interface of samplers: settings and methods."""
+"""The interface of samplers: their settings, the requests that they take, and their methods."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _jit(function: Any) -> Any:
 
 @_jit
 def _linear(products, bias, row, stride, column, inside, factor, BIAS: tl.constexpr):
-    """factor·x + bias for some columns of a row."""
+    """x = factor·product + bias, for some columns of a row."""
     x = tl.load(products + row * stride + column, mask=inside, other=0.0) * factor
     if BIAS:
         x += tl.load(bias + column, mask=inside, other=0.0)

@@ -346,11 +346,17 @@ def _trial(model: Any) -> Iterator[None]:
     half = contextlib.nullcontext()
     if _flash(model) and weight.dtype == torch.float32:
         half = torch.autocast(weight.device.type, torch.bfloat16)
+    with evaluating(model), half:
+        yield
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch to eval mode, and return each submodule to its previous mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with half:
-            yield
+        yield
     finally:
         for module in training:
             module.training = True

@@ -124,8 +124,10 @@ def score_tokens(
     if min_p is not None:
         # Slightly lower, so that a token exactly at the threshold is kept.
         keep = tiles.Keep(math.log(min_p) - 8 * torch.finfo(dtype).eps, relative)
-    wanted = (entropy, collision, sensitivity)
-    return TokenScores(*_Score.apply(hidden, weight, bias, targets.long(), head, keep, *wanted))
+    columns = _Score.apply(
+        hidden, weight, bias, targets.long(), head, keep, entropy, collision, sensitivity
+    )
+    return TokenScores(*columns)
 
 
 def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
@@ -182,8 +184,8 @@ class _Score(torch.autograd.Function):
         by_hidden = torch.zeros_like(active, dtype=head.dtype) if wants_hidden else None
         by_weight = torch.empty_like(weight) if wants_weight else None
         by_bias = torch.empty_like(bias) if wants_bias else None
-        into = (by_hidden, by_weight, by_bias)
-        tiles.backward_sweep(head, head.prepare(active), targets, rows, *into)
+        inputs = head.prepare(active)
+        tiles.backward_sweep(head, inputs, targets, rows, by_hidden, by_weight, by_bias)
         if by_hidden is not None:
             by_hidden = by_hidden.to(hidden.dtype)
             if not every:
@@ -222,11 +224,11 @@ def _check_settings(**settings: float | None) -> None:
 
 
 _SETTINGS: dict[str, tuple[Callable[[float], bool], str]] = {
-    "temperature": (lambda x: 0 < x < math.inf, "finite and above 0"),
-    "min_p": (lambda x: 0 < x <= 1, "in (0, 1], or None"),
-    "scale": (lambda x: x != 0 and math.isfinite(x), "finite and not 0"),
-    "softcap": (lambda x: 0 < x < math.inf, "finite and above 0, or None"),
-    "chunk_bytes": (lambda x: x >= 1, "at least 1, or None"),
+    "temperature": (lambda value: 0 < value < math.inf, "finite and above 0"),
+    "min_p": (lambda value: 0 < value <= 1, "in (0, 1], or None"),
+    "scale": (lambda value: value != 0 and math.isfinite(value), "finite and not 0"),
+    "softcap": (lambda value: 0 < value < math.inf, "finite and above 0, or None"),
+    "chunk_bytes": (lambda value: value >= 1, "at least 1, or None"),
 }
 """What `score_tokens` accepts."""
 

@@ -253,8 +253,8 @@ class RunConfig(Model):
         return self.objective.resolve(self.sampling.max_tokens)
 
 
-def settings_of(config: RunConfig) -> dict[str, Any]:
-    """All settings of a configuration as plain data, which `RunConfig` reads back."""
+def settings_of(config: Model) -> dict[str, Any]:
+    """All settings of a configuration or objective as plain data, which its class reads back."""
     return config.model_dump(mode="json", by_alias=True)
 
 

@@ -23,8 +23,8 @@ CHARACTERS = 4
 """Characters of a token of what tools say."""
 ZERO_LIVE = 1_000_000_000
 """Parameters that ZeRO 3 keeps gathered (`stage3_max_live_parameters`)."""
-ZERO_BUCKET = 50_000_000
-"""Elements in a bucket of gradients of ZeRO."""
+BUCKET_ELEMENTS = 50_000_000
+"""Gradient elements per reduction of ZeRO, 0.2 GB; stages 2 and 3 allocate them in advance."""
 VLLM_WORK = 2 * GIB
 """What vLLM needs beside weights and cache: activations and captured graphs."""
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
@@ -72,7 +72,7 @@ class Memory:
     @property
     def needed(self) -> Use:
         """Bytes of all parts together, by phase."""
-        return Use(*(sum(each) for each in zip(*self.parts.values(), strict=True)))
+        return Use(*(sum(uses) for uses in zip(*self.parts.values(), strict=True)))
 
     @property
     def fits(self) -> bool:
@@ -88,7 +88,8 @@ class Memory:
     @property
     def hopeless(self) -> bool:
         """Whether the parts that do not depend on responses, or vLLM's cache, can never fit."""
-        sure = Memory({k: each for k, each in self.parts.items() if k not in BY_TOKENS}, self.card)
+        parts = {name: use for name, use in self.parts.items() if name not in BY_TOKENS}
+        sure = Memory(parts, self.card)
         return self.card is not None and (max(sure.needed) > self.card or not self.has_room)
 
 
@@ -194,7 +195,7 @@ def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[t
         yield "gradients", Use(0, 0, part, part)
     yield "moments", Use.always(2 * whole if strategy == "ddp" else 2 * part)
     if strategy.startswith("zero"):
-        yield "buckets of gradients", Use(0, 0, 2 * WORD * min(ZERO_BUCKET, trained), part)
+        yield "buckets of gradients", Use(0, 0, 2 * WORD * min(BUCKET_ELEMENTS, trained), part)
     if sharded:
         layer = (size.total - size.ends) / max(size.layers, 1)
         live = size.ends + 2 * layer
@@ -229,8 +230,7 @@ def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[
 
 def _loaded(config: RunConfig) -> list[RewardModel]:
     """The reward models that share the GPUs of a run."""
-    several = getattr(config.rewards, "of", [config.rewards])
-    models = [reward for reward in several if isinstance(reward, RewardModel)]
+    models = [reward for reward in config.rewards.parts if isinstance(reward, RewardModel)]
     return [reward for reward in models if not (reward.server or reward.device)]
 
 

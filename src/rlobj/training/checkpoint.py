@@ -131,8 +131,9 @@ def _write_shares(
     share = f"-{rank + 1:05d}-of-{size:05d}" if size > 1 else ""
     save(parts["model"], place / "model" / f"model{share}.safetensors")
     save(parts["optimizer"], place / "optimizer" / f"moments{share}.safetensors")
-    for folder in (each for each in parts if each.startswith("scores/")):
-        save(parts[folder], place / folder / f"weights{share}.safetensors")
+    for folder, tensors in parts.items():
+        if folder.startswith("scores/"):
+            save(tensors, place / folder / f"weights{share}.safetensors")
     if rank == 0 and "adapter" in parts:
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts["adapter"].items()}
         save(tensors, place / "adapter" / "adapter_model.safetensors")

@@ -86,7 +86,7 @@ class RunScreen(Stages, Callback):
         self.steps, self.done, self.header = steps, done, header
         self.history: list[Mapping[str, Any]] = list(history)
         self.ended = time.time()
-        self.told: set[str] = set()
+        self._findings: set[str] = set()
 
     def begin(self) -> None:
         """Print the header, the first time."""
@@ -125,8 +125,8 @@ class RunScreen(Stages, Callback):
 
     def found(self, finding: Finding) -> None:
         """Say on one line what the diagnosis has found, the first time."""
-        if finding.name not in self.told:
-            self.told.add(finding.name)
+        if finding.name not in self._findings:
+            self._findings.add(finding.name)
             line = Text.assemble((f"step {finding.since}: {finding.name}", "bold red"))
             say(self.console, line.append(f": {visible(finding.evidence)}", "red"))
 
@@ -151,11 +151,11 @@ class RunScreen(Stages, Callback):
 
     def course(self, key: str) -> list[float]:
         """A value for each step since the first one; the last one where a step has none."""
-        known: list[float] = []
+        values: list[float] = []
         for line in self.history:
             value = line.get(key)
-            known += known[-1:] if value is None or value != value else [value]
-        return known
+            values += values[-1:] if value is None or value != value else [value]
+        return values
 
     def times(self) -> tuple[str, str]:
         """How long the steps took until now, and how long the others will take, in words."""

@@ -142,8 +142,9 @@ def train(
     from rlobj.training.progress import followed
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
-    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
-    inputs = CallerInputs(*objects, callbacks=callbacks)
+    inputs = CallerInputs(
+        model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
+    )
     above = [*inputs.layers(), *_layers(settings)]
     new = open_new(objective, above, out, from_run=from_run, trust=trust)
     if not _launches(processes, inputs):
@@ -218,17 +219,18 @@ def resume(
     _refuse_wrong_types(run, settings, processes, callbacks, "run")
     if isinstance(sampler, str):
         settings, sampler = {"sampling.engine": sampler, **(settings or {})}, None
-    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
-    inputs = CallerInputs(*objects, callbacks=callbacks)
-    found = open_resumed(run, _layers(settings), inputs.layers(), trust=trust)
-    if found.done < found.config.training.steps and _launches(processes, inputs):
+    inputs = CallerInputs(
+        model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
+    )
+    resumed = open_resumed(run, _layers(settings), inputs.layers(), trust=trust)
+    steps = resumed.config.training.steps
+    if resumed.done < steps and _launches(processes, inputs):
         words = ["--resume", str(run), "--trust"]
         for path, value in (settings or {}).items():
             words += ["--set", f"{path}={json.dumps(value)}"]
-        return _launched(words, processes, found.run.path, progress)
-    steps, history = found.config.training.steps, found.run.lines()
-    with followed(inputs, progress, steps, found.done, history) as inputs:
-        return go_on(found, inputs)
+        return _launched(words, processes, resumed.run.path, progress)
+    with followed(inputs, progress, steps, resumed.done, resumed.run.lines()) as inputs:
+        return go_on(resumed, inputs)
 
 
 class NewRun(NamedTuple):
@@ -311,14 +313,14 @@ def open_resumed(
     if in_another_trainer(path):
         how = how_to_continue(path)
         raise ConfigError(f"{run} cannot be resumed here. {how}")
-    known, flat = origins(changes), flattened(merged(changes))
+    origin_of, flat = origins(changes), flattened(merged(changes))
     several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
-    names = [f"{origin} {name}" for name, origin in known.items() if name not in several]
+    names = [f"{origin} {name}" for name, origin in origin_of.items() if name not in several]
     refuse_changes(run, [*refused, *names])
     recorded = read_settings(path)
     _refuse_auto(run, flattened(recorded), flat)
-    given = merged([*again, *changes])
-    with trusted(run, [("run", recorded), *again, *changes], given, trust):
+    from_caller = merged([*again, *changes])
+    with trusted(run, [("run", recorded), *again, *changes], from_caller, trust):
         stored = settings_of(RunConfig(**recorded))
         config = build_config([("run", stored), *changes])
     if several:  # of which each may have a change
@@ -332,28 +334,29 @@ def open_resumed(
     newest = newest_sound(directory.path)
     steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
-        asked = Setting("training.steps", steps)
-        raise ConfigError(asked, f": {run} has {done} steps done already")
-    return Resumed(path, directory, config, done, "training.steps" in known)
+        raise ConfigError(
+            Setting("training.steps", steps), f": {run} has {done} steps done already"
+        )
+    return Resumed(path, directory, config, done, "training.steps" in origin_of)
 
 
-def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _refuse_auto(run: Path | str, stored: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Check that no change is `auto` for a setting that a run has a value of."""
     for name in ("sampling.engine", *PLAIN):
-        if given.get(name) == "auto" != own.get(name, "auto"):
+        if changes.get(name) == "auto" != stored.get(name, "auto"):
             raise ConfigError(
-                f"{name} is auto, which is chosen once, when a run begins: {run} has {own[name]}. "
-                "Leave it out, or use ",
+                f"{name} is auto, which is chosen once, when a run begins: {run} has "
+                f"{stored[name]}. Leave it out, or use ",
                 Setting(name, "VALUE"),
             )
 
 
-def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
+def go_on(resumed: Resumed, inputs: CallerInputs) -> TrainingResult:
     """Continue a run. If all steps are done, the result is that of the finished run."""
     from rlobj.training.loop.result import TrainingResult
     from rlobj.training.loop.running import run_training
 
-    path, directory, config, done, longer = found
+    path, directory, config, done, longer = resumed
     if done == config.training.steps:
         return TrainingResult(directory.path, done, 0.0, directory.lines())
     if longer:
@@ -382,17 +385,17 @@ def start_from(
     name, _, step = (text, "", "") if whole else text.rpartition("@")
     path = path_of(name or text).absolute()
     settings = read_settings(path)
-    given = [(layer, dict(values)) for layer, values in above]
-    presets = [values.pop("preset", None) for _, values in given]
-    preset = preset or next((each for each in reversed(presets) if each is not None), None)
-    if model := flattened(merged(given)).get("model.name"):
+    changes = [(layer, dict(values)) for layer, values in above]
+    presets = [values.pop("preset", None) for _, values in changes]
+    preset = preset or next((named for named in reversed(presets) if named is not None), None)
+    if model := flattened(merged(changes)).get("model.name"):
         raise ConfigError(
             Argument("from_run", text), f" and the model {model} both name a policy: give one"
         )
     if preset is not None:
         recipe = load_preset(preset).config
-        own = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
-        given = [(f"preset {preset}", {"preset": preset, **own}), *given]
+        sections = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
+        changes = [(f"preset {preset}", {"preset": preset, **sections}), *changes]
         for name in _OF_PRESETS:
             settings.pop(name, None)
     layer = f"run {path.name}"
@@ -407,19 +410,19 @@ def start_from(
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
         layer = f"{layer}@{step_of(checkpoint)}"
-    _prepare_scores(path, settings, merged(given))
-    layers = [(layer, settings), *given]
-    with trusted(path, layers, merged(given), trust):
+    _prepare_scores(path, settings, merged(changes))
+    layers = [(layer, settings), *changes]
+    with trusted(path, layers, merged(changes), trust):
         return layers, build_config(layers)
 
 
-def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _prepare_scores(run: Path, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Check the scores of another run, and leave out the models of those that get another one.
 
     Raises:
         ConfigError: a prompt of the run is no template: a stranger's run may name any file.
     """
-    above = given.get("scores") or {}
+    changed_scores = changes.get("scores") or {}
     scores = settings.get("scores")
     for name, score in scores.items() if isinstance(scores, Mapping) else ():
         if not isinstance(score, dict):
@@ -428,7 +431,8 @@ def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any
             raise ConfigError(
                 f"{run}: scores.{name}.prompt is no template, but {score['prompt']!r}"
             )
-        if isinstance(above.get(name), Mapping) and above[name].keys() & {"model", "run", "server"}:
+        change = changed_scores.get(name)
+        if isinstance(change, Mapping) and change.keys() & {"model", "run", "server"}:
             for key in ("model", "run", "checkpoint", "digest", "server"):
                 score.pop(key, None)
 
@@ -454,13 +458,13 @@ def prepared(config: RunConfig) -> RunConfig:
     require_inputs(config)
     scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
-    if isinstance(several := config.data.source, tuple):
+    if isinstance(parts := config.data.source, tuple):
         data["source"] = tuple(
-            each.model_copy(update={"source": _absolute(each.source)}) for each in several
+            part.model_copy(update={"source": _absolute(part.source)}) for part in parts
         )
     model = config.model.model_copy(update={"name": _absolute(config.model.name)})
     rewards = config.rewards.seen_from(Path.cwd())
-    columns = {x: located_target(y, Path.cwd()) for x, y in config.columns.items()}
+    columns = {name: located_target(value, Path.cwd()) for name, value in config.columns.items()}
     environment = config.environment.seen_from(Path.cwd())
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
     located |= {"scores": scores, "columns": columns, "environment": environment}
@@ -512,7 +516,7 @@ def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
     name = Path(config.preset).stem if config.preset else "run"
     folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     numbered = (folder.with_name(f"{folder.name}-{i}") for i in count(2))
-    return next(each for each in chain([folder], numbered) if not each.exists())
+    return next(path for path in chain([folder], numbered) if not path.exists())
 
 
 def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
@@ -520,7 +524,7 @@ def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
     if isinstance(objective, RunConfig):
         return [("config", settings_of(objective)), *above]
     if isinstance(objective, Objective):
-        settings = {"objective": objective.model_dump(mode="json", by_alias=True)}
+        settings = {"objective": settings_of(objective)}
         return layers_of(None, [("objective", settings), *above])
     if not isinstance(objective, str | Path | None):
         raise ConfigError(
@@ -585,7 +589,7 @@ def recorded_objects(config: RunConfig) -> list[str]:
 
 
 def _require_same_objects(
-    run: Path | str, own: Mapping[str, Any], again: Sequence[Layer], needed: Sequence[str]
+    run: Path | str, stored: Mapping[str, Any], again: Sequence[Layer], needed: Sequence[str]
 ) -> None:
     """Check that a resumed run gets the objects that it was started with, and no others."""
     missing = [f"{name}=..." for name in needed if name not in dict(again)]
@@ -595,8 +599,8 @@ def _require_same_objects(
             f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
         )
     for name, layer in again:
-        config = prepared(build_config([("run", own), (name, layer)]))
-        for path, before, now in difference(own, settings_of(config)):
+        config = prepared(build_config([("run", stored), (name, layer)]))
+        for path, before, now in difference(stored, settings_of(config)):
             raise ConfigError(
                 f"{run} was started with another {name}: {path} is {before!r}, and would be "
                 f"{now!r}. A run is resumed with what it was started with"

@@ -53,13 +53,13 @@ class Judge(Worker):
         super().__init__(target, arguments, memory=memory, processor_seconds=deadline)
         self._deadline, self._memory = deadline, memory
         self._recycle_after = recycle_after
-        self._spent, self._asked = False, 0
+        self._spent, self._questions = False, 0
         self._sound: set[str] = set()
 
     def start(self) -> None:
         """Start a new process, without waiting for its imports."""
         super().start()
-        self._asked = 0
+        self._questions = 0
         self._sound.clear()
 
     def judge(self, question: Sequence[Any], control: Sequence[Any]) -> tuple[Any, str]:
@@ -81,8 +81,8 @@ class Judge(Worker):
                 return reply, reason
             final = self._spent or reason not in _FAULTS
             if key not in self._sound:
-                own, why = self.reply(*control)
-                if own is None or own is False:
+                control_reply, why = self.reply(*control)
+                if control_reply is None or control_reply is False:
                     return None, f"gold {why}"
                 self._sound.add(key)
             if final:
@@ -116,8 +116,8 @@ class Judge(Worker):
             self.kill()
             raise
         beat()
-        self._asked += 1
-        if self._asked >= self._recycle_after or reason in _FAULTS:
+        self._questions += 1
+        if self._questions >= self._recycle_after or reason in _FAULTS:
             self.start()
         return value, reason
 

@@ -74,11 +74,6 @@ class Worker:
         self.opening: Any = None
         self._ready, self.code, self.errors = False, 0, ""
 
-    @property
-    def pid(self) -> int | None:
-        """Process id, or None if there is no process."""
-        return self.process and self.process.pid
-
     def start(self) -> None:
         """Start a new process, without waiting for its imports; see `ready`."""
         self.kill()
@@ -110,7 +105,7 @@ class Worker:
         if self.ended():
             self.start()
         if not self._ready:
-            self.opening = self._told(seconds, seconds)
+            self.opening = self._next_value(seconds, seconds)
             self._ready = True
 
     def ask(self, *question: Any, seconds: float = math.inf) -> Any:
@@ -122,7 +117,7 @@ class Worker:
         """
         end = time.monotonic() + seconds
         self.send(*question, seconds=seconds)
-        return self._told(max(end - time.monotonic(), 0.0), seconds)
+        return self._next_value(max(end - time.monotonic(), 0.0), seconds)
 
     def send(self, *question: Any, seconds: float = _DAY) -> None:
         """Send a question; `hear` says if there is no process that reads it."""
@@ -209,7 +204,7 @@ class Worker:
             self._connection.close()
             self.process.stdin.close()
 
-    def _told(self, seconds: float, limit: float) -> Any:
+    def _next_value(self, seconds: float, limit: float) -> Any:
         """The value of the next message, which comes in these seconds of a limit; see `ask`."""
         try:
             return self.hear(seconds)[1]

@@ -12,9 +12,9 @@ Raises:
 from rlobj.base.errors import MissingExtra
 from rlobj.installation import check_version, installed_version
 
-if (_found := installed_version("trl")) is None:
+if (_version := installed_version("trl")) is None:
     raise MissingExtra("trl", "trl", "rlobj.integrations.trl")
-check_version("trl", _found, ">=1.13,<1.17")  # before the first import from trl
+check_version("trl", _version, ">=1.13,<1.17")  # before the first import from trl
 
 from rlobj.integrations.trl.options import ObjectiveConfig  # noqa: E402
 from rlobj.integrations.trl.trainer import ObjectiveMixin, ObjectiveTrainer  # noqa: E402

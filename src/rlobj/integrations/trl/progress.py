@@ -17,6 +17,7 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.runs.loss_metrics import MicroBatchResult
 from rlobj.settings.presets import difference
+from rlobj.settings.run_config import settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Progress:
 
     def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
         """Write what a resumed run needs, beside the state of its record."""
-        saved = {"state": self.state, "rows": self.rows, "objective": _settings(objective)}
+        saved = {"state": self.state, "rows": self.rows, "objective": settings_of(objective)}
         write_whole(checkpoint / STATE_FILE, json.dumps({**saved, "record": record}).encode())
 
     def read(self, checkpoint: Path, objective: Objective) -> Any:
@@ -119,7 +120,7 @@ class Progress:
             raise ConfigError(
                 f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
             )
-        changed = difference(saved_objective, _settings(objective))
+        changed = difference(saved_objective, settings_of(objective))
         for name, old, new in changed:
             logger.warning(f"{path}: objective.{name} was {old}; the run goes on with {new}")
         if changed and record is not None:
@@ -129,7 +130,3 @@ class Progress:
             )
         self.state, self.rows = state, rows
         return record
-
-
-def _settings(objective: Objective) -> dict[str, Any]:
-    return objective.model_dump(mode="json", by_alias=True)

@@ -152,8 +152,8 @@ def described(
             "name": getattr(trainer.model.config, "_name_or_path", "") or object_text("model")
         },
         "data": {"source": object_text("rows")},
-        "sampling": {**_known(sampling), "group_size": group, "prompts_per_step": groups},
-        "training": _known(training),
+        "sampling": {**_without_none(sampling), "group_size": group, "prompts_per_step": groups},
+        "training": _without_none(training),
         "evaluation": {"every": 0},
         "output": {"samples_every": 0, **output},
         "seed": args.seed,
@@ -172,7 +172,7 @@ def described(
     return RunConfig(**settings)
 
 
-def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 

@@ -55,8 +55,12 @@ def bounds(surrogate: Surrogate) -> dict[str, Any]:
     if isinstance(surrogate, Clip) and surrogate.ratio != "product":
         low, high, level = surrogate.low, surrogate.high, surrogate.ratio
         if isinstance(low, float) and isinstance(high, float):
-            names = ("loss_type", "epsilon_low", "epsilon_high", "importance_sampling_level")
-            return dict(zip(names, ("dapo", low, high, level), strict=True))
+            return {
+                "loss_type": "dapo",
+                "epsilon_low": low,
+                "epsilon_high": high,
+                "importance_sampling_level": level,
+            }
     return {"loss_type": "sapo"}
 
 
@@ -66,7 +70,7 @@ def changed(names: Collection[str], settings: Settings) -> list[str]:
 
 
 def fitted(
-    objective: Any, settings: Settings, sampler_logprobs: bool, own: Collection[str] = ()
+    objective: Any, settings: Settings, sampler_logprobs: bool, columns: Collection[str] = ()
 ) -> Objective:
     """The objective of a run in TRL, with the terms that its settings add.
 
@@ -77,7 +81,7 @@ def fitted(
         objective: a preset's name, a preset file, a preset, or an objective.
         settings: of GRPOConfig.
         sampler_logprobs: the sampler returns log-probs.
-        own: the columns of the user's own that the run has.
+        columns: of the user's own that the run has, and of its scores.
 
     Raises:
         ConfigError: the objective or a setting cannot be used.
@@ -88,7 +92,7 @@ def fitted(
     if refused := [*_refused(settings)]:
         raise ConfigError("\n".join(refused))
     optional = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
-    provided = {*own, *_PROVIDED, *(column for column, present in optional.items() if present)}
+    provided = {*columns, *_PROVIDED, *(name for name, present in optional.items() if present)}
     advice = {
         "ref_logprobs": "Set GRPOConfig(beta=...) to a number above 0, so that TRL loads a "
         "reference. The objective's own coefficient counts",

@@ -118,9 +118,9 @@ class ObjectiveMixin(_Trainer):
         }
         options = read_options(config, named_options)
         self._own, self._scores = options.columns, dict[str, TrlScore]()
-        own = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
+        provided = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        self.objective = settings.fitted(options.objective, config, sampler_logprobs, own)
+        self.objective = settings.fitted(options.objective, config, sampler_logprobs, provided)
         self._selection = options.selection
         self._reads = self.objective.needs.plan | self.objective.needs.observe
         self._own_advantages = options.advantages == "objective" or (
@@ -319,9 +319,9 @@ class ObjectiveMixin(_Trainer):
         weights: list[float] = self.reward_weights.tolist()
         columns = {name: inputs[f"{OWN}{name}"][:, None].expand_as(mask) for name in self._own}
         columns |= {f"{name}_logprob": inputs[f"{OWN}{name}_logprob"] for name in self._scores}
-        by_turn = {}
+        named = {name: inputs[key] for name, key in _COLUMNS.items() if key in inputs}
         if self._progress.turns:
-            by_turn = turn_columns(mask, total_reward(inputs["rlobj_rewards"], weights))
+            named |= turn_columns(mask, total_reward(inputs["rlobj_rewards"], weights))
         return TokenBatch.from_padded(
             mask,
             logprobs,
@@ -330,8 +330,7 @@ class ObjectiveMixin(_Trainer):
             advantages=inputs.get(advantages),
             reward_names=names if len(set(names)) == len(names) else None,
             reward_weights=weights,
-            **by_turn,
-            **{name: inputs[key] for name, key in _COLUMNS.items() if key in inputs},
+            **named,
         )
 
     # The record, and checkpoints.

@@ -57,7 +57,8 @@ class Expr:
     def children(self) -> tuple[Expr, ...]:
         """The expressions that this one is built from."""
         values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
-        parts = [part for x in values for part in (x if isinstance(x, tuple) else (x,))]
+        lists = [value if isinstance(value, tuple) else (value,) for value in values]
+        parts = [part for items in lists for part in items]
         return tuple(part for part in parts if isinstance(part, Expr))
 
     def walk(self) -> tuple[Expr, ...]:

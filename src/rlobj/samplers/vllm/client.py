@@ -18,7 +18,7 @@ from rlobj.samplers.types import Feed, Mapped
 from rlobj.samplers.vllm.auth import SILENCE
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.fleet import Fleet
-from rlobj.samplers.vllm.responses import Asked, Completion, VllmBase
+from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
 from rlobj.samplers.vllm.transfer import Transfer
 from rlobj.samplers.weights import Live, Received
@@ -95,8 +95,8 @@ class VllmServerSampler(VllmBase):
                     f"rlobj serve {source}"
                 )
 
-    def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:
-        def body(question: Asked) -> dict[str, Any]:
+    def _send(self, feed: Feed[EngineRequest], arrived: Callable[[int, Any], None]) -> None:
+        def body(question: EngineRequest) -> dict[str, Any]:
             return {"prompt": list(question[0]), "return_token_ids": True, **question[1]}
 
         with waiting():  # the servers' patience is the limit

@@ -18,7 +18,7 @@ from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.process_state import default_group_kept, isolated, random_states_kept
-from rlobj.samplers.vllm.responses import Asked, Completion, VllmBase
+from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings
 from rlobj.samplers.weights import Live, Received
 
@@ -108,7 +108,7 @@ class VllmSampler(VllmBase):
             "use_tqdm_on_load": False,
         }
 
-    def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:
+    def _send(self, feed: Feed[EngineRequest], arrived: Callable[[int, Any], None]) -> None:
         """Do what `vllm.LLM.generate` does, and pass on each output when it is finished.
 
         New prompts enter between two steps of the engine.

@@ -76,8 +76,8 @@ class Fleet:
         """
 
         def attempt() -> list[Connection]:
-            given = (self._model_config, self._dtype)
-            nodes = list(self.each(self.nodes, lambda node: node.join(*given)))
+            joined = self.each(self.nodes, lambda node: node.join(self._model_config, self._dtype))
+            nodes = list(joined)
             refusals = [e for e in self._errors.values() if isinstance(e, ServerRefuses)]
             if first and refusals:
                 raise ConfigError(str(refusals[0]))
@@ -97,14 +97,14 @@ class Fleet:
             RunError: none answers in time.
         """
 
-        def found() -> list[Connection]:
+        def attempt() -> list[Connection]:
             versions = self.each(self.nodes, lambda node: node.version())
             right = [node for node in versions if versions[node] == version]
             if versions and not right:
                 raise self.lost(versions)
             return right
 
-        return self._wait(found)
+        return self._wait(attempt)
 
     def each(
         self, nodes: Iterable[Connection], work: Callable[[Connection], Result]

@@ -23,7 +23,7 @@ _ENOUGH = 64
 """Tokens after which most log-probabilities being NaN is no accident."""
 
 
-Asked = tuple[Sequence[int], dict[str, Any]]
+EngineRequest = tuple[Sequence[int], dict[str, Any]]
 """A prompt and vLLM's sampling parameters."""
 
 
@@ -240,14 +240,17 @@ class VllmBase(ABC):
         collected = Collected(prompts, 1, settings, self.tokenizer, self.version)
         collected.done = lambda index, samples: done(requests[index], samples[0])
 
-        def asked(request: Request) -> Asked:
+        def engine_request(request: Request) -> EngineRequest:
             limited = settings.model_copy(update={"max_tokens": request.max_tokens})
             check_prompts([request.prompt], limited, self._context, self._vocabulary)
             requests.append(request)
             prompts.append(request.prompt)
             return request.prompt, request_fields(limited, 1, request.seed, self._eos)
 
-        self._send(Mapped(feed, asked), lambda i, answer: collected.add(i, self._responses(answer)))
+        self._send(
+            Mapped(feed, engine_request),
+            lambda i, answer: collected.add(i, self._responses(answer)),
+        )
 
     def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
         """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
@@ -263,7 +266,7 @@ class VllmBase(ABC):
         return [value for index in range(len(prompts)) for value in logprobs[index]]
 
     @abstractmethod
-    def _send(self, feed: Feed[Asked], arrived: Callable[[int, Any], None]) -> None:
+    def _send(self, feed: Feed[EngineRequest], arrived: Callable[[int, Any], None]) -> None:
         """Have prompts answered; call `arrived` with the number of each one and its answer."""
 
     @abstractmethod

@@ -80,17 +80,17 @@ class Transfer:
     @contextmanager
     def _paused(self, nodes: list[Connection]) -> Iterator[None]:
         """Pause generation inside the block, and clear the prefix caches at its end."""
-        each = self._fleet.each
-        each(nodes, lambda node: node.post("/pause?mode=wait", long=True))
+        fleet = self._fleet
+        fleet.each(nodes, lambda node: node.post("/pause?mode=wait", long=True))
         try:
             yield
-            cleared = each(nodes, lambda node: node.post("/reset_prefix_cache"))
+            cleared = fleet.each(nodes, lambda node: node.post("/reset_prefix_cache"))
             if not all((answer or {}).get("success", True) for answer in cleared.values()):
                 raise RunError(
                     "a server did not clear its prefix cache; responses would mix policies"
                 )
         finally:
-            each(nodes, lambda node: node.post("/resume"))
+            fleet.each(nodes, lambda node: node.post("/resume"))
 
     def _by_file(self, nodes: list[Connection], folder: Path) -> bool:
         """Whether the transport is files; "auto" means that every server can read a file here."""

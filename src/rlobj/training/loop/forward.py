@@ -158,11 +158,16 @@ class ForwardPasses:
             if masks is not None and part:
                 rows = torch.cat([masks[i] for i in part])
                 response_mask = response_mask.masked_scatter(response_mask, rows)
-            inputs = (input_ids, attention_mask, response_mask, *rest)
             # A pass reads each weight once: keeping its rounded copy would only take memory.
-            half = {"dtype": self._autocast, "enabled": self._autocast is not None}
-            with torch.autocast(device.type, **half, cache_enabled=False):
-                scores = scorer(*inputs, **(self._usual | settings))
+            with torch.autocast(
+                device.type,
+                dtype=self._autocast,
+                enabled=self._autocast is not None,
+                cache_enabled=False,
+            ):
+                scores = scorer(
+                    input_ids, attention_mask, response_mask, *rest, **(self._usual | settings)
+                )
             columns = {name: column for name, column in vars(scores).items() if column is not None}
             yield part, columns, number == len(parts)
 

@@ -31,13 +31,13 @@ class GradientRows:
 
     def trained(self) -> list[int]:
         """The responses with such rows; all responses if all rows have a gradient."""
-        return self._found().nonzero()[:, 0].tolist()
+        return self._with_gradient().nonzero()[:, 0].tolist()
 
     def skipped(self) -> list[int]:
         """The other responses, which do not go through the model."""
-        return (~self._found()).nonzero()[:, 0].tolist()
+        return (~self._with_gradient()).nonzero()[:, 0].tolist()
 
-    def _found(self) -> Tensor:
+    def _with_gradient(self) -> Tensor:
         return self.table.any_by_response(self.rows) | bool(self.rows.all())
 
     def spans(self) -> list[int]:

@@ -87,7 +87,7 @@ def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
         "tools/timeouts": sums["timeouts"],
         "tools/seconds": sums["seconds"],
         "tools/used_share": sums["with_calls"] / count,
-        **{f"tools/accuracy_{name}": x / n for name, (x, n) in accuracies.items() if n},
+        **{f"tools/accuracy_{name}": right / of for name, (right, of) in accuracies.items() if of},
         **{f"turns/at_{name}": sums[f"at_{name}"] / count for name in ENDS},
     }
 

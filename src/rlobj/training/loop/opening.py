@@ -318,7 +318,7 @@ def _conversations(
             policy.tokenizer,
             policy.chat,
             partial(format_prompt, policy.template),
-            given=inputs.passed("environment"),
+            environment=inputs.passed("environment"),
             tools=inputs.tools,
             context=config.sampling.context,
         )

@@ -1,5 +1,4 @@
-"""The steps of a run, and what ends it: the last step, a signal, a finding that it is asked to stop
-on, or an error.
+"""The steps of a run, and what ends it: the last step, a signal, a finding, or an error.
 
 SIGTERM and Ctrl-C finish and save the step before the run ends. A run that waits for its sampler
 saves the steps before.
@@ -112,7 +111,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._asked_at = 0.0
+        self._signalled_at = 0.0
         self._deferring = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -135,12 +134,12 @@ class Interrupts:
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()
-        if not self._deferring or (ENDING.is_set() and now - self._asked_at > _ECHO):
+        if not self._deferring or (ENDING.is_set() and now - self._signalled_at > _ECHO):
             raise KeyboardInterrupt(number)
         if ENDING.is_set():
             return
         ENDING.set()
-        self._asked_at = now
+        self._signalled_at = now
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         logger.warning("%s: finishing and saving this step; a second signal stops at once", name)
 

@@ -249,7 +249,8 @@ class Scores:
         if score.server is not None:
             values: list[float] = []
             with together(self._parallel.comm, f"scoring by scores.{name}", survive=True):
-                values = [x for each in score.server.logprobs(sequences) for x in each]
+                responses = score.server.logprobs(sequences)
+                values = [logprob for logprobs in responses for logprob in logprobs]
             return {score_column(name): torch.tensor(values).to(table.logprobs)}
         weights: Any = contextlib.nullcontext()
         if score.bare:

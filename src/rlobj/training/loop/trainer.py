@@ -1,6 +1,6 @@
-"""Trainer: a run that is open. It has what a step works with, and the stages of a step around the
-training itself: collect, sync, evaluate, write, checkpoint.
+"""Trainer: a run that is open, with the stages of a step around the training itself.
 
+The stages: collect a rollout, sync the sampler, evaluate, write metrics, save a checkpoint.
 Each stage adds its numbers to `Trainer.metrics` and its time to the learner's clock.
 """
 
@@ -359,7 +359,7 @@ class Trainer:
             return
         self.learner.clock.start("evaluating")
 
-        def own() -> list[ProblemCounts]:
+        def evaluate_part() -> list[ProblemCounts]:
             self._seed("held-out rewards")
             with together(comm, "evaluating", survive=done > 0):
                 part = sample_and_grade(
@@ -374,7 +374,7 @@ class Trainer:
                 )
                 return [ProblemCounts.of(problem) for problem in part.problems]
 
-        ranks = comm.gather(self.repeated(own))
+        ranks = comm.gather(self.repeated(evaluate_part))
         whole = [ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems))]
         summary = summarise_counts("evaluation", whole, self.grader.says_right)
         for callback in self.callbacks:

@@ -1,4 +1,4 @@
-"""The interface of all strategies."""
+"""Parallel: the interface of the strategies, which train one policy on several processes."""
 
 from __future__ import annotations
 

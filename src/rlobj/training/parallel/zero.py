@@ -15,14 +15,12 @@ from torch import Tensor, nn
 
 from rlobj.models.hollow import filled
 from rlobj.scoring import PolicyScorer
+from rlobj.sizing.memory import BUCKET_ELEMENTS
 from rlobj.training.parallel.fsdp2 import sharded_scorer
 from rlobj.training.parallel.strategies import MOMENTS, Columns, Moments, Parallel, Scorer
 
 PERSISTENT_ELEMENTS = 100_000
 """Stage 3 does not shard parameters up to this size, such as norms: gathering costs more."""
-
-BUCKET_ELEMENTS = 50_000_000
-"""Gradient elements per reduction, 0.2 GB. Stages 2 and 3 allocate this buffer in advance."""
 
 
 class Zero(Parallel):

@@ -19,7 +19,7 @@ from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
-from rlobj.rewards import Graded, Grader, Reward, Several
+from rlobj.rewards import Graded, Grader, Reward
 from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Response, Sampler, derive_seed
 from rlobj.settings.run_config import RunConfig
@@ -119,10 +119,8 @@ class Collector:
             else:
                 drawn = self.conversations.sample(prompted, **settings)
             responses = self._shaped(list(chain(*grading.finish(drawn))))
-        weight, numbers = (
-            environment_weight(self.config.rewards),
-            [number for number, _ in problems],
-        )
+        weight = environment_weight(self.config.rewards)
+        numbers = [number for number, _ in problems]
         responses = [
             replace(
                 response,
@@ -174,5 +172,4 @@ def _penalised(grade: Graded, penalty: float, several: bool) -> Graded:
 
 def environment_weight(rewards: Reward) -> float:
     """The weight of the environment's rewards in the reward of a response."""
-    parts = rewards.of if isinstance(rewards, Several) else [rewards]
-    return sum(part.weight for part in parts if part.kind == "environment")
+    return sum(part.weight for part in rewards.parts if part.kind == "environment")

@@ -144,8 +144,8 @@ def without_texts(response: Response, **changes: Any) -> Response:
     """What other ranks need of a response."""
     turns = tuple(TurnRecord(turn.size, "", turn.observed) for turn in response.turns)
     grade = Graded(response.reward, None, "", None, response.grade.rewards)
-    bare: Any = {"text": "", "turns": turns, "problem": None, "grade": grade}
-    return replace(response, **bare, **changes)
+    bare = replace(response, text="", turns=turns, problem=None, grade=grade)
+    return replace(bare, **changes)
 
 
 def _cost(response: Response) -> int:
