@@ -22,7 +22,7 @@ from rlobj.reporting.terminal import facts_grid, number, say
 from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
-from rlobj.settings.layers import PROFILES
+from rlobj.settings.profiles import PROFILES
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option
 from rlobj.training import TrainingResult
