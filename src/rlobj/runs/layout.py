@@ -51,9 +51,7 @@ def step_files(run: Path, folder: str) -> list[Path]:
 
 def table_files(run: Path, kind: str) -> list[Path]:
     """All Parquet files of `records` or `tables` of a run, or of a folder with such files in it."""
-    folder = run / kind
-    if not folder.is_dir() and any(run.glob("*.parquet")):
-        folder = run
+    folder = run / kind if (run / kind).is_dir() else run
     return sorted(folder.glob("*.parquet"))
 
 
