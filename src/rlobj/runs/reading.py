@@ -154,6 +154,20 @@ def read_records(
     return Record(run).rows(columns, steps=steps, where=where)
 
 
+def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
+    """The records of a run as a pyarrow.dataset with the documented columns and types.
+
+    Args:
+        run: the run's folder.
+        columns: the files must have these columns; None = all but `OPTIONAL`. Others may be
+            missing, and are null then.
+
+    Raises:
+        ConfigError: as `read_records`.
+    """
+    return Record(run).dataset(columns)
+
+
 _AGAIN = ". If a copy was interrupted, copy it again; else delete the file"
 """What to do with a damaged file."""
 
