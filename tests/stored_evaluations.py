@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.data import Problem
-from rlobj.evaluation import EvaluationResult, Samples, summarise_folder
+from rlobj.evaluation import EvaluationResult, summarise_folder
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.responses import grade_stored
 from rlobj.rewards import Reward
+from rlobj.runs.evaluation_samples import Samples
 from rlobj.samplers import Response
 
 

@@ -56,8 +56,8 @@ WHOLE = (
 
 def module_of(path: Path) -> str:
     """The dotted name of a file; `rlobj.data` for rlobj/data/__init__.py."""
-    base = ROOT / ("cli" if "cli" in path.relative_to(ROOT).parts[:1] else "src")
-    parts = path.relative_to(base).with_suffix("").parts
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "benchmarks" else parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -108,7 +108,7 @@ def test_files_import_from_floors_below_only():
 
 def test_modules_do_not_import_one_another_in_circles():
     """Imports inside functions and those for the type checker count as well."""
-    paths = {module_of(path): path for path in FILES}
+    paths = {module_of(path): path for path in [*FILES, *(ROOT / "benchmarks").rglob("*.py")]}
     graph = {module: set(imported(path, set(paths))) for module, path in paths.items()}
     del graph["rlobj"]  # the public names, loaded lazily
     assert cycles(graph) == []

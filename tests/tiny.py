@@ -8,8 +8,9 @@ from typing import Any
 
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.settings.building import build_config
-from rlobj.settings.layers import PROFILES, flattened, limits
+from rlobj.settings.layers import flattened
 from rlobj.settings.presets import load_preset, merge, preset_names
+from rlobj.settings.profiles import PROFILES, limits
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.sizes import Size
 

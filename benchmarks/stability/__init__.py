@@ -6,6 +6,7 @@
     plan         the runs, in parts, and the comparisons
     outcomes     the numbers of one run
     analysis     the statistics
+    results      the runs that ended, as the report and its pictures read them
 
 The analysis was written and committed before any objective other than dapo-loss was trained. Three
 things were known: the first study (four updates per rollout), seven runs by hand with an older

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -25,9 +25,7 @@ from benchmarks.stability.plan import (
     gates,
     strained,
 )
-
-if TYPE_CHECKING:
-    from benchmarks.stability.report import Knob, Results
+from benchmarks.stability.results import Knob, Results
 
 COLOURS = {
     "static": "#0072B2",

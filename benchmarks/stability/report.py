@@ -17,7 +17,7 @@ from benchmarks.harness import machine, wilson
 from benchmarks.stability import analysis, pictures
 from benchmarks.stability.analysis import Effect, Pairs
 from benchmarks.stability.conditions import BASE, CONDITIONS, GROUPS, TARGETS, objective
-from benchmarks.stability.outcomes import Outcome, outcome
+from benchmarks.stability.outcomes import Outcome
 from benchmarks.stability.plan import (
     BEYOND,
     COLLAPSE,
@@ -31,35 +31,10 @@ from benchmarks.stability.plan import (
     gates,
     strained,
 )
-from rlobj.base.errors import RunError
+from benchmarks.stability.results import Knob, Results
 
 NAME = "stability"
 COMMAND = "python -m benchmarks.stability --runs DIR --out benchmarks/results"
-
-
-class Results:
-    """The runs that ended, by part and arm."""
-
-    def __init__(self, runs: Path) -> None:
-        planned = [run for part in PARTS.values() for run in part.runs()]
-        ended = [(run, found) for run in planned if (found := outcome(run, runs))]
-        self.planned, self.all = len(planned), [found for _, found in ended]
-        self._of: dict[tuple[str, Arm], list[Outcome]] = {}
-        for run, found in ended:
-            self._of.setdefault((run.part, run.arm), []).append(found)
-        if not ended:
-            raise RunError(
-                f"no run of the study has ended in {runs}: expected --runs DIR, its folder"
-            )
-
-    def of(self, part: str, arm: Arm) -> list[Outcome]:
-        """The runs of an arm that ended."""
-        return self._of.get((part, arm), [])
-
-    def pairs(self, question: Question) -> Pairs:
-        """Those of a comparison; none if a side of a pair has no run."""
-        pairs = [(self.of(*ours), self.of(*base)) for ours, base in question.pairs]
-        return pairs if all(ours and base for ours, base in pairs) else []
 
 
 def write(runs: Path, out: Path) -> str:
@@ -228,11 +203,6 @@ def band(found: Results) -> str:
                 rows.append([f"{target:g}", name, *shares, ends, f"{runs[0].last:.3f}"])
     header = ["target, nats", "rule", "steps within 20% of the target", "steps with the weight"]
     return table([*header, "entropy in the second half, nats", "last accuracy"], rows)
-
-
-Knob = tuple[str, Effect, Effect | None]
-"""A title, the effect on the accuracy at the end, and on log2 of the tokens until 0.85; None if no
-run reaches 0.85."""
 
 
 def decides(found: Results) -> list[Knob]:

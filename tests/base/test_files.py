@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 from limits import replaced, within
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import read_whole
+from rlobj.base.files import append_whole, read_whole
 from rlobj.base.folders import is_locked, lock_folder, refuse_links
 from rlobj.base.paths import path_of, there
 
@@ -41,6 +42,21 @@ def test_only_a_file_of_a_bounded_size_is_read(tmp_path: Path, kind: str) -> Non
     expected = "more than 67,108,864 bytes" if kind == "a large file" else f"is {kind}; expected"
     with within(10, 1 << 30), pytest.raises(OSError, match=expected):
         read_whole(tmp_path / "file")
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_full_disk_leaves_a_file_without_a_part_of_what_is_added(
+    tmp_path: Path, left: int
+) -> None:
+    append_whole(file := tmp_path / "file", b"a line\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + left, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"disk is full|too large"):
+            append_whole(file, b"another line\n", sync=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == b"a line\n"
 
 
 def test_a_folder_that_is_written_has_files_folders_and_links_inside_only(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from forked import WITH_VLLM, wait_until
 from runs import finish, program, ranks
 from screens import printed
 
-from rlobj.evaluation import Samples
+from rlobj.runs.evaluation_samples import Samples
 from rlobj.samplers.vllm import installed
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from rlobj.data import Problem
-from rlobj.evaluation.samples import GradedProblem
+from rlobj.evaluation.graded import GradedProblem
 from rlobj.rewards import Graded
 from rlobj.samplers import Response
 

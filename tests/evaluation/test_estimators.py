@@ -24,7 +24,7 @@ from rlobj.evaluation.estimators import (
     standard_errors,
     wilson_interval,
 )
-from rlobj.evaluation.samples import GradedProblem
+from rlobj.evaluation.graded import GradedProblem
 from rlobj.evaluation.votes import Votes, count_votes
 
 # pass@k

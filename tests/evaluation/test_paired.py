@@ -10,7 +10,7 @@ from graded import VERDICTS, graded
 from rlobj.base.errors import DataError
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import compare_benchmark
-from rlobj.evaluation.samples import GradedBenchmark
+from rlobj.evaluation.graded import GradedBenchmark
 
 
 def evaluation(right: dict[str, str], gold: str = "1", prompt: str = "?") -> GradedBenchmark:

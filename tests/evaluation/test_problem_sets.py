@@ -27,7 +27,8 @@ from rlobj.rewards.kinds import Exact
 from rlobj.runs.manifest import write_manifest
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import compose
-from rlobj.settings.layers import PROFILES, Layer, nested
+from rlobj.settings.layers import Layer, nested
+from rlobj.settings.profiles import PROFILES
 
 
 def located(model: str) -> Any:

@@ -11,7 +11,8 @@ from stored_evaluations import stored
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.evaluation import EvaluationCallback, Samples, compare, regrade, summarise_folder
+from rlobj.evaluation import EvaluationCallback, compare, regrade, summarise_folder
+from rlobj.runs.evaluation_samples import Samples
 
 ROWS = {
     "1/2": [r"\boxed{0.5}", r"\boxed{1/3}"],

@@ -15,10 +15,10 @@ from graded import VERDICTS, graded
 
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
+from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.as_json import results_json
 from rlobj.evaluation.report.page import kept_texts, write_page
 from rlobj.evaluation.report.tables import results_markdown
-from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.reporting.pages import script_safe
 

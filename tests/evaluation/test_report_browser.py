@@ -13,8 +13,8 @@ from browser import CHROMIUM, NAMES, Browser
 from graded import graded
 
 from rlobj.data import Problem
+from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.report.page import write_page
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.samplers.response import ToolUse, TurnRecord
 

@@ -17,9 +17,9 @@ from rlobj.base.errors import DataError
 from rlobj.data import Problem
 from rlobj.evaluation import compare, summarise, summarise_folder
 from rlobj.evaluation.comparing import compare_benchmark
+from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.as_json import results_json
 from rlobj.evaluation.report.tables import results_markdown
-from rlobj.evaluation.samples import GradedBenchmark
 from rlobj.evaluation.summary import BenchmarkResult, macro_average
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(3) for b in range(4)]

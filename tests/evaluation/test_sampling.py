@@ -8,12 +8,12 @@ import pytest
 
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
-from rlobj.evaluation import Samples, sample_and_grade
+from rlobj.evaluation import GradedBenchmark, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.responses import blocks_of
-from rlobj.evaluation.samples import FORMAT
 from rlobj.installation import installed_version
 from rlobj.rewards import Exact
+from rlobj.runs.evaluation_samples import FORMAT, Samples
 from rlobj.samplers import Response, SamplingSettings, derive_seed
 
 PROBLEMS = [Problem(str(n), f"{n}+1=", str(n + 1)) for n in range(5)]
@@ -110,7 +110,7 @@ def test_a_killed_evaluation_continues_to_the_same_result(tmp_path, dies_after):
     assert len(keys) == len(set(keys)) == 20
     fresh = Samples(tmp_path)
     fresh.read()
-    assert fresh.graded("evaluation", PROBLEMS) == expected
+    assert GradedBenchmark.of(fresh, "evaluation", PROBLEMS) == expected
 
 
 def test_responses_without_a_grade_are_graded_and_not_sampled_again(tmp_path):
@@ -153,7 +153,7 @@ def test_responses_of_another_process_are_read_and_taken_over(tmp_path):
         file.write(b'{"benchmark": "evaluation", "problem": "4", "sam')  # cut off by a kill
     shown, first, sampler = Samples(tmp_path), Samples(tmp_path), Echo()
     shown.read()
-    assert shown.graded("evaluation", PROBLEMS) == other.graded("evaluation", PROBLEMS)
+    assert (shown.responses, shown.grades) == (other.responses, other.grades)
     first.read(repair=True)
     assert [file.name for file in tmp_path.glob("*.1.jsonl")] == []
     other.grades.clear()

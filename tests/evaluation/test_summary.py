@@ -11,7 +11,7 @@ from graded import graded
 
 from rlobj.data import Problem
 from rlobj.evaluation.estimators import standard_errors, wilson_interval
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
+from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.summary import ProblemCounts, macro_average, summarise, summarise_counts
 
 Sample = tuple[bool | None, str | None, int, Literal["stop", "length"]]

@@ -32,8 +32,8 @@ from rlobj.models.embedded import (
     warm_start,
 )
 from rlobj.settings.building import build_config
-from rlobj.settings.layers import PROFILES
 from rlobj.settings.presets import load_preset, preset_names
+from rlobj.settings.profiles import PROFILES
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,9 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.rewards.kinds import Exact
 from rlobj.settings.building import build_config, compose
-from rlobj.settings.layers import (
-    DEFAULT_TASK,
-    EMBEDDED_LAYER,
-    PROFILES,
-    Layer,
-    layers_of,
-)
+from rlobj.settings.layers import EMBEDDED_LAYER, Layer, layers_of
 from rlobj.settings.presets import load_preset
+from rlobj.settings.profiles import DEFAULT_TASK, PROFILES
 from rlobj.settings.sampling import DynamicSampling
 
 CALCULATOR = {"data": {"source": "calculator"}}

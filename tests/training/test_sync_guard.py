@@ -10,8 +10,8 @@ import pytest
 
 from rlobj.base.errors import RunError
 from rlobj.settings.building import build_config
-from rlobj.settings.layers import PROFILES
 from rlobj.settings.presets import load_preset
+from rlobj.settings.profiles import PROFILES
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step

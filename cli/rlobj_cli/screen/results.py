@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyarrow import parquet
 from rich.console import Console
 from rich.text import Text
 
@@ -22,7 +21,8 @@ from rlobj.reporting.terminal import facts_grid, number, say
 from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
-from rlobj.settings.layers import PROFILES
+from rlobj.runs.samples import read_samples
+from rlobj.settings.profiles import PROFILES
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option
 from rlobj.training import TrainingResult
@@ -78,9 +78,8 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
 def show_conversations(console: Console, run: Path) -> None:
     """Print two conversations of the newest samples, a right and a wrong one if there are."""
     files = step_files(run, "samples")
-    if not files or "conversation" not in parquet.read_schema(files[-1]).names:
+    if not files or "conversation" not in (rows := read_samples(files[-1])).column_names:
         return
-    rows = parquet.read_table(files[-1])
     verdicts = _firsts(rows["correct"].to_pylist())
     problems = _firsts(rows["problem"].to_pylist())
     order = sorted(range(rows.num_rows), key=lambda i: (i not in verdicts, i not in problems))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -82,6 +83,28 @@ def write_whole(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             raise RunError(f"cannot write {path}: {error}") from error
         raise
+
+
+def append_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Add bytes to the end of a file, all or none; `sync` waits until the disk has them.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    with path.open("ab", 0) as file:
+        before = file.tell()
+        if file.write(content) < len(content):
+            file.truncate(before)
+            raise OSError("the disk is full")
+        if sync:
+            os.fsync(file.fileno())
+
+
+def lines_of(path: Path, most: int = WHOLE, start: int = 0) -> Iterator[bytes]:
+    """The lines of a file from a byte on, each of at most `most` bytes; OSError as `a_file`."""
+    with a_file(path).open("rb") as file:
+        file.seek(start)
+        yield from iter(lambda: file.readline(most), b"")
 
 
 def last_lines(log: Path) -> list[str]:

@@ -4,13 +4,12 @@ from .evaluating import evaluate as evaluate
 from .grade_changes import GradeChange as GradeChange
 from .grade_changes import RegradedBenchmark as RegradedBenchmark
 from .grade_changes import Regrading as Regrading
+from .graded import GradedBenchmark as GradedBenchmark
+from .graded import GradedProblem as GradedProblem
 from .protocols import PROTOCOLS as PROTOCOLS
 from .publishing import summarise_folder as summarise_folder
 from .regrading import regrade as regrade
 from .responses import sample_and_grade as sample_and_grade
 from .result import EvaluationResult as EvaluationResult
-from .samples import GradedBenchmark as GradedBenchmark
-from .samples import GradedProblem as GradedProblem
-from .samples import Samples as Samples
 from .summary import BenchmarkSummary as BenchmarkSummary
 from .summary import summarise as summarise

@@ -17,11 +17,12 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
+from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.identity import differences
 from rlobj.evaluation.report.numbers import number, number_range, percent_signed
 from rlobj.evaluation.result import EvaluationResult
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
 from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.runs.evaluation_samples import Samples
 
 VERIFIER = ".verifier"
 """End of the name under which versions of the verifier are compared."""
@@ -237,7 +238,9 @@ def _side(
         graded = {name: result.graded for name, result in side.benchmarks.items()}
         return str(side.path or side.model), side.settings, graded
     samples = Samples.open(side)
-    graded = {name: samples.graded(name, those) for name, those in samples.problems().items()}
+    graded = {
+        name: GradedBenchmark.of(samples, name, those) for name, those in samples.problems().items()
+    }
     return str(side), samples.settings(), graded
 
 

@@ -23,7 +23,8 @@ from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import is_run
 from rlobj.runs.manifest import require_sound
 from rlobj.samplers import Sampler
-from rlobj.settings import layers
+from rlobj.settings import profiles
+from rlobj.settings.layers import Layer
 from rlobj.settings.run_config import RunConfig
 
 SMALL = 10_000_000
@@ -43,7 +44,7 @@ class ModelSource:
     """
 
     name: str
-    layer: layers.Layer
+    layer: Layer
     locate: Callable[[Callable[[int, int, float], None]], Any]
     tokenizer: Any = None
 
@@ -96,7 +97,7 @@ def find_model(
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
     name, path = str(model), path_of(model)
     if name == "embedded":
-        return _embedded([layers.DEFAULT_TASK] if asked is None else asked)
+        return _embedded([profiles.DEFAULT_TASK] if asked is None else asked)
     if run:
         return _of_run(name, path, checkpoint)
     require_model(name)
@@ -105,15 +106,15 @@ def find_model(
 
 
 def _embedded(asked: Sequence[Any]) -> ModelSource:
-    tasks = [name for name in asked if isinstance(name, str) and name in layers.PROFILES]
-    task = tasks[0] if tasks else layers.OWN_PROBLEMS_TASK
+    tasks = [name for name in asked if isinstance(name, str) and name in profiles.PROFILES]
+    task = tasks[0] if tasks else profiles.OWN_PROBLEMS_TASK
 
     def locate(progress: Callable[[int, int, float], None]) -> str:
         from rlobj.models.embedded import embedded_policy
 
         return str(embedded_policy(task, progress=progress))
 
-    profile = layers.PROFILES[task] if tasks else layers.OWN_PROBLEMS_PROFILE
+    profile = profiles.PROFILES[task] if tasks else profiles.OWN_PROBLEMS_PROFILE
     return ModelSource("embedded", ("embedded", profile), locate)
 
 

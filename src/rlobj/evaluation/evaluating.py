@@ -35,9 +35,9 @@ from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
-from rlobj.evaluation.samples import FORMAT, Samples
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
+from rlobj.runs.evaluation_samples import FORMAT, Samples
 from rlobj.samplers.types import check_prompts
 from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.settings.presets import flattened

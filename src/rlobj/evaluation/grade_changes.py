@@ -11,13 +11,14 @@ from statistics import fmean
 from typing import Any
 
 from rlobj.base.errors import counted
+from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.numbers import UNKNOWN, number, percent
-from rlobj.evaluation.samples import GradedBenchmark, Key, grade_line
 from rlobj.evaluation.summary import summarise
 from rlobj.reporting import visible
 from rlobj.reporting.markdown import markdown_table
 from rlobj.rewards import Graded
 from rlobj.rewards.kinds import WORDS
+from rlobj.runs.evaluation_samples import Key, grade_line
 
 SHOWN = 20
 """Changed grades in a table."""

@@ -28,7 +28,8 @@ from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.settings.building import build_config
-from rlobj.settings.layers import PROFILES, Layer, flattened
+from rlobj.settings.layers import Layer, flattened
+from rlobj.settings.profiles import PROFILES
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.trust import named_code
 

@@ -14,11 +14,12 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.paths import nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import Regrading
+from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.result import EvaluationResult, without_empty
-from rlobj.evaluation.samples import Samples
 from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.rewards import MathVerifier
+from rlobj.runs.evaluation_samples import Samples
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def _benchmark_results(
     results = {}
     with _same_answer() if math else contextlib.nullcontext() as equal:
         for name, recorded in benchmarks.items():
-            graded = samples.graded(name, problems.get(name, ()))
+            graded = GradedBenchmark.of(samples, name, problems.get(name, ()))
             if graded.problems:
                 summary = summarise(graded, equal=equal if name in math else None)
                 settings = {**recorded, "verifier": ", ".join(graded.verifiers)}

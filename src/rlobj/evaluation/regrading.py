@@ -12,13 +12,14 @@ from rlobj.base.showing import shown
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.grade_changes import GradeChange, RegradedBenchmark, Regrading
+from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.progress import followed
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, grade_stored, open_keys
 from rlobj.evaluation.result import EvaluationResult
-from rlobj.evaluation.samples import Samples
 from rlobj.installation import session
 from rlobj.rewards import Reward
+from rlobj.runs.evaluation_samples import Samples
 from rlobj.settings.layers import reward_settings
 from rlobj.settings.trust import require_trust
 
@@ -146,7 +147,8 @@ def _compare(
     ]
     regraded = {}
     for name, settings in benchmarks.items():
-        first, second = (before.graded(name, problems.get(name, ()), side) for side in (old, new))
+        of_name = problems.get(name, ())
+        first, second = (GradedBenchmark.of(before, name, of_name, grades) for grades in (old, new))
         if first.problems:
             regraded[name] = RegradedBenchmark.of(first, second, settings["reward"], rewards[name])
     rewards_before = [settings["reward"] for settings in benchmarks.values()]

@@ -13,8 +13,9 @@ from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import graded
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.samples import GradedBenchmark, Key, Samples
+from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.rewards import Grader
+from rlobj.runs.evaluation_samples import Key, Samples
 from rlobj.samplers import Response, Sampler, SamplingSettings, derive_seed
 
 
@@ -71,7 +72,7 @@ def sample_and_grade(
             for index, group in enumerate(groups):  # a sampler may not call `done`
                 store(index, group)
         grade(part)
-    return samples.graded(benchmark, problems)
+    return GradedBenchmark.of(samples, benchmark, problems)
 
 
 def open_keys(

@@ -20,7 +20,7 @@ from rlobj.evaluation.estimators import (
     reward_errors,
     standard_errors,
 )
-from rlobj.evaluation.samples import GradedBenchmark, GradedProblem
+from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
 
 

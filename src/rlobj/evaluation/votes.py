@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlobj.evaluation.samples import GradedProblem
+from rlobj.evaluation.graded import GradedProblem
 
 MAX_RESPONSES = 1024
 """Of one problem: binomial coefficients of more do not fit a double."""

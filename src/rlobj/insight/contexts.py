@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import parquet
 
 from rlobj.base.arrow import pc
-from rlobj.base.files import a_file, parse_json
+from rlobj.base.files import parse_json
 from rlobj.runs.layout import sample_table
+from rlobj.runs.samples import read_samples
 
 
 def in_responses(run: Path, tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -34,9 +34,7 @@ def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     file = sample_table(run, token["step"])
     chosen = pc.field("id") == token["response"]
     try:
-        known = parquet.read_schema(a_file(file)).names
-        columns = [name for name in ("prompt", "response", "conversation") if name in known]
-        rows = parquet.read_table(file, columns=columns, filters=chosen).to_pylist()
+        rows = read_samples(file, ("prompt", "response", "conversation"), chosen).to_pylist()
         return _in_turn(rows[0], token.get("turn") or 0) if rows else None
     except (pyarrow.ArrowException, OSError, ValueError, LookupError, TypeError):
         return None  # not there, or damaged

@@ -2,7 +2,7 @@
 
     embedded_policy(task) -> model folder in the user's cache, made on first use
 
-`rlobj.settings.layers` holds the settings that fit a run to it. Its tokenizer has one token per
+`rlobj.settings.profiles` holds the settings that fit a run to it. Its tokenizer has one token per
 character, and its model the Qwen3 architecture at 83,648 or 108,160 parameters.
 
 It is trained with supervision before reinforcement learning, which leaves something to learn. For

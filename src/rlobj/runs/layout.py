@@ -1,4 +1,4 @@
-"""What lies in the folder of a run, and how the folder is named.
+"""What lies in the folder of a run or of an evaluation, and how the folder of a run is named.
 
 RUN/config.resolved.yaml     every setting of the run
 RUN/metrics.jsonl            one JSON object per step
@@ -9,6 +9,12 @@ RUN/records/                 see `runs.recorder`
 RUN/tables/step-000010-rank-0.parquet
 RUN/initial/                 the policy that came from another run
 RUN/checkpoints/step-000010/ see `training.checkpoint`
+
+DIR/settings.json            everything that changes a number, and where the evaluation ran
+DIR/problems.jsonl           the problems
+DIR/samples.jsonl            responses, one a line, appended; see `runs.evaluation_samples`
+DIR/grades.jsonl             grades, one a line, appended
+DIR/samples.1.jsonl          responses of process 1, until process 0 has taken them over
 """
 
 from __future__ import annotations
@@ -25,6 +31,10 @@ METRICS_FILE = "metrics.jsonl"
 SESSIONS_FILE = "sessions.jsonl"
 STOP_FILE = "stopped.json"
 """Why a run ended with an error: `step`, `finding` (or null) and `message`."""
+SETTINGS_FILE = "settings.json"
+PROBLEMS_FILE = "problems.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+GRADES_FILE = "grades.jsonl"
 FOLDERS = ("samples", "records", "tables", "checkpoints")
 """The folders of a new run."""
 
@@ -39,6 +49,12 @@ def step_files(run: Path, folder: str) -> list[Path]:
     return sorted((run / folder).glob("step-*.parquet"))
 
 
+def table_files(run: Path, kind: str) -> list[Path]:
+    """All Parquet files of `records` or `tables` of a run, or of a folder with such files in it."""
+    folder = run / kind if (run / kind).is_dir() else run
+    return sorted(folder.glob("*.parquet"))
+
+
 def sample_table(run: Path, step: int) -> Path:
     """The file of the responses of a step."""
     return run / "samples" / f"{step_name(step)}.parquet"
@@ -47,6 +63,16 @@ def sample_table(run: Path, step: int) -> Path:
 def rank_file(run: Path, folder: str, step: int, rank: int) -> Path:
     """The file of `records` or `tables` that a rank writes, from a step on."""
     return run / folder / f"{step_name(step)}-rank-{rank}.parquet"
+
+
+def process_file(name: str, rank: int) -> str:
+    """The name of a file of an evaluation that a process appends to."""
+    return name.replace(".", f".{rank}.") if rank else name
+
+
+def files_of_processes(folder: Path, name: str) -> list[str]:
+    """The names of the files that processes 1, 2, ... of an evaluation append to."""
+    return sorted(file.name for file in folder.glob(name.replace(".", ".*.")))
 
 
 def named_folder(path: Path) -> Path:

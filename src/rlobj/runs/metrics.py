@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, reported, warn_once
-from rlobj.base.files import a_file, parse_json
+from rlobj.base.files import lines_of, parse_json
 from rlobj.base.folders import is_locked
 from rlobj.runs.layout import METRICS_FILE
 
@@ -119,12 +118,13 @@ def read_lines(
 
 def _texts(file: Path, progress: Progress) -> Iterator[bytes]:
     """The lines of a file, each of at most `MOST_LINE` bytes; none if it is not there."""
-    with suppress(FileNotFoundError, NotADirectoryError), a_file(file).open("rb") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        for number, text in enumerate(iter(lambda: opened.readline(MOST_LINE), b""), 1):
+    with suppress(FileNotFoundError, NotADirectoryError):
+        size, done = file.stat().st_size, 0
+        for number, text in enumerate(lines_of(file, MOST_LINE), 1):
             yield text
+            done += len(text)
             if number % 100 == 0:
-                progress(opened.tell(), size)
+                progress(done, size)
 
 
 def _numbers(text: bytes) -> dict[str, Any] | None:

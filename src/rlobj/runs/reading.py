@@ -16,6 +16,7 @@ from rlobj.base.errors import ConfigError, Message, Setting, counted, nearest, r
 from rlobj.base.files import a_file, parse_json
 from rlobj.base.paths import step_of, there
 from rlobj.runs.columns import COLUMNS, OPTIONAL, SCHEMA, SCHEMA_VERSION, VERSION_KEY
+from rlobj.runs.layout import is_run, table_files
 
 DESIGN_KEY = "rlobj.record"
 """The key of the `Design` of a file of the record in its metadata."""
@@ -153,6 +154,20 @@ def read_records(
     return Record(run).rows(columns, steps=steps, where=where)
 
 
+def open_records(run: Path | str, columns: Iterable[str] | None = None) -> Any:
+    """The records of a run as a pyarrow.dataset with the documented columns and types.
+
+    Args:
+        run: the run's folder.
+        columns: the files must have these columns; None = all but `OPTIONAL`. Others may be
+            missing, and are null then.
+
+    Raises:
+        ConfigError: as `read_records`.
+    """
+    return Record(run).dataset(columns)
+
+
 _AGAIN = ". If a copy was interrupted, copy it again; else delete the file"
 """What to do with a damaged file."""
 
@@ -210,27 +225,23 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
         return {run: _checked_schema(run)}
     if not run.is_dir():
         raise ConfigError(f"{run} is not a run: there is no such folder")
-    folder = run / kind
-    if not folder.is_dir() and any(run.glob("*.parquet")):
-        folder = run
-    if not folder.is_dir():
+    folder, files = run / kind, table_files(run, kind)
+    if not files and not folder.is_dir():
         raise ConfigError(
             f"{run} has no folder {kind}; expected the folder of a run, or of Parquet files"
         )
-    wanted = None if steps is None else set(steps)
-    files = sorted(folder.glob("*.parquet"))
     if not files:
         if kind == "records":
             raise ConfigError(f"{folder} is empty: ", why_no_rows(run))
         raise ConfigError(
             f"{folder} is empty: no step was recorded yet, or output.tables_every=0 was set"
         )
-    if wanted is not None:
+    if steps is not None:
+        wanted = set(steps)
         present = {step_of(file) for file in files}
         if missing := sorted(wanted - present):
-            raise ConfigError(
-                f"{folder} has no step {missing[0]}; it has {', '.join(map(str, sorted(present)))}"
-            )
+            others = ", ".join(map(str, sorted(present)))
+            raise ConfigError(f"{files[0].parent} has no step {missing[0]}; it has {others}")
         files = [file for file in files if step_of(file) in wanted]
     return {file: _checked_schema(file) for file in files}
 
@@ -238,7 +249,6 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
 def why_no_rows(run: Path) -> Message:
     """Why the record of a run has no row, and what to type to record more, in a sentence."""
     from rlobj.runs.configuration import read_settings
-    from rlobj.runs.layout import is_run
     from rlobj.runs.metrics import read_metrics
 
     output = read_settings(run).get("output") if is_run(run) else None

@@ -9,7 +9,6 @@ import functools
 import json
 import logging
 import math
-import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import Argument, ConfigError, RunError
-from rlobj.base.files import link, remove, write_whole
+from rlobj.base.files import append_whole, link, remove, write_whole
 from rlobj.base.folders import lock_folder
 from rlobj.base.paths import nearby, step_of
 from rlobj.installation import session
@@ -126,8 +125,8 @@ class RunFolder:
         """
         facts = {"run": self.id, "format": FORMAT, **session("started"), "step": step}
         facts["verifier"] = verifier_version()
-        with (self.path / SESSIONS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(facts | ({"changed": changed} if changed else {})) + "\n")
+        line = json.dumps(facts | ({"changed": changed} if changed else {})) + "\n"
+        append_whole(self.path / SESSIONS_FILE, line.encode())
 
     # metrics.jsonl
 
@@ -137,10 +136,7 @@ class RunFolder:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in metrics.items()
         }
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_whole(self.metrics, (json.dumps(finite) + "\n").encode(), sync=True)
 
     def lines(self) -> list[dict[str, Any]]:
         """Read metrics.jsonl; a warning names each damaged line, which is left out."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow
+from pyarrow import parquet
 
 from rlobj.base.arrow import write_parquet
+from rlobj.base.files import a_file
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
 from rlobj.runs.layout import sample_table
 from rlobj.samplers import Response
+
+OPTIONAL = ("source", "conversation")
+"""Columns that a table lacks if no response has a value."""
 
 
 def write_samples(
@@ -64,7 +70,23 @@ def write_samples(
     parts = comm.gather(columns)
     if not comm.rank:
         whole = {key: [value for part in parts for value in part[key]] for key in columns}
-        for name in ("source", "conversation"):
+        for name in OPTIONAL:
             if not any(whole[name]):
                 del whole[name]
         write_parquet(sample_table(run, step), pyarrow.table(whole))
+
+
+def read_samples(file: Path, columns: Sequence[str] | None = None, where: Any = None) -> Any:
+    """The responses in a file of RUN/samples/, as a pyarrow table.
+
+    Args:
+        file: see `layout.sample_table`.
+        columns: their names; those of `OPTIONAL` may be missing. None = all.
+        where: an expression of pyarrow, which selects rows.
+
+    Raises:
+        OSError, pyarrow.ArrowException: it is not there, or damaged.
+    """
+    names = parquet.read_schema(a_file(file)).names
+    columns = [name for name in columns or names if name in names or name not in OPTIONAL]
+    return parquet.read_table(file, columns=columns, filters=where)

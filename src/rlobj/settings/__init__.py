@@ -2,6 +2,7 @@
 
 presets             a published objective as a YAML file: a partial RunConfig
 layers              what a preset, a file and single settings say, and in which order they count
+profiles            what fits a run to the embedded policy
 run_config          RunConfig, every setting with its default
 sampling, training  two of its sections
 building            how layers become one RunConfig

@@ -3,12 +3,6 @@
 Later layers override earlier ones: library defaults < preset < embedded profile (only if the policy
 is the embedded one) < configuration file < single settings. This module does not import torch, so
 that an error in a preset, file or setting is reported at once.
-
-Settings that fit a run to the embedded policy instead of the paper's models.
-
-A profile is a partial RunConfig. It sets sizes, lengths, learning rates and the reward, and limits
-updates per rollout and dynamic sampling. The objective and the other settings of a preset do not
-change.
 """
 
 from __future__ import annotations
@@ -21,52 +15,11 @@ from typing import Any
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.paths import path_of
 from rlobj.base.targets import is_object_text
-from rlobj.base.yaml import packaged_table
-from rlobj.data.gym import REWARD, is_gym, refuse_missing
-from rlobj.data.sources import require_source, source_names
+from rlobj.data.gym import REWARD, is_gym
+from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
 from rlobj.settings.presets import flattened, load_preset, merge, preset_names, read_yaml
-
-DEFAULT_TASK = "scratchpad"
-"""The task of a run without a model: from the prepared policy, about a minute on a CPU."""
-
-OWN_PROBLEMS_TASK = "addition"
-"""The task whose policy learns a user's own problems: it reads digits, and answers directly."""
-
-MOST_UPDATES = 2
-"""Largest number of updates per rollout: two are enough for ratios other than 1, and a rollout of
-the embedded policy has too little data for more. An on-policy preset stays on-policy."""
-
-_PROFILES = packaged_table("rlobj.settings", "profiles.yaml")
-PROFILES: dict[str, dict[str, Any]] = _PROFILES["tasks"]
-"""The profile of each task that has an embedded policy."""
-OWN_PROBLEMS_PROFILE: dict[str, Any] = _PROFILES["own_problems"]
-"""RL on a user's own problems: the question alone is the prompt."""
-
-_WHOLE_BATCHES = {"whole_batches": False, "oversampling": 1, "allow_fewer": False}
-"""A task that the policy has learned has hardly any group with a signal, and the run goes on."""
-
-
-def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a profile limits in the recipe of a preset.
-
-    Args:
-        settings: of the preset, by dotted path.
-    """
-    limited: dict[str, Any] = {}
-    updates, passes = (
-        settings.get(f"training.{name}", 1) for name in ("updates_per_step", "passes")
-    )
-    if isinstance(updates, int) and updates > MOST_UPDATES:
-        limited = {"training": {"updates_per_step": MOST_UPDATES}}
-    if isinstance(passes, int) and isinstance(updates, int):  # what else it is, is refused later
-        most = max(MOST_UPDATES // max(updates, 1), 1)
-        if passes > most:
-            limited.setdefault("training", {})["passes"] = most
-    if settings.get("sampling.dynamic.whole_batches"):
-        limited["sampling"] = {"dynamic": _WHOLE_BATCHES}
-    return limited
-
+from rlobj.settings.profiles import limits, profile_of, settings_of_task
 
 Layer = tuple[str, Mapping[str, Any]]
 """The origin of settings, as text, and the settings: a partial RunConfig."""
@@ -105,12 +58,14 @@ def layers_of(
     source = settings.get("data.source")
     if profile and settings.get("model.name") in (None, "embedded"):
         chosen = "model.name" in settings or is_object_text(source)
-        embedded = merge(_profile(source, chosen=chosen), limits(recipe))
+        embedded = merge(profile_of(source, chosen=chosen), limits(recipe))
         if preset is not None and "rewards" in _written_in(preset):  # a person's reward is no scale
             embedded.pop("rewards", None)
         layers.append((EMBEDDED_LAYER, embedded))
     elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
-        layers.append((f"data {source}", _of_task(source, bool(settings.get("environment.tools")))))
+        layers.append(
+            (f"data {source}", settings_of_task(source, bool(settings.get("environment.tools"))))
+        )
     if (names := source_names(source)) and all(map(is_gym, names)):
         layers.append((f"data {', '.join(names)}", {"rewards": {"kind": REWARD}}))
     if graded := reward_of_environment(merged(above)):
@@ -128,15 +83,6 @@ def reward_of_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What follows from the settings that are given: an environment grades, if no reward is set."""
     graded = flattened(settings).get("environment.target") and "rewards" not in settings
     return {"rewards": {"kind": "environment"}} if graded else {}
-
-
-def _of_task(name: str, tools: bool) -> dict[str, Any]:
-    """What a task asks of every model: its reward, and its environment where no tools are named."""
-    if tools or TASKS[name].environment is None:
-        return {"rewards": {"kind": "exact", "after": TASKS[name].answer_after}}
-    profile = PROFILES[name]
-    grading = {key: profile[key] for key in ("rewards", "environment")}
-    return grading | {"sampling": {"stop": profile["sampling"]["stop"]}}
 
 
 def file_layer(path: str | Path) -> Layer:
@@ -216,37 +162,3 @@ def origins(layers: Sequence[Layer]) -> dict[str, str]:
     """
     names = {path: name for name, layer in layers for path in flattened(layer)}
     return {path: names[path] for path in flattened(merged(layers)) if path in names}
-
-
-def _profile(source: Any, *, chosen: bool) -> dict[str, Any]:
-    """Choose the profile of the embedded policy for a source of problems.
-
-    Args:
-        source: of the training problems; None = the default task.
-        chosen: the user asked for the embedded policy, or passed rows from Python.
-
-    Raises:
-        ConfigError: the source is not a built-in task, and the user did not ask for this policy;
-            or it is a dataset of reasoning-gym.
-        DataError: one of several sources is no known name, no path and no hub id.
-        MissingExtra: it is one, and reasoning-gym is not installed.
-    """
-    if source is None:
-        return PROFILES[DEFAULT_TASK]
-    if isinstance(source, str) and source in PROFILES:
-        return PROFILES[source]
-    if is_gym(source):
-        refuse_missing(source)
-    if is_gym(source) or not chosen:
-        names = source_names(source)
-        for name in names if isinstance(source, list | tuple) else ():
-            require_source(name)
-        raise ConfigError(
-            f"data.source: '{', '.join(names)}' needs a model: ",
-            Argument("model", "NAME"),
-            " with a hub id or a folder. Without one, rlobj trains its embedded policy on a "
-            f"built-in task: {', '.join(PROFILES)}. If the problems contain only digits and "
-            "+ - * , = use ",
-            Argument("model", "embedded"),
-        )
-    return OWN_PROBLEMS_PROFILE

@@ -12,9 +12,9 @@ from typing import Any
 
 from rlobj.base.files import packaged, write_whole
 from rlobj.conversations.environment import ENDS
+from rlobj.evaluation.graded import GradedProblem
 from rlobj.evaluation.report.facts import facts, flat, shared
 from rlobj.evaluation.report.tables import reading_notes, summary_table
-from rlobj.evaluation.samples import GradedProblem
 from rlobj.evaluation.summary import BenchmarkResult
 from rlobj.reporting import visible
 from rlobj.reporting.pages import definition_list, fill, html_table, render_page, script_safe

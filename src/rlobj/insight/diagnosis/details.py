@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import parquet
 
 from rlobj.base.arrow import pc
-from rlobj.base.files import a_file
 from rlobj.base.paths import step_of
 from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.findings import Finding
@@ -24,6 +22,7 @@ from rlobj.reporting import visible
 from rlobj.rewards.kinds import agreed
 from rlobj.runs.layout import step_files
 from rlobj.runs.reading import Record
+from rlobj.runs.samples import read_samples
 
 STEPS = 20
 """Tables of this many steps are read: those up to the last step at which the finding held."""
@@ -121,7 +120,7 @@ def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
     """The sample tables of the last `STEPS` steps, as pyarrow tables."""
     for file in step_files(run, "samples"):
         if until - STEPS < step_of(file) <= until:
-            yield parquet.read_table(a_file(file), columns=list(columns))
+            yield read_samples(file, columns)
 
 
 def details_of(

@@ -32,7 +32,7 @@ from rlobj.objectives.rules.custom import StandIn
 from rlobj.runs.checkpoints import checkpoints
 from rlobj.runs.columns import COLUMNS
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import step_files
+from rlobj.runs.layout import step_files, table_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import Record, read_records, sound, why_no_rows
 from rlobj.runs.tables import read_tables
@@ -124,7 +124,7 @@ def read_rows(
             f"tables show their recorded tokens only: {listed(refused)}"
         )
     touched = True
-    if parts and not any((run / "records").glob("*")):
+    if parts and not table_files(run, "records"):
         notes.append("Only steps with full tables are shown: the run has no record.")
     else:
         rows, touched = _recorded(run, whole, left, notes)

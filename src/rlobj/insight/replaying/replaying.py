@@ -23,7 +23,7 @@ from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule, declared, score_columns
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.runs.layout import CONFIG_FILE, is_run
+from rlobj.runs.layout import CONFIG_FILE, is_run, table_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import checked_files, sound
 from rlobj.runs.rows import numpy
@@ -73,7 +73,7 @@ def replay(
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
-    if path and path.is_dir() and not [*path.glob("tables/*.parquet"), *path.glob("*.parquet")]:
+    if path and path.is_dir() and not table_files(path, "tables"):
         raise ConfigError(
             f"{path} has no full tables, and a replay reads all tokens of whole updates: use ",
             Setting("output.tables_every", 10),

@@ -21,7 +21,7 @@ from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import named_folder
+from rlobj.runs.layout import named_folder, table_files
 from rlobj.runs.metrics import read_lines
 from rlobj.runs.reading import Record
 
@@ -144,7 +144,7 @@ def _read(path: Path) -> Run:
         if not _add_effects(record, lines):
             notes.append("shares of touched tokens are estimates: the record has a sample of them")
     except (RlobjError, OSError) as error:
-        if any((path / "records").glob("*.parquet")):  # else there is no record
+        if table_files(path, "records"):  # else there is no record
             notes.append(f"no shares of touched tokens: {visible(str(error), 300)}")
     run = Run(path, settings, lines)
     if not run.steps:

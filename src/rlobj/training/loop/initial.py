@@ -17,7 +17,7 @@ from rlobj.models.embedded import embedded_policy
 from rlobj.models.loading import load_model
 from rlobj.models.policy import Policy, load_policy, policy_of
 from rlobj.ranks import together
-from rlobj.settings.layers import OWN_PROBLEMS_TASK, PROFILES
+from rlobj.settings.profiles import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.parallel import Parallel

@@ -1,13 +1,8 @@
-"""Responses and grades of an evaluation, in memory or in a folder that survives a kill:
+"""Responses and grades of an evaluation, in memory or in a folder that survives a kill.
 
-    DIR/settings.json    everything that changes a number, and where the evaluation ran
-    DIR/problems.jsonl   the problems
-    DIR/samples.jsonl    responses, one a line, appended
-    DIR/grades.jsonl     grades, one a line, appended; `rewrite_grades` replaces the file
-
-A line belongs to (benchmark, problem, sample). A last line that a crash cut off is ignored. Of
-several processes, the first writes these files. Process 1 appends to samples.1.jsonl and
-grades.1.jsonl, and so on; the first moves their lines to its own files.
+`runs.layout` lists the files. A line belongs to (benchmark, problem, sample). A last line that a
+crash cut off is ignored. Of several processes, the first writes these files. Process 1 appends to
+samples.1.jsonl and grades.1.jsonl, and so on; the first moves their lines to its own files.
 
 A response and its grade are kept apart: a response is expensive and final, and a grade can be
 computed again.
@@ -23,24 +18,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypeVar
 
 from rlobj.base.errors import Argument, ConfigError, DataError, Message, RunError, reported
-from rlobj.base.files import WHOLE, a_file, parse_json, read_whole, write_whole
+from rlobj.base.files import WHOLE, append_whole, lines_of, parse_json, read_whole, write_whole
 from rlobj.base.folders import lock_folder, refuse_links
 from rlobj.base.paths import there
 from rlobj.conversations.grading import described, turn_of
 from rlobj.data import Problem
 from rlobj.installation import require_format
 from rlobj.rewards import Graded
+from rlobj.runs.layout import (
+    GRADES_FILE,
+    PROBLEMS_FILE,
+    SAMPLES_FILE,
+    SETTINGS_FILE,
+    files_of_processes,
+    process_file,
+)
 from rlobj.samplers import Response
 
-SETTINGS = "settings.json"
 FORMAT = 1
 """Of the files of an evaluation, in its settings. Another one is refused."""
 LOOK = 1.0
@@ -48,74 +47,6 @@ LOOK = 1.0
 Key = tuple[str, str, int]
 """(benchmark, problem id, sample)."""
 Line = TypeVar("Line")
-
-
-@dataclass(frozen=True)
-class GradedProblem:
-    """A problem with its graded responses, in the order of their ids."""
-
-    problem: Problem
-    responses: tuple[Response, ...]
-
-    @property
-    def grades(self) -> tuple[Graded, ...]:
-        """The grades of the responses."""
-        return tuple(response.grade for response in self.responses)
-
-    @property
-    def correct(self) -> int:
-        """Number of responses that are right."""
-        return sum(grade.correct is True for grade in self.grades)
-
-    @property
-    def undecided(self) -> int:
-        """Number of responses that the grader could not decide; they count as wrong."""
-        return sum(grade.undecided for grade in self.grades)
-
-    @property
-    def share(self) -> float:
-        """The share of right responses."""
-        return self.correct / len(self.grades)
-
-    @property
-    def rewards(self) -> tuple[float, ...]:
-        """The rewards of the decided responses."""
-        return tuple(grade.reward for grade in self.grades if not grade.undecided)
-
-    def value(self, says_right: bool) -> float:
-        """The share of right responses, or else the mean of `rewards`; nan without any."""
-        return self.share if says_right else fmean(self.rewards or [math.nan])
-
-
-@dataclass(frozen=True)
-class GradedBenchmark:
-    """One benchmark's problems with their graded responses; their numbers may differ."""
-
-    benchmark: str
-    problems: tuple[GradedProblem, ...]
-
-    @property
-    def says_right(self) -> bool:
-        """Whether each grade that has a reward says whether the response is right.
-
-        Without any reward nobody knows it of a function; all other graders would say it. An
-        environment gives no verdict on a conversation that was cut, which counts as wrong.
-        """
-        responses = [response for problem in self.problems for response in problem.responses]
-        verdicts = [
-            response.grade.correct
-            for response in responses
-            if not response.grade.undecided and not response.cut_without_verdict
-        ]
-        if verdicts:
-            return None not in verdicts
-        return not any(response.grade.reason.endswith("custom") for response in responses)
-
-    @property
-    def verifiers(self) -> tuple[str, ...]:
-        """The versions of the verifier that gave the grades; empty if none is known."""
-        versions = {grade.verifier for problem in self.problems for grade in problem.grades}
-        return tuple(sorted(v or "unknown" for v in versions)) if versions - {None} else ()
 
 
 class Samples:
@@ -169,7 +100,7 @@ class Samples:
         """
         if self.path is None:
             return contextlib.nullcontext()
-        if there(self.path / SETTINGS):
+        if there(self.path / SETTINGS_FILE):
             refuse_links(self.path)
         return lock_folder(self.path, "evaluating into")
 
@@ -180,7 +111,7 @@ class Samples:
             ConfigError: the folder has files and no evaluation.
         """
         path = self.path
-        if path is None or not path.is_dir() or there(path / SETTINGS):
+        if path is None or not path.is_dir() or there(path / SETTINGS_FILE):
             return
         if any(entry.name != ".lock" for entry in path.iterdir()):
             raise ConfigError(
@@ -197,12 +128,12 @@ class Samples:
             DataError: settings.json is not a JSON object.
             ConfigError: the files have another format.
         """
-        if self.path is None or not there(self.path / SETTINGS):
+        if self.path is None or not there(file := self.path / SETTINGS_FILE):
             return self._settings
-        with reported(DataError, f"{self.path / SETTINGS} cannot be read", OSError, ValueError):
-            settings = parse_json(read_whole(self.path / SETTINGS))
+        with reported(DataError, f"{file} cannot be read", OSError, ValueError):
+            settings = parse_json(read_whole(file))
         if not isinstance(settings, dict):
-            raise DataError(f"{self.path / SETTINGS}: expected a JSON object")
+            raise DataError(f"{file}: expected a JSON object")
         if "benchmarks" in settings:
             sessions = settings.get("sessions")
             last = sessions[-1] if isinstance(sessions, list) and sessions else None
@@ -211,25 +142,25 @@ class Samples:
             require_format(self.path, settings, FORMAT, versions, again)
             if not _well_formed(settings):
                 raise DataError(
-                    f"{self.path / SETTINGS}: expected benchmarks by name, each with the settings "
-                    "of its reward, and sessions"
+                    f"{file}: expected benchmarks by name, each with the settings of its reward, "
+                    "and sessions"
                 )
         return settings
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings."""
         self._settings = dict(settings)
-        self.write(SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        self.write(SETTINGS_FILE, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
     def problems(self) -> dict[str, list[Problem]]:
         """Benchmark -> its problems, in their order."""
         if self.path is None:
             return self._problems
         problems: dict[str, list[Problem]] = {}
-        self._read.pop("problems.jsonl", None)
+        self._read.pop(PROBLEMS_FILE, None)
         names = ("problem", "prompt", "answer", "extra")
         for benchmark, problem in self._lines(
-            "problems.jsonl",
+            PROBLEMS_FILE,
             lambda line: (line["benchmark"], Problem(*(line[name] for name in names))),
         ):
             problems.setdefault(benchmark, []).append(problem)
@@ -244,7 +175,7 @@ class Samples:
             for name, those in problems.items()
             for problem in those
         )
-        self.write("problems.jsonl", "".join(map(_line, lines)))
+        self.write(PROBLEMS_FILE, "".join(map(_line, lines)))
 
     # Responses and grades.
 
@@ -261,10 +192,10 @@ class Samples:
             DataError: a damaged line.
             RunError: the disk refused.
         """
-        for name in [*([] if repair else self._others("samples")), "samples.jsonl"]:
+        for name in [*([] if repair else self._others(SAMPLES_FILE)), SAMPLES_FILE]:
             for key, response in self._lines(name, _response, repair=repair):
                 self.responses.setdefault(key, response)
-        for name in [*([] if repair else self._others("grades")), "grades.jsonl"]:
+        for name in [*([] if repair else self._others(GRADES_FILE)), GRADES_FILE]:
             for key, grade in self._lines(name, _grade, repair=repair):
                 if key in self.responses:
                     self.grades[key] = grade
@@ -287,25 +218,24 @@ class Samples:
         if self.rank or (time.monotonic() < self._looked + LOOK and not last):
             return Counter()
         self._looked = time.monotonic()
-        grades = dict(self._of_others("grades", _grade))  # first: each of them has its response
-        responses = dict(self._of_others("samples", _response))
+        grades = dict(self._of_others(GRADES_FILE, _grade))  # first: each of them has its response
+        responses = dict(self._of_others(SAMPLES_FILE, _response))
         new = {key: response for key, response in responses.items() if key not in self.responses}
         self.add(new)
         ungraded = self.responses.keys() - self.grades.keys()
         self.grade({key: grade for key, grade in grades.items() if key in ungraded})
         if last and self.path is not None:
-            for name in [*self._others("samples"), *self._others("grades")]:
+            for name in [*self._others(SAMPLES_FILE), *self._others(GRADES_FILE)]:
                 (self.path / name).unlink()
                 self._read.pop(name, None)
         return Counter(benchmark for benchmark, _, _ in new)
 
-    def _others(self, kind: str) -> list[str]:
+    def _others(self, name: str) -> list[str]:
         """The files of the other processes."""
-        files = () if self.path is None else self.path.glob(f"{kind}.*.jsonl")
-        return sorted(file.name for file in files)
+        return [] if self.path is None else files_of_processes(self.path, name)
 
-    def _of_others(self, kind: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
-        return chain.from_iterable(self._lines(name, read) for name in self._others(kind))
+    def _of_others(self, name: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
+        return chain.from_iterable(self._lines(file, read) for file in self._others(name))
 
     def add(self, responses: Mapping[Key, Response]) -> None:
         """Add responses; the file has them when this returns.
@@ -318,7 +248,7 @@ class Samples:
             | {"response": r.text, **({"turns": [*map(described, r.turns)]} if r.turns else {})}
             for key, r in responses.items()
         )
-        self._append("samples.jsonl", lines)
+        self._append(SAMPLES_FILE, lines)
         self.responses.update(responses)
 
     def grade(self, grades: Mapping[Key, Graded]) -> None:
@@ -327,36 +257,13 @@ class Samples:
         Raises:
             RunError: the disk refused.
         """
-        self._append("grades.jsonl", (grade_line(key, grade) for key, grade in grades.items()))
+        self._append(GRADES_FILE, (grade_line(key, grade) for key, grade in grades.items()))
         self.grades.update(grades)
 
     def rewrite_grades(self, grades: Mapping[Key, Graded]) -> None:
         """Replace all grades at once."""
-        self.write("grades.jsonl", "".join(_line(grade_line(k, g)) for k, g in grades.items()))
+        self.write(GRADES_FILE, "".join(_line(grade_line(k, g)) for k, g in grades.items()))
         self.grades = dict(grades)
-
-    def graded(
-        self,
-        benchmark: str,
-        problems: Iterable[Problem],
-        grades: Mapping[Key, Graded] | None = None,
-    ) -> GradedBenchmark:
-        """The graded responses of a benchmark; problems without any are left out.
-
-        Args:
-            benchmark: its name.
-            problems: its problems.
-            grades: those that count; None = all that are stored.
-        """
-        grades = self.grades if grades is None else grades
-        keys = sorted(key for key in grades if key[0] == benchmark)
-        by_problem = {name: list(those) for name, those in groupby(keys, itemgetter(1))}
-        graded = []
-        for problem in problems:
-            if of_problem := by_problem.get(problem.id):
-                responses = (replace(self.responses[k], grade=grades[k]) for k in of_problem)
-                graded.append(GradedProblem(problem, tuple(responses)))
-        return GradedBenchmark(benchmark, tuple(graded))
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file, or keep the old one if that fails; nothing in memory.
@@ -370,15 +277,10 @@ class Samples:
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         if self.path is None:
             return
-        if self.rank:
-            name = name.replace(".", f".{self.rank}.")
-        text = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")
-        path = self.path / name
-        with reported(RunError, f"cannot write {path}", OSError), path.open("ab", 0) as file:
-            whole = file.tell()
-            if file.write(text) < len(text):
-                file.truncate(whole)
-                raise OSError("the disk is full")
+        path = self.path / process_file(name, self.rank)
+        content = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")
+        with reported(RunError, f"cannot write {path}", OSError):
+            append_whole(path, content)
 
     def _lines(
         self, name: str, read: Callable[[dict[str, Any]], Line], *, repair: bool = False
@@ -388,23 +290,19 @@ class Samples:
         Raises:
             DataError: a damaged line.
         """
-        if self.path is None or not there(self.path / name):
+        if self.path is None or not there(file := self.path / name):
             return
-        file = self.path / name
         end, count = self._read.get(name, (0, 0))
-        with a_file(file).open("rb") as lines:
-            lines.seek(end)
-            whole = iter(lambda: lines.readline(WHOLE), b"")
-            for number, line in enumerate(whole, count + 1):
-                if not line.endswith(b"\n") and len(line) < WHOLE:  # or being written
-                    break
-                end += len(line)
-                self._read[name] = end, number
-                try:
-                    entry = read(parse_json(line.decode("utf-8", "surrogatepass")))
-                except (ValueError, TypeError, LookupError, AttributeError) as error:
-                    raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
-                yield entry
+        for number, line in enumerate(lines_of(file, start=end), count + 1):
+            if not line.endswith(b"\n") and len(line) < WHOLE:  # or being written
+                break
+            end += len(line)
+            self._read[name] = end, number
+            try:
+                entry = read(parse_json(line.decode("utf-8", "surrogatepass")))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
+            yield entry
         if repair:
             with reported(RunError, f"cannot write {file}", OSError):
                 os.truncate(file, end)
