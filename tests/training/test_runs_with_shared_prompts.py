@@ -12,6 +12,7 @@ from tiny import tiny_config
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.training import run_training
+from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 
 SHARED, WHOLE = {"shared_prompts": True}, {"shared_prompts": False}
@@ -104,14 +105,14 @@ def test_several_processes_share_prompts_as_one_does(policy, tmp_path, strategy,
 def test_auto_shares_prompts_where_that_saves_tokens_and_the_header_says_so(policy, tmp_path):
     facts = {}
 
-    class Header:
+    class Header(rlobj.Callback):
         def started(self, shown):
             facts.update(shown)
 
     sampling = {"prompts_per_step": 8, "group_size": 40, "max_tokens": 2}
     training = {"steps": 1, "micro_batch_tokens": 4096}
     config = config_of(policy, "stapo", training, sampling=sampling)
-    run_training(config, tmp_path / "many", callbacks=[Header()])
+    run_training(config, tmp_path / "many", inputs=CallerInputs(callbacks=[Header()]))
     [line] = metrics(tmp_path / "many")
     assert line["tokens/shared_share"] == 1
     assert facts["prompts"] == "computed once for all responses where that saves tokens"

@@ -391,7 +391,9 @@ def _unknown_head(model: Any, shape: LogitShape, error: float) -> str:
     )
 
 
-def score_samples(model: nn.Module, sequences: Pairs, **settings: Any) -> TokenScores:
+def score_samples(
+    model: nn.Module, sequences: Pairs, *, shared_prompts: bool = False, **settings: Any
+) -> TokenScores:
     """Score every response token of some sequences in one batch.
 
     Args:
@@ -399,6 +401,8 @@ def score_samples(model: nn.Module, sequences: Pairs, **settings: Any) -> TokenS
             scorer: building one runs the model on two tokens.
         sequences: pairs of prompt and response token ids. Use `micro_batches` to limit the number
             of tokens. An empty response has no rows.
+        shared_prompts: each different prompt goes through the model once, and its responses read
+            its keys and values; the scores are equal up to rounding.
         **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
             sensitivity, chunk_bytes.
 
@@ -416,5 +420,10 @@ def score_samples(model: nn.Module, sequences: Pairs, **settings: Any) -> TokenS
             f"{type(model).__name__} is neither a PolicyScorer, wrapped or not, nor a causal "
             "language model. Wrap PolicyScorer(model) instead of the model."
         )
+    if shared_prompts and inner.unshareable:
+        raise ConfigError(
+            f"{type(inner.model).__name__} cannot share prompts: {inner.unshareable}. "
+            "Expected shared_prompts=False"
+        )
     device = next(scorer.parameters()).device
-    return scorer(*inner.collate(sequences, device), **settings)
+    return scorer(*inner.collate(sequences, device, shared_prompts), **settings)

@@ -101,7 +101,9 @@ def work(
     tokens = trained * length
     computing = size.total - (0 if size.tied else size.matrix)
     attention = 2 * size.layers * size.queries * length
-    forward = tokens * (2 * computing + attention) / (cards.count * cards.speed.flops * used)
+    rows = sampling.prompts_per_step if _shares_prompts(config) else trained
+    computed = tokens - (trained - rows) * prompt
+    forward = computed * (2 * computing + attention) / (cards.count * cards.speed.flops * used)
     backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
     passes = 1 + backward + (training.gradient_checkpointing is True)
     seconds = {
@@ -115,6 +117,12 @@ def work(
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / evaluation.every
     return Work(responses, mean, tokens, seconds, training.steps, _disk(config, size, tokens), used)
+
+
+def _shares_prompts(config: RunConfig) -> bool:
+    """Whether a prompt is computed once for its group."""
+    training = config.training
+    return bool(training.shared_prompts) and training.gradient_checkpointing is not True
 
 
 def _scorings(config: RunConfig) -> float:

@@ -103,6 +103,8 @@ def times(runs: Sequence[Run]) -> Table:
     }
     for metric, name, text in (
         ("tokens/per_second", "tokens/s without evaluating and writing", "{:,.0f}".format),
+        ("tokens/computed", "tokens computed a step", "{:,.0f}".format),
+        ("tokens/shared_share", "of them where prompts are shared", percent),
         ("tokens/useful_share", "tokens that are no padding", percent),
         ("tokens/rank_balance", "largest load over mean load", "{:,.3g}".format),
         ("tokens/skipped_share", "tokens skipped in updates", percent),

@@ -15,6 +15,7 @@ from rlobj.models.scores import frozen, load_score, with_end
 from rlobj.samplers.vllm.scoring import ServerScorer
 from rlobj.scoring import PolicyScorer, micro_batches, score_samples
 from rlobj.scoring.packing import sequence_length
+from rlobj.scoring.shared_prompts import PromptGroups
 from rlobj.settings.run_config import ModelConfig
 from rlobj.settings.scores import ScoreConfig
 
@@ -71,10 +72,17 @@ class TrlScore:
             return self._server.logprobs(sequences)
         assert self._scorer is not None
         logprobs: list[Any] = [()] * len(sequences)
-        lengths = [sequence_length(*pair) for pair in sequences]
-        for part in micro_batches(lengths, _BUDGET, packed=self._scorer.packed):
+        shared = self._scorer.unshareable is None and not self._scorer.packed
+        if shared:
+            parts = PromptGroups(sequences).micro_batches(_BUDGET)
+        else:
+            lengths = [sequence_length(*pair) for pair in sequences]
+            parts = micro_batches(lengths, _BUDGET, packed=self._scorer.packed)
+        for part in parts:
             chosen = [sequences[i] for i in part]
-            scores = score_samples(self._scorer, chosen, temperature=self._temperature).logprobs
+            scores = score_samples(
+                self._scorer, chosen, shared_prompts=shared, temperature=self._temperature
+            ).logprobs
             for i, chunk in zip(part, scores.split([len(t) for _, t in chosen]), strict=True):
                 logprobs[i] = chunk
         return logprobs
