@@ -122,12 +122,19 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         bases = (base.stem, *below.bases)
         config = merge(below.config, config)
     sources = content.get("sources") or {}
-    if not (isinstance(sources, dict) and all(isinstance(x, dict) for x in sources.values())):
+    if not (
+        isinstance(sources, dict) and all(isinstance(places, dict) for places in sources.values())
+    ):
         raise ConfigError(f"{path}: sources: expected SOURCE: {{setting: place}}, got {sources!r}")
-    flat, named = flattened(config), [(x, str(name)) for x in sources for name in sources[x]]
-    if wrong := [(source, name) for source, name in named if name not in flat]:
-        lines = (f"sources.{x}: this preset sets no '{n}'.{nearest(n, flat)}" for x, n in wrong)
-        raise ConfigError("\n".join(f"{path}: {line}" for line in lines))
+    flat = flattened(config)
+    unset = [
+        f"{path}: sources.{source}: this preset sets no '{name}'.{nearest(str(name), flat)}"
+        for source in sources
+        for name in sources[source]
+        if str(name) not in flat
+    ]
+    if unset:
+        raise ConfigError("\n".join(unset))
     if not isinstance(config.get("objective", {}), dict):
         raise ConfigError(f"{path}: objective must be a mapping, got {config['objective']!r}")
     return Preset(
@@ -228,7 +235,7 @@ def difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[
     for key in sorted({*left, *right}):
         a, b = left.get(key), right.get(key)
         if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
-            differences += [(f"{key}.{path}", x, y) for path, x, y in difference(a, b)]
+            differences += [(f"{key}.{path}", *values) for path, *values in difference(a, b)]
         elif a != b:
             differences.append((key, a, b))
     return differences
