@@ -34,8 +34,8 @@ def _sample(run: Path, token: Mapping[str, Any]) -> Mapping[str, Any] | None:
     file = sample_table(run, token["step"])
     chosen = pc.field("id") == token["response"]
     try:
-        known = parquet.read_schema(a_file(file)).names
-        columns = [name for name in ("prompt", "response", "conversation") if name in known]
+        stored = parquet.read_schema(a_file(file)).names
+        columns = [name for name in ("prompt", "response", "conversation") if name in stored]
         rows = parquet.read_table(file, columns=columns, filters=chosen).to_pylist()
         return _in_turn(rows[0], token.get("turn") or 0) if rows else None
     except (pyarrow.ArrowException, OSError, ValueError, LookupError, TypeError):
@@ -47,10 +47,10 @@ def _in_turn(row: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
     turns = parse_json(row.get("conversation") or "[]")
     if not turns:
         return row
-    said = [str(part) for each in turns for part in (each["text"], each["observation"])]
-    rest = [each for each in said[2 * turn + 1 :] if each]
+    said = [str(part) for message in turns for part in (message["text"], message["observation"])]
+    rest = "".join(f"│{text}" for text in said[2 * turn + 1 :] if text)
     prompt = "│".join([row["prompt"], *said[: 2 * turn]])
-    return {"prompt": prompt, "response": said[2 * turn], "rest": "".join(f"│{x}" for x in rest)}
+    return {"prompt": prompt, "response": said[2 * turn], "rest": rest}
 
 
 def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[str, Any]:
