@@ -263,11 +263,11 @@ def _markdown(comparisons: Sequence[Comparison]) -> str:
         changes.sort(key=lambda pair: -abs(pair[1].difference))
         shown = [
             [
-                *(f"{of.benchmark} {each.id}", number(each.share_a, of.shares)),
-                *(number(each.share_b, of.shares), number(each.difference, of.shares, "+")),
-                "flip" if each in of.flips else "",
+                *(f"{of.benchmark} {problem.id}", number(problem.share_a, of.shares)),
+                *(number(problem.share_b, of.shares), number(problem.difference, of.shares, "+")),
+                "flip" if problem in of.flips else "",
             ]
-            for of, each in changes[:MOST_CHANGES]
+            for of, problem in changes[:MOST_CHANGES]
         ]
         parts.append(f"Problems with different shares ({len(shown)} of {len(changes):,}):")
         parts.append(markdown_table(["problem", "A", "B", "A − B", ""], shown))

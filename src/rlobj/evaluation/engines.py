@@ -71,7 +71,7 @@ def require_tokenizer(model: Any, tokenizer: Any, passed: bool) -> None:
 def find_model(
     model: Any,
     tokenizer: Any = None,
-    asked: Sequence[Any] | None = None,
+    problems: Sequence[Any] | None = None,
     checkpoint: str | None = None,
 ) -> ModelSource:
     """Find a model and the settings that come with it, without loading it.
@@ -79,7 +79,7 @@ def find_model(
     Args:
         model: as given to `evaluate`.
         tokenizer: of a model object.
-        asked: the problems, None = those of the model. The embedded policy is that of the first
+        problems: their names, None = those of the model. The embedded policy is that of the first
             task among them; without a task, it is the one that reads a user's own problems.
         checkpoint: of a run, as given to `evaluate`.
 
@@ -96,7 +96,7 @@ def find_model(
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
     name, path = str(model), path_of(model)
     if name == "embedded":
-        return _embedded([layers.DEFAULT_TASK] if asked is None else asked)
+        return _embedded([layers.DEFAULT_TASK] if problems is None else problems)
     if run:
         return _of_run(name, path, checkpoint)
     require_model(name)
@@ -104,8 +104,8 @@ def find_model(
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
 
 
-def _embedded(asked: Sequence[Any]) -> ModelSource:
-    tasks = [name for name in asked if isinstance(name, str) and name in layers.PROFILES]
+def _embedded(problems: Sequence[Any]) -> ModelSource:
+    tasks = [name for name in problems if isinstance(name, str) and name in layers.PROFILES]
     task = tasks[0] if tasks else layers.OWN_PROBLEMS_TASK
 
     def locate(progress: Callable[[int, int, float], None]) -> str:
