@@ -152,7 +152,7 @@ def _advice(path: Path, settings: Sequence[Setting] = ()) -> str:
     processes = f" --processes {size}" if size != "1" else ""
     trust = trust_option(read_settings(path))
     command = f"\n  rlobj train --resume {path}{trust}{processes}"
-    changes = [typed(Message(each)) for each in settings if may_change(each.path)]
+    changes = [typed(Message(setting)) for setting in settings if may_change(setting.path)]
     commands = [f"{command} {change}" for change in changes] or [command]
     one_of = " one of" if len(commands) > 1 else ""
     return f"Stopped with {saved}. Continue with{one_of}:{''.join(commands)}"
