@@ -97,6 +97,15 @@ def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> Non
     assert "same settings" in output("presets", "diff", str(file), str(file))
 
 
+def test_check_accepts_a_cut_by_code_that_is_not_imported(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: grpo\nobjective: {drop: \"when(custom('no.py:Such'), 1, 0).top(0.5)\"}")
+    text = output("presets", "check", str(file))
+    assert "is valid" in text
+    assert "its class is not imported, and it has no tokens.\n" in text
+    assert "Attributes:" not in text
+
+
 def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     text = " ".join(output("explain", "stapo").split())
     assert "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)" in text
