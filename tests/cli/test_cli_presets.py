@@ -55,6 +55,16 @@ def test_check_reports_all_errors_of_a_file(tmp_path: Path) -> None:
     assert "^" in text
 
 
+def test_an_unknown_key_at_the_top_of_a_file_is_compared_with_all_keys_of_files(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: grpo\npapr: Mine et al.\n")
+    text = output("presets", "check", str(file), code=2)
+    assert "unknown key. Did you mean 'paper'? Known: base, checkpoint," in text
+    assert "sources, summary, training." in text
+
+
 def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> None:
     file = tmp_path / "spread.yaml"
     spread = "length.max(by='group') - length.min(by='group')"

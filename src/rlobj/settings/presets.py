@@ -29,7 +29,8 @@ from rlobj.base.paths import path_of
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
 
-_OWN_KEYS = ("base", "paper", "summary", "sources")
+FILE_KEYS = ("base", "paper", "summary", "sources")
+"""Keys of a preset file or a configuration file that are no settings."""
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
 _MOST_BASES = 100
@@ -106,7 +107,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
     content = read_yaml(path)
     if not content:
         raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
-    config: Any = {key: value for key, value in content.items() if key not in _OWN_KEYS}
+    config: Any = {key: value for key, value in content.items() if key not in FILE_KEYS}
     bases: tuple[str, ...] = ()
     if content.get("base") is not None:
         try:
