@@ -45,10 +45,19 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
         facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
     facts["from"] = config.origin or ""
     facts["yours"] = yours(config, layers)
+    facts["code"] = imports(settings_of(config))
     console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
-    if line := imports(settings_of(config)):
-        say(console, Text(f"  {line}"))
+
+
+def show_resumed(
+    console: Console, config: RunConfig, path: Path, done: int, changes: Sequence[Layer]
+) -> None:
+    """Print which run goes on from where, the changed settings, and the code that is imported."""
+    title = f"  {path} from step {done} of {config.training.steps}"
+    console.print(Text.assemble(("rlobj train", "bold"), title))
+    facts = {"yours": yours(config, changes), "code": imports(settings_of(config))}
+    console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
 
 def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
