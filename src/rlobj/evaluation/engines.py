@@ -1,6 +1,6 @@
 """The model of an evaluation: found, and opened in an engine, a sampler with its tokenizer.
 
-Finding imports neither torch nor transformers, so that a mistake is an error at once.
+Finding does not import transformers, so that a mistake is an error at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import Argument, ConfigError, counted
-from rlobj.base.paths import path_of
+from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
+from rlobj.evaluation.samples import SETTINGS
 from rlobj.models.location import require_model, require_weights
 from rlobj.runs.checkpoints import named_checkpoint
 from rlobj.runs.configuration import read_settings
@@ -99,6 +100,10 @@ def find_model(
         return _embedded([layers.DEFAULT_TASK] if problems is None else problems)
     if run:
         return _of_run(name, path, checkpoint)
+    if there(path / SETTINGS) and not there(path / "config.json"):
+        raise ConfigError(
+            f"{name} is an evaluation, not a model. To see its results: rlobj eval show {name}"
+        )
     require_model(name)
     require_weights(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
