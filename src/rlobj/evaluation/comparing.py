@@ -18,7 +18,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report.numbers import number, number_range, percent_signed
+from rlobj.evaluation.report.numbers import number, number_range
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.samples import GradedBenchmark, GradedProblem, Samples
 from rlobj.reporting.markdown import escaped, markdown_table
@@ -293,7 +293,7 @@ def _notes(comparison: Comparison) -> list[str]:
     if low < high:
         notes.append(
             f"{name}: undecided responses count as wrong. If only those of A did, A − B would be "
-            f"{percent_signed(low)}; if only those of B did, {percent_signed(high)}."
+            f"{number(low, True, '+')}; if only those of B did, {number(high, True, '+')}."
         )
     return notes
 
