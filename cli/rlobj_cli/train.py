@@ -250,7 +250,7 @@ def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:
     from rlobj.settings.trust import named_code
 
     named = named_code(merged(chosen))
-    return without_imports([*named, *(located_target(each, Path.cwd()) for each in named)])
+    return without_imports([*named, *(located_target(target, Path.cwd()) for target in named)])
 
 
 def _training(console: Console) -> Any:
@@ -278,8 +278,8 @@ def _check_problems(data: str | None, task: str | None) -> None:
         )
 
 
-def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
+def _overrides(option_layers: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
     """The layers of options, and above them those of --set."""
     from rlobj.settings.layers import parse_setting
 
-    return [*given, *(("--set", parse_setting(text)) for text in settings)]
+    return [*option_layers, *(("--set", parse_setting(text)) for text in settings)]

@@ -22,8 +22,8 @@ from rlobj.runs.layout import is_run
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.layers import Layer
 from rlobj.settings.resuming import may_change
-from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.trust import imports, trust_option
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.trust import trust_option
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
 from rlobj.training.parallel.launcher import launch, without
 from rlobj.training.progress import screen_of
@@ -31,7 +31,7 @@ from rlobj.training.run import NewRun, Resumed, check_functions, go_on
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import exit_code, report, typed
 from rlobj_cli.screen.estimating import short
-from rlobj_cli.screen.header import show_dry_run, show_header, yours
+from rlobj_cli.screen.header import show_dry_run, show_header, show_resumed
 from rlobj_cli.screen.results import show_history, show_results, train_on
 
 
@@ -77,19 +77,17 @@ def resume(
         reward: as the run was started with.
     """
     config, done = resumed.config, resumed.done
-    steps = config.training.steps
-    if done == steps:
+    if done == config.training.steps:
         advice = train_on(resumed.path, config)
         console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
         return
     if processes not in (None, 1):
         raise typer.Exit(launch(sys.argv[1:], processes))
-    title = Text.assemble(("rlobj train", "bold"), f"  {resumed.path} from step {done} of {steps}")
-    if changes:
-        title.append("\n  yours     " + yours(config, changes).replace("\n", "\n            "))
-    if line := imports(settings_of(config)):
-        title.append(f"\n  {line}")
-    with _shown(console, config, resumed.run.path, done, lambda: console.print(title)) as screens:
+
+    def header() -> None:
+        show_resumed(console, config, resumed.path, done, changes)
+
+    with _shown(console, config, resumed.run.path, done, header) as screens:
         result = go_on(resumed, CallerInputs(reward=reward, callbacks=screens))
     _show_end(console, config, result)
 
@@ -152,7 +150,7 @@ def _advice(path: Path, settings: Sequence[Setting] = ()) -> str:
     processes = f" --processes {size}" if size != "1" else ""
     trust = trust_option(read_settings(path))
     command = f"\n  rlobj train --resume {path}{trust}{processes}"
-    changes = [typed(Message(each)) for each in settings if may_change(each.path)]
+    changes = [typed(Message(setting)) for setting in settings if may_change(setting.path)]
     commands = [f"{command} {change}" for change in changes] or [command]
     one_of = " one of" if len(commands) > 1 else ""
     return f"Stopped with {saved}. Continue with{one_of}:{''.join(commands)}"

@@ -21,7 +21,7 @@ from rlobj.conversations.settings import named_tools
 from rlobj.data import Chat, Problem, format_prompt
 from rlobj.data.problems import digest
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
+from rlobj.evaluation.engines import ModelSource, find_model, open_engine
 from rlobj.evaluation.identity import fingerprint, model_identity, module_identity, require_same
 from rlobj.evaluation.problem_sets import (
     Overrides,
@@ -36,7 +36,7 @@ from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.team import Team
-from rlobj.installation import session
+from rlobj.installation import Engine, session
 from rlobj.runs.evaluation_samples import FORMAT, Samples
 from rlobj.samplers.types import check_prompts
 from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings

@@ -316,8 +316,8 @@ def open_resumed(
     origin_of, flat = origins(changes), flattened(merged(changes))
     several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
     names = [f"{origin} {name}" for name, origin in origin_of.items() if name not in several]
+    recorded = read_settings(path)  # an error if there is no run
     refuse_changes(run, [*refused, *names])
-    recorded = read_settings(path)
     _refuse_auto(run, flattened(recorded), flat)
     from_caller = merged([*again, *changes])
     with trusted(run, [("run", recorded), *again, *changes], from_caller, trust):
