@@ -172,7 +172,8 @@ def train(
     """
     from rlobj.conversations.settings import named_tools
     from rlobj.settings.layers import file_layer, reward_settings
-    from rlobj.training.run import open_new, open_resumed
+    from rlobj.training.new_run import open_new
+    from rlobj.training.resumed_run import open_resumed
 
     console = _screen()
     code = setting_layers(

@@ -35,6 +35,7 @@ from rlobj.settings.building import compose
 from rlobj.settings.layers import nested
 from rlobj.training import Callback, run, run_training
 from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.new_run import new_folder, open_new
 from rlobj.training.parallel.launcher import without
 
 
@@ -90,7 +91,7 @@ def test_a_reader_of_the_progress_that_goes_away_does_not_end_the_run(
 
 def test_a_file_with_the_name_of_a_preset_is_not_read_in_its_place() -> None:
     Path("grpo").write_text("some notes: about grpo")
-    assert run.open_new("grpo").config.preset == "grpo"
+    assert open_new("grpo").config.preset == "grpo"
 
 
 class Mute:
@@ -270,7 +271,7 @@ def test_two_runs_of_one_second_have_their_own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = []
     for _ in range(20):  # some of them in the same second
-        folders.append(run.new_folder(compose("stapo")))
+        folders.append(new_folder(compose("stapo")))
         folders[-1].mkdir(parents=True)
     assert len(set(folders)) == 20
 

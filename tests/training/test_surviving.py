@@ -30,7 +30,7 @@ from rlobj.runs.run_folder import RunFolder
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.run import open_resumed
+from rlobj.training.resumed_run import open_resumed
 from rlobj_cli.screen.training import resume as resume_on_screen
 
 MOMENTS = range(1, int(os.environ.get("RLOBJ_KILLS", "2")))

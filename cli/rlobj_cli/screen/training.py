@@ -25,9 +25,12 @@ from rlobj.settings.resuming import may_change
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import imports, trust_option
 from rlobj.training import Callback, CallerInputs, TrainingResult, run_training
+from rlobj.training.new_run import NewRun
 from rlobj.training.parallel.launcher import launch, without
+from rlobj.training.preparing import check_functions
 from rlobj.training.progress import screen_of
-from rlobj.training.run import NewRun, Resumed, check_functions, go_on
+from rlobj.training.resumed_run import Resumed
+from rlobj.training.run import go_on
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.errors import exit_code, report, typed
 from rlobj_cli.screen.estimating import short

@@ -11,51 +11,25 @@ that need it are imported where they are used.
 from __future__ import annotations
 
 import json
-import logging
-import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from datetime import datetime
-from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from rlobj.base.errors import Argument, ConfigError, RunError, Setting
-from rlobj.base.paths import located, located_target, path_of, step_of
-from rlobj.base.targets import PYTHON_OBJECT, importable, is_object_text
-from rlobj.data import load_problems
-from rlobj.data.benchmarks import BENCHMARKS
-from rlobj.data.sources import NAMED_SOURCES
-from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_inputs
-from rlobj.models.score_sources import check_prompts, resolved_score
+from rlobj.base.errors import Argument, ConfigError, RunError
 from rlobj.objectives.objective import Objective
-from rlobj.runs.checkpoints import checkpoints, named_checkpoint
-from rlobj.runs.configuration import dump_config, read_settings
-from rlobj.runs.layout import how_to_continue, in_another_trainer, is_run
+from rlobj.runs.configuration import dump_config
 from rlobj.runs.run_folder import RunFolder
-from rlobj.settings.building import build_config
-from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged, nested, origins
-from rlobj.settings.presets import difference, load_preset, preset_names, read_yaml
-from rlobj.settings.resuming import changed, refuse_changes
-from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
-from rlobj.settings.scores import is_template
-from rlobj.settings.starting import refuse_unknown_accuracy
-from rlobj.settings.training import learning_rate
-from rlobj.settings.trust import named_code, trusted
+from rlobj.settings.layers import Layer, nested
+from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.callbacks import Callback
+from rlobj.training.new_run import open_new
+from rlobj.training.resumed_run import Resumed, open_resumed, warn_of_more_steps
 
 if TYPE_CHECKING:
     from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.result import TrainingResult
-
-logger = logging.getLogger(__name__)
-
-_OF_PRESETS = ("objective", "scores", "columns")
-"""Sections that a preset replaces in the settings of a run that a new one starts from."""
-_PRESET_KEYS = ("base", "paper", "summary")
 
 
 def train(
@@ -231,123 +205,6 @@ def resume(
         return go_on(found, inputs)
 
 
-class NewRun(NamedTuple):
-    """A run that is about to begin. Nothing is written yet.
-
-    Attributes:
-        path: its folder.
-        config: its configuration, with absolute paths.
-        layers: of the configuration, lowest first.
-    """
-
-    path: Path
-    config: RunConfig
-    layers: list[Layer]
-
-
-def open_new(
-    objective: str | Path | Objective | RunConfig | None,
-    above: Sequence[Layer] = (),
-    out: Path | str | None = None,
-    *,
-    from_run: str | Path | None = None,
-    trust: bool = False,
-) -> NewRun:
-    """Check a run that is about to begin.
-
-    Args:
-        objective: as in `train`, which also lists the errors; None = that of `from_run` or `above`.
-        above: what the caller sets: (origin, partial RunConfig), later over earlier.
-        out: as in `train`.
-        from_run: as in `train`.
-        trust: as in `train`.
-    """
-    if from_run is None:
-        layers = _layers_under(above, objective)
-        config = build_config(layers)
-    else:
-        preset = None if objective is None else str(objective)
-        layers, config = start_from(from_run, preset, above, trust=trust)
-    config = prepared(config)
-    return NewRun(new_folder(config, out), config, layers)
-
-
-class Resumed(NamedTuple):
-    """A run that is about to be resumed.
-
-    Attributes:
-        path: the run directory, as it was given.
-        run: its files.
-        config: its configuration, with the changes.
-        done: the steps done.
-        longer: the changes have a number of steps.
-    """
-
-    path: Path
-    run: RunFolder
-    config: RunConfig
-    done: int
-    longer: bool
-
-
-def open_resumed(
-    run: Path | str,
-    changes: Sequence[Layer] = (),
-    again: Sequence[Layer] = (),
-    *,
-    trust: bool = False,
-    refused: Sequence[str] = (),
-) -> Resumed:
-    """Check a run that is about to be resumed, and all that the caller gives with it.
-
-    Args:
-        run: the run directory.
-        changes: layers over the run's own configuration.
-        again: what the run was started with, by the names of `train`'s arguments.
-        trust: as in `resume`, which also lists the errors.
-        refused: other options that were given and that no resumed run accepts.
-    """
-    path = Path(run)
-    if in_another_trainer(path):
-        how = how_to_continue(path)
-        raise ConfigError(f"{run} cannot be resumed here. {how}")
-    known, flat = origins(changes), flattened(merged(changes))
-    several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
-    names = [f"{origin} {name}" for name, origin in known.items() if name not in several]
-    refuse_changes(run, [*refused, *names])
-    recorded = read_settings(path)
-    _refuse_auto(run, flattened(recorded), flat)
-    given = merged([*again, *changes])
-    with trusted(run, [("run", recorded), *again, *changes], given, trust):
-        stored = settings_of(RunConfig(**recorded))
-        config = build_config([("run", stored), *changes])
-    if several:  # of which each may have a change
-        rewards = config.rewards.seen_from(Path.cwd())
-        config = config.model_copy(update={"rewards": rewards})
-        refuse_changes(run, changed(stored, settings_of(config)))
-    _require_same_objects(run, stored, again, recorded_objects(config))
-    from rlobj.runs.checkpoints import newest_sound
-
-    directory = RunFolder(run)
-    newest = newest_sound(directory.path)
-    steps, done = config.training.steps, step_of(newest) if newest else 0
-    if steps < done:
-        asked = Setting("training.steps", steps)
-        raise ConfigError(asked, f": {run} has {done} steps done already")
-    return Resumed(path, directory, config, done, "training.steps" in known)
-
-
-def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Check that no change is `auto` for a setting that a run has a value of."""
-    for name in ("sampling.engine", *PLAIN):
-        if given.get(name) == "auto" != own.get(name, "auto"):
-            raise ConfigError(
-                f"{name} is auto, which is chosen once, when a run begins: {run} has {own[name]}. "
-                "Leave it out, or use ",
-                Setting(name, "VALUE"),
-            )
-
-
 def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
     """Continue a run. If all steps are done, the result is that of the finished run."""
     from rlobj.training.loop.result import TrainingResult
@@ -357,189 +214,8 @@ def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
     if done == config.training.steps:
         return TrainingResult(directory.path, done, 0.0, directory.lines())
     if longer:
-        _warn_of_more_steps(config, directory.lines()[-1:], done)
+        warn_of_more_steps(config, directory.lines()[-1:], done)
     return run_training(config, path, inputs, resume=True)
-
-
-def start_from(
-    origin: str | Path, preset: str | None, above: Sequence[Layer], *, trust: bool
-) -> tuple[list[Layer], RunConfig]:
-    """The layers of a new run with the settings and the policy of another one, and all together.
-
-    Args:
-        origin: `RUN`, its newest checkpoint, or its own model before the first one; `RUN@STEP`, or
-            `RUN@best`.
-        preset: whose objective replaces the run's; None = the one of `above`, if any.
-        above: what the caller sets: (origin, partial RunConfig), later over earlier.
-        trust: import the code that the run's settings name.
-
-    Raises:
-        ConfigError: no such run or checkpoint, a damaged one, another model as well, or code
-            without `trust`.
-    """
-    text = str(origin)
-    whole = is_run(path_of(text))  # a folder whose name may have an @
-    name, _, step = (text, "", "") if whole else text.rpartition("@")
-    path = path_of(name or text).absolute()
-    settings = read_settings(path)
-    given = [(layer, dict(values)) for layer, values in above]
-    presets = [values.pop("preset", None) for _, values in given]
-    preset = preset or next((each for each in reversed(presets) if each is not None), None)
-    if model := flattened(merged(given)).get("model.name"):
-        raise ConfigError(
-            Argument("from_run", text), f" and the model {model} both name a policy: give one"
-        )
-    if preset is not None:
-        recipe = load_preset(preset).config
-        own = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
-        given = [(f"preset {preset}", {"preset": preset, **own}), *given]
-        for name in _OF_PRESETS:
-            settings.pop(name, None)
-    layer = f"run {path.name}"
-    if step or checkpoints(path) or in_another_trainer(path):
-        checkpoint = named_checkpoint(path, step or None)
-        from rlobj.runs.checkpoints import newest_sound, require_sound
-
-        if step:
-            require_sound(checkpoint)
-        else:
-            checkpoint = newest_sound(path) or checkpoint
-        settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
-        settings["origin"] = f"{path}@{step_of(checkpoint)}"
-        layer = f"{layer}@{step_of(checkpoint)}"
-    _prepare_scores(path, settings, merged(given))
-    layers = [(layer, settings), *given]
-    with trusted(path, layers, merged(given), trust):
-        return layers, build_config(layers)
-
-
-def _prepare_scores(run: Path, settings: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Check the scores of another run, and leave out the models of those that get another one.
-
-    Raises:
-        ConfigError: a prompt of the run is no template: a stranger's run may name any file.
-    """
-    above = given.get("scores") or {}
-    scores = settings.get("scores")
-    for name, score in scores.items() if isinstance(scores, Mapping) else ():
-        if not isinstance(score, dict):
-            continue  # an error of this setting, later
-        if score.get("prompt") and not is_template(score["prompt"]):
-            raise ConfigError(
-                f"{run}: scores.{name}.prompt is no template, but {score['prompt']!r}"
-            )
-        if isinstance(above.get(name), Mapping) and above[name].keys() & {"model", "run", "server"}:
-            for key in ("model", "run", "checkpoint", "digest", "server"):
-                score.pop(key, None)
-
-
-def prepared(config: RunConfig) -> RunConfig:
-    """The configuration with absolute paths, so that the run can be resumed from any folder.
-
-    Raises:
-        ConfigError: no such model; or an objective that needs columns or more responses.
-        DataError: a source of problems is no known name, no path and no hub id.
-    """
-    for name in {*config.objective.columns} - config.columns.keys():
-        raise ConfigError(
-            f"objective.columns: {name}: nothing says where this column of your own comes from. "
-            "Use ",
-            Setting(f"columns.{name}", "data"),
-            ", reward, or FILE.py:FUNCTION",
-        )
-    if config.columns:
-        from rlobj.runs.columns import refuse_recorded
-
-        refuse_recorded(config.columns)
-    require_inputs(config)
-    scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
-    data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
-    if isinstance(several := config.data.source, tuple):
-        data["source"] = tuple(
-            each.model_copy(update={"source": _absolute(each.source)}) for each in several
-        )
-    model = config.model.model_copy(update={"name": _absolute(config.model.name)})
-    rewards = config.rewards.seen_from(Path.cwd())
-    columns = {x: located_target(y, Path.cwd()) for x, y in config.columns.items()}
-    environment = config.environment.seen_from(Path.cwd())
-    located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
-    located |= {"scores": scores, "columns": columns, "environment": environment}
-    return config.model_copy(update=located)
-
-
-def check_functions(config: RunConfig) -> None:
-    """Check the functions, columns and prompts of a configuration, as the start of its run does.
-
-    Functions that may not be imported here are left out.
-
-    Raises:
-        ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
-            accuracy and dynamic sampling compares accuracies; there is no such environment or tool;
-            as `check_prompts`.
-        DataError: the problems cannot be read, or have no number as a column of one's own.
-    """
-    settings = settings_of(config)
-
-    def checked(section: str) -> bool:
-        return all(map(importable, named_code({section: settings[section]})))
-
-    check_prompts(config)
-    if config.environment.active and checked("environment"):
-        from rlobj.conversations.opening import check_named  # which imports torch
-
-        check_named(config.environment)
-    if config.columns and checked("columns"):
-        from rlobj.training.rollouts.own_columns import OwnColumns
-
-        OwnColumns(config).check(load_problems(config.data, "train"))
-    if (config.rewards.targets or config.rewards.models) and checked("rewards"):
-        with closing(config.rewards.open()) as grader:
-            answers = config.objective.reads_rewards and config.rewards.needs_answers
-            grader.check(load_problems(config.data, "train", answers=answers))
-            refuse_unknown_accuracy(config, grader.says_right)
-
-
-def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
-    """The folder of a new run: `out`, or `runs/PRESET-TIME` with a number behind it if that exists.
-
-    Raises:
-        ConfigError: it has a run already.
-    """
-    if out is not None:
-        if is_run(path_of(out)):
-            RunFolder(out).refuse_if_taken()
-        return Path(out)
-    name = Path(config.preset).stem if config.preset else "run"
-    folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    numbered = (folder.with_name(f"{folder.name}-{i}") for i in count(2))
-    return next(each for each in chain([folder], numbered) if not each.exists())
-
-
-def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
-    """The layers of `train`'s first argument, under those of the others."""
-    if isinstance(objective, RunConfig):
-        return [("config", settings_of(objective)), *above]
-    if isinstance(objective, Objective):
-        settings = {"objective": objective.model_dump(mode="json", by_alias=True)}
-        return layers_of(None, [("objective", settings), *above])
-    if not isinstance(objective, str | Path | None):
-        raise ConfigError(
-            f"the objective is a {type(objective).__name__}; expected a preset's name, an "
-            "Objective, a RunConfig, or a YAML file"
-        )
-    named = None if objective is None else str(objective)
-    path = None if named is None or named in preset_names() else path_of(named)
-    if path is None or not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
-        layers = layers_of(named, above)
-    else:
-        layers = layers_of(None, [file_layer(path), *above])
-    if not any("objective" in layer for _, layer in layers):
-        raise ConfigError(
-            "" if path is None else f"{objective} has ",
-            "no objective: name a preset, such as stapo (rlobj presets list shows all), or a "
-            "configuration file with preset: NAME or objective: in it",
-        )
-    return layers
 
 
 def _refuse_wrong_types(
@@ -562,57 +238,6 @@ def _refuse_wrong_types(
 
 def _layers(settings: Mapping[str, Any] | None) -> list[Layer]:
     return [("settings", nested(path, value)) for path, value in (settings or {}).items()]
-
-
-def _absolute(name: Any) -> Any:
-    """The name of a file or folder from the root; any other name as it is."""
-    if not isinstance(name, str) or not name or name in {*TASKS, *NAMED_SOURCES, *BENCHMARKS}:
-        return name
-    return located(name, Path.cwd())
-
-
-def recorded_objects(config: RunConfig) -> list[str]:
-    """The arguments of `rlobj.train` that were objects when the run was started."""
-    texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
-    arguments = [name for name, text in texts.items() if is_object_text(text)]
-    if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
-        arguments.append("reward")
-    if is_object_text(config.environment.target):
-        arguments.append("environment")
-    if any(map(is_object_text, config.environment.tools)):
-        arguments.append("tools")
-    return [*arguments, *(["sampler"] if config.sampling.engine == "object" else [])]
-
-
-def _require_same_objects(
-    run: Path | str, own: Mapping[str, Any], again: Sequence[Layer], needed: Sequence[str]
-) -> None:
-    """Check that a resumed run gets the objects that it was started with, and no others."""
-    missing = [f"{name}=..." for name in needed if name not in dict(again)]
-    if missing:
-        raise ConfigError(
-            f"{run} was started with Python objects, which its configuration cannot name. Pass "
-            f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
-        )
-    for name, layer in again:
-        config = prepared(build_config([("run", own), (name, layer)]))
-        for path, before, now in difference(own, settings_of(config)):
-            raise ConfigError(
-                f"{run} was started with another {name}: {path} is {before!r}, and would be "
-                f"{now!r}. A run is resumed with what it was started with"
-            )
-
-
-def _warn_of_more_steps(config: RunConfig, last: Sequence[Mapping[str, Any]], done: int) -> None:
-    """Say that a longer schedule rises again; `last` are the last metrics, after `done` steps."""
-    training = config.training
-    before = [line.get("train/learning_rate") or math.inf for line in last]
-    rises = any(learning_rate(training, done) > rate for rate in before)
-    if rises and training.schedule != "constant":
-        logger.warning(
-            f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
-            "the learning rate increases now and then decreases again"
-        )
 
 
 def _launches(processes: int | None, inputs: CallerInputs) -> bool:

@@ -1,0 +1,146 @@
+"""Open a run that is about to be resumed: its own configuration, with what may change."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.paths import step_of
+from rlobj.base.targets import PYTHON_OBJECT, is_object_text
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import how_to_continue, in_another_trainer
+from rlobj.runs.run_folder import RunFolder
+from rlobj.settings.building import build_config
+from rlobj.settings.layers import Layer, flattened, merged, origins
+from rlobj.settings.presets import difference
+from rlobj.settings.resuming import changed, refuse_changes
+from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
+from rlobj.settings.training import learning_rate
+from rlobj.settings.trust import trusted
+from rlobj.training.preparing import prepared
+
+logger = logging.getLogger(__name__)
+
+
+class Resumed(NamedTuple):
+    """A run that is about to be resumed.
+
+    Attributes:
+        path: the run directory, as it was given.
+        run: its files.
+        config: its configuration, with the changes.
+        done: the steps done.
+        longer: the changes have a number of steps.
+    """
+
+    path: Path
+    run: RunFolder
+    config: RunConfig
+    done: int
+    longer: bool
+
+
+def open_resumed(
+    run: Path | str,
+    changes: Sequence[Layer] = (),
+    again: Sequence[Layer] = (),
+    *,
+    trust: bool = False,
+    refused: Sequence[str] = (),
+) -> Resumed:
+    """Check a run that is about to be resumed, and all that the caller gives with it.
+
+    Args:
+        run: the run directory.
+        changes: layers over the run's own configuration.
+        again: what the run was started with, by the names of `train`'s arguments.
+        trust: as in `resume`, which also lists the errors.
+        refused: other options that were given and that no resumed run accepts.
+    """
+    path = Path(run)
+    if in_another_trainer(path):
+        how = how_to_continue(path)
+        raise ConfigError(f"{run} cannot be resumed here. {how}")
+    known, flat = origins(changes), flattened(merged(changes))
+    several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
+    names = [f"{origin} {name}" for name, origin in known.items() if name not in several]
+    refuse_changes(run, [*refused, *names])
+    recorded = read_settings(path)
+    _refuse_auto(run, flattened(recorded), flat)
+    given = merged([*again, *changes])
+    with trusted(run, [("run", recorded), *again, *changes], given, trust):
+        stored = settings_of(RunConfig(**recorded))
+        config = build_config([("run", stored), *changes])
+    if several:  # of which each may have a change
+        rewards = config.rewards.seen_from(Path.cwd())
+        config = config.model_copy(update={"rewards": rewards})
+        refuse_changes(run, changed(stored, settings_of(config)))
+    _require_same_objects(run, stored, again, recorded_objects(config))
+    from rlobj.runs.checkpoints import newest_sound
+
+    directory = RunFolder(run)
+    newest = newest_sound(directory.path)
+    steps, done = config.training.steps, step_of(newest) if newest else 0
+    if steps < done:
+        asked = Setting("training.steps", steps)
+        raise ConfigError(asked, f": {run} has {done} steps done already")
+    return Resumed(path, directory, config, done, "training.steps" in known)
+
+
+def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check that no change is `auto` for a setting that a run has a value of."""
+    for name in ("sampling.engine", *PLAIN):
+        if given.get(name) == "auto" != own.get(name, "auto"):
+            raise ConfigError(
+                f"{name} is auto, which is chosen once, when a run begins: {run} has {own[name]}. "
+                "Leave it out, or use ",
+                Setting(name, "VALUE"),
+            )
+
+
+def recorded_objects(config: RunConfig) -> list[str]:
+    """The arguments of `rlobj.train` that were objects when the run was started."""
+    texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
+    arguments = [name for name, text in texts.items() if is_object_text(text)]
+    if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
+        arguments.append("reward")
+    if is_object_text(config.environment.target):
+        arguments.append("environment")
+    if any(map(is_object_text, config.environment.tools)):
+        arguments.append("tools")
+    return [*arguments, *(["sampler"] if config.sampling.engine == "object" else [])]
+
+
+def _require_same_objects(
+    run: Path | str, own: Mapping[str, Any], again: Sequence[Layer], needed: Sequence[str]
+) -> None:
+    """Check that a resumed run gets the objects that it was started with, and no others."""
+    missing = [f"{name}=..." for name in needed if name not in dict(again)]
+    if missing:
+        raise ConfigError(
+            f"{run} was started with Python objects, which its configuration cannot name. Pass "
+            f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
+        )
+    for name, layer in again:
+        config = prepared(build_config([("run", own), (name, layer)]))
+        for path, before, now in difference(own, settings_of(config)):
+            raise ConfigError(
+                f"{run} was started with another {name}: {path} is {before!r}, and would be "
+                f"{now!r}. A run is resumed with what it was started with"
+            )
+
+
+def warn_of_more_steps(config: RunConfig, last: Sequence[Mapping[str, Any]], done: int) -> None:
+    """Say that a longer schedule rises again; `last` are the last metrics, after `done` steps."""
+    training = config.training
+    before = [line.get("train/learning_rate") or math.inf for line in last]
+    rises = any(learning_rate(training, done) > rate for rate in before)
+    if rises and training.schedule != "constant":
+        logger.warning(
+            f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
+            "the learning rate increases now and then decreases again"
+        )
