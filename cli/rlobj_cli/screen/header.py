@@ -21,6 +21,7 @@ from rlobj.settings.trust import imports
 from rlobj.sizing.choosing import choose_settings, held_out_share, settled
 from rlobj.sizing.fitting import require_memory
 from rlobj.sizing.sizes import Cards, Size, card_bytes
+from rlobj.training.opened_run import OpenedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.estimating import estimated, show_choices, show_tables
@@ -64,20 +65,18 @@ def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
     )
 
 
-def show_dry_run(
-    console: Console, config: RunConfig, layers: Sequence[Layer], processes: int | None = None
-) -> None:
+def show_dry_run(console: Console, run: OpenedRun) -> None:
     """Print every setting with its origin, the memory that the run needs, and its objective.
 
     Raises:
         ConfigError: the run cannot fit the GPU.
     """
+    config, layers = run.config, run.layers
     show_header(console, config, layers)
     known = {path: name for path, name in origins(layers).items() if path != "preset"}
-    ranks = processes or int(os.environ.get("WORLD_SIZE", "1"))
     card = card_bytes()  # what a GPU run chooses depends on the hub's config.json
     size = Size.named(config.model, local=card is None)
-    cards = None if card is None else Cards(ranks, card)
+    cards = None if card is None else Cards(run.processes, card)
     choices = choose_settings(config, size, cards, os.environ)
     local = all(Path(name).exists() for name in source_names(config.data.source))
     if config.model.name is None or local:  # not from the hub
@@ -98,9 +97,9 @@ def show_dry_run(
         )
         say(console, Text(text))
     else:
-        estimate = estimated(config, size, ranks, cards)
+        estimate = estimated(config, size, run.processes, cards)
         show_tables(console, estimate)
-        require_memory(config, size, estimate.strategy, ranks, card)
+        require_memory(config, size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))

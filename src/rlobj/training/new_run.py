@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError
+from rlobj.base.launched import started_processes
 from rlobj.base.paths import path_of, step_of
 from rlobj.objectives.objective import Objective
 from rlobj.runs.checkpoints import checkpoints, named_checkpoint
@@ -25,25 +26,12 @@ from rlobj.settings.presets import load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.scores import is_template
 from rlobj.settings.trust import trusted
+from rlobj.training.opened_run import OpenedRun
 from rlobj.training.preparing import prepared
 
 _OF_PRESETS = ("objective", "scores", "columns")
 """Sections that a preset replaces in the settings of a run that a new one starts from."""
 _PRESET_KEYS = ("base", "paper", "summary")
-
-
-class NewRun(NamedTuple):
-    """A run that is about to begin. Nothing is written yet.
-
-    Attributes:
-        path: its folder.
-        config: its configuration, with absolute paths.
-        layers: of the configuration, lowest first.
-    """
-
-    path: Path
-    config: RunConfig
-    layers: list[Layer]
 
 
 def open_new(
@@ -53,7 +41,8 @@ def open_new(
     *,
     from_run: str | Path | None = None,
     trust: bool = False,
-) -> NewRun:
+    processes: int | None = None,
+) -> OpenedRun:
     """Check a run that is about to begin.
 
     Args:
@@ -62,6 +51,7 @@ def open_new(
         out: as in `train`.
         from_run: as in `train`.
         trust: as in `train`.
+        processes: as in `train`.
     """
     if from_run is None:
         layers = _layers_under(above, objective)
@@ -70,7 +60,7 @@ def open_new(
         preset = None if objective is None else str(objective)
         layers, config = start_from(from_run, preset, above, trust=trust)
     config = prepared(config)
-    return NewRun(new_folder(config, out), config, layers)
+    return OpenedRun(new_folder(config, out), config, layers, processes or started_processes())
 
 
 def start_from(

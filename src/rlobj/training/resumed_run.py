@@ -6,9 +6,10 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.launched import started_processes
 from rlobj.base.paths import step_of
 from rlobj.base.targets import PYTHON_OBJECT, is_object_text
 from rlobj.runs.configuration import read_settings
@@ -21,27 +22,10 @@ from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
 from rlobj.settings.training import learning_rate
 from rlobj.settings.trust import trusted
+from rlobj.training.opened_run import OpenedRun
 from rlobj.training.preparing import prepared
 
 logger = logging.getLogger(__name__)
-
-
-class Resumed(NamedTuple):
-    """A run that is about to be resumed.
-
-    Attributes:
-        path: the run directory, as it was given.
-        run: its files.
-        config: its configuration, with the changes.
-        done: the steps done.
-        longer: the changes have a number of steps.
-    """
-
-    path: Path
-    run: RunFolder
-    config: RunConfig
-    done: int
-    longer: bool
 
 
 def open_resumed(
@@ -50,8 +34,8 @@ def open_resumed(
     again: Sequence[Layer] = (),
     *,
     trust: bool = False,
-    refused: Sequence[str] = (),
-) -> Resumed:
+    processes: int | None = None,
+) -> OpenedRun:
     """Check a run that is about to be resumed, and all that the caller gives with it.
 
     Args:
@@ -59,7 +43,7 @@ def open_resumed(
         changes: layers over the run's own configuration.
         again: what the run was started with, by the names of `train`'s arguments.
         trust: as in `resume`, which also lists the errors.
-        refused: other options that were given and that no resumed run accepts.
+        processes: as in `resume`.
     """
     path = Path(run)
     if in_another_trainer(path):
@@ -68,7 +52,7 @@ def open_resumed(
     known, flat = origins(changes), flattened(merged(changes))
     several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
     names = [f"{origin} {name}" for name, origin in known.items() if name not in several]
-    refuse_changes(run, [*refused, *names])
+    refuse_changes(run, names)
     recorded = read_settings(path)
     _refuse_auto(run, flattened(recorded), flat)
     given = merged([*again, *changes])
@@ -82,13 +66,12 @@ def open_resumed(
     _require_same_objects(run, stored, again, recorded_objects(config))
     from rlobj.runs.checkpoints import newest_sound
 
-    directory = RunFolder(run)
-    newest = newest_sound(directory.path)
+    newest = newest_sound(RunFolder(run).path)
     steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
         asked = Setting("training.steps", steps)
         raise ConfigError(asked, f": {run} has {done} steps done already")
-    return Resumed(path, directory, config, done, "training.steps" in known)
+    return OpenedRun(path, config, [*changes], processes or started_processes(), done, resumed=True)
 
 
 def _refuse_auto(run: Path | str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -134,12 +117,13 @@ def _require_same_objects(
             )
 
 
-def warn_of_more_steps(config: RunConfig, last: Sequence[Mapping[str, Any]], done: int) -> None:
-    """Say that a longer schedule rises again; `last` are the last metrics, after `done` steps."""
-    training = config.training
-    before = [line.get("train/learning_rate") or math.inf for line in last]
-    rises = any(learning_rate(training, done) > rate for rate in before)
-    if rises and training.schedule != "constant":
+def warn_of_more_steps(run: OpenedRun) -> None:
+    """Say that the learning rate rises again, if a change of the steps makes it rise."""
+    training = run.config.training
+    if "training.steps" not in origins(run.layers) or training.schedule == "constant":
+        return
+    before = [line.get("train/learning_rate") or math.inf for line in run.history()[-1:]]
+    if any(learning_rate(training, run.done) > rate for rate in before):
         logger.warning(
             f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
             "the learning rate increases now and then decreases again"

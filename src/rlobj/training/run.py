@@ -10,26 +10,33 @@ that need it are imported where they are used.
 
 from __future__ import annotations
 
-import json
-import tempfile
-import time
+import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlobj.base.errors import Argument, ConfigError, RunError
+from rlobj.base.errors import ConfigError
+from rlobj.base.launched import PROGRESS
+from rlobj.base.paths import located_target
+from rlobj.base.targets import without_imports
 from rlobj.objectives.objective import Objective
-from rlobj.runs.configuration import dump_config
 from rlobj.runs.run_folder import RunFolder
-from rlobj.settings.layers import Layer, nested
+from rlobj.settings.layers import Layer, file_layer, merged, nested
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.trust import named_code
+from rlobj.training.ending import saying_how_to_go_on
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.new_run import open_new
-from rlobj.training.resumed_run import Resumed, open_resumed, warn_of_more_steps
+from rlobj.training.opened_run import OpenedRun
+from rlobj.training.preparing import check_functions
+from rlobj.training.resumed_run import open_resumed, warn_of_more_steps
 
 if TYPE_CHECKING:
     from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.result import TrainingResult
+    from rlobj.training.progress import RunScreen
 
 
 def train(
@@ -45,10 +52,12 @@ def train(
     environment: Any = None,
     tools: str | Sequence[str | Callable[..., Any]] | None = None,
     out: Path | str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    config: Path | str | None = None,
+    settings: Mapping[str, Any] | Sequence[Layer] | None = None,
     processes: int | None = None,
     trust: bool = False,
-    progress: bool = True,
+    dry_run: bool = False,
+    progress: bool | RunScreen = True,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Train a policy with a published objective, or one of yours.
@@ -83,12 +92,15 @@ def train(
             with type hints and a docstring. Functions run in threads of this process; named tools
             run in processes of their own.
         out: new folder for the run. Default: runs/NAME-TIME.
+        config: a YAML file with settings above those of the objective.
         settings: single settings by dotted name.
         processes: train in this many processes on this machine. Python objects stay in this
             process, so they need a program started by torchrun instead.
         trust: import the code that the settings of `from_run` name.
+        dry_run: check the run and tell the callbacks its settings with `opened`, and no more. The
+            result has no step. Of code, only what the arguments name is imported.
         progress: show the progress on stderr, in the first process: a bar with the newest metrics,
-            or on no terminal a line now and then.
+            or on no terminal a line now and then. Or a screen of `rlobj.training.progress`.
         callbacks: receive the events of the run.
 
     Returns:
@@ -112,29 +124,31 @@ def train(
         'Qwen3ForCausalLM'
     """
     from rlobj.training.loop.inputs import CallerInputs
-    from rlobj.training.loop.running import run_training
-    from rlobj.training.progress import followed
+    from rlobj.training.progress import shown
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
     objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
     inputs = CallerInputs(*objects, callbacks=callbacks)
-    above = [*inputs.layers(), *_layers(settings)]
-    new = open_new(objective, above, out, from_run=from_run, trust=trust)
-    if not _launches(processes, inputs):
-        with followed(inputs, progress, new.config.training.steps) as inputs:
-            return run_training(new.config, new.path, inputs)
+    named = [*inputs.layers(), *_layers(settings)]
+    above = [*([] if config is None else [file_layer(config)]), *named]
+    more: dict[str, Any] = {"from_run": from_run, "trust": trust, "processes": processes}
+    with shown(progress) as screen:
+        if not dry_run:
+            return _train(open_new(objective, above, out, **more), inputs, processes, screen)
+        with _importing_only(named):
+            run = open_new(objective, above, **more)
+            check_functions(run.config)
+            for callback in _listeners(inputs, screen):
+                callback.opened(run)
+    from rlobj.training.loop.result import TrainingResult
 
-    with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
-        file = Path(folder) / "config.yaml"
-        file.write_text(dump_config(new.config), encoding="utf-8")
-        words = ["--config", str(file), "--out", str(new.path)]
-        return _launched(words, processes, new.path, progress)
+    return TrainingResult(run.path, 0, 0.0, [])
 
 
 def resume(
     run: Path | str,
     *,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | Sequence[Layer] | None = None,
     model: Any = None,
     tokenizer: Any = None,
     data: Any = None,
@@ -145,7 +159,7 @@ def resume(
     tools: str | Sequence[str | Callable[..., Any]] | None = None,
     processes: int | None = None,
     trust: bool = False,
-    progress: bool = True,
+    progress: bool | RunScreen = True,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Continue a run from its newest checkpoint, under its own configuration.
@@ -185,37 +199,59 @@ def resume(
         [1, 2]
     """
     from rlobj.training.loop.inputs import CallerInputs
-    from rlobj.training.progress import followed
+    from rlobj.training.progress import shown
 
     if run is None:
         raise ConfigError("run is None; expected the path of a run")
     _refuse_wrong_types(run, settings, processes, callbacks, "run")
+    changes = _layers(settings)
     if isinstance(sampler, str):
-        settings, sampler = {"sampling.engine": sampler, **(settings or {})}, None
+        changes, sampler = [("sampler", nested("sampling.engine", sampler)), *changes], None
     objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
     inputs = CallerInputs(*objects, callbacks=callbacks)
-    found = open_resumed(run, _layers(settings), inputs.layers(), trust=trust)
-    if found.done < found.config.training.steps and _launches(processes, inputs):
-        words = ["--resume", str(run), "--trust"]
-        for path, value in (settings or {}).items():
-            words += ["--set", f"{path}={json.dumps(value)}"]
-        return _launched(words, processes, found.run.path, progress)
-    steps, history = found.config.training.steps, found.run.lines()
-    with followed(inputs, progress, steps, found.done, history) as inputs:
-        return go_on(found, inputs)
+    with shown(progress) as screen:
+        opened = open_resumed(run, changes, inputs.layers(), trust=trust, processes=processes)
+        return _train(opened, inputs, processes, screen)
 
 
-def go_on(found: Resumed, inputs: CallerInputs) -> TrainingResult:
-    """Continue a run. If all steps are done, the result is that of the finished run."""
+def _train(
+    run: OpenedRun, inputs: CallerInputs, processes: int | None, screen: RunScreen | None
+) -> TrainingResult:
+    """Train an opened run, here or in new processes."""
+    from rlobj.training.launching import launches, train_in_processes
     from rlobj.training.loop.result import TrainingResult
-    from rlobj.training.loop.running import run_training
 
-    path, directory, config, done, longer = found
-    if done == config.training.steps:
-        return TrainingResult(directory.path, done, 0.0, directory.lines())
-    if longer:
-        warn_of_more_steps(config, directory.lines()[-1:], done)
-    return run_training(config, path, inputs, resume=True)
+    listeners = _listeners(inputs, screen)
+    finished = run.resumed and run.done == run.config.training.steps
+    launching = not finished and launches(processes, inputs)
+    for callback in listeners:
+        callback.opened(run)
+    if finished:
+        result = TrainingResult(run.path, run.done, 0.0, RunFolder(run.path).lines())
+    elif launching:
+        result = train_in_processes(run, screen)
+    else:
+        from rlobj.training.loop.running import run_training
+
+        with saying_how_to_go_on(run):
+            warn_of_more_steps(run)
+            inputs = dataclasses.replace(inputs, callbacks=listeners)
+            result = run_training(run.config, run.path, inputs, resume=run.resumed)
+    if PROGRESS not in os.environ:  # else the process that has started this one says how it ended
+        for callback in listeners:
+            callback.ended(result)
+    return result
+
+
+def _listeners(inputs: CallerInputs, screen: RunScreen | None) -> list[Callback]:
+    """The caller's callbacks, and the screen."""
+    return [*inputs.callbacks, *([] if screen is None else [screen])]
+
+
+def _importing_only(layers: Sequence[Layer]) -> AbstractContextManager[None]:
+    """Inside, settings are only read, and no code is imported but what these layers name."""
+    code = named_code(merged(layers))
+    return without_imports([*code, *(located_target(target, Path.cwd()) for target in code)])
 
 
 def _refuse_wrong_types(
@@ -224,9 +260,12 @@ def _refuse_wrong_types(
     """Raise ConfigError for an argument of another type than documented."""
     if not isinstance(folder, str | Path | None):
         raise ConfigError(f"{argument} is {folder!r}; expected the path of a folder")
-    if settings is not None and not (
-        isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
-    ):
+    if isinstance(settings, Mapping):
+        known = all(isinstance(name, str) for name in settings)
+    else:  # the program gives layers
+        layers = settings if isinstance(settings, Sequence) else [settings]
+        known = settings is None or all(isinstance(layer, tuple) for layer in layers)
+    if not known:
         raise ConfigError(
             f'settings is {settings!r}; expected a dict such as {{"training.steps": 3}}'
         )
@@ -236,43 +275,7 @@ def _refuse_wrong_types(
         raise ConfigError(f"callbacks is {callbacks!r}; expected a list of rlobj.Callback objects")
 
 
-def _layers(settings: Mapping[str, Any] | None) -> list[Layer]:
-    return [("settings", nested(path, value)) for path, value in (settings or {}).items()]
-
-
-def _launches(processes: int | None, inputs: CallerInputs) -> bool:
-    """Whether other processes do the work.
-
-    Raises:
-        ConfigError: something that only this process has.
-    """
-    if processes is None or processes == 1:
-        return False
-    local = [*inputs.local(), *(["callbacks"] if inputs.callbacks else [])]
-    if local:
-        raise ConfigError(
-            Argument("processes", processes),
-            f" starts new processes, which cannot get the Python objects "
-            f"passed as {', '.join(local)}. Start this program with torchrun --nproc-per-node "
-            f"{processes} and leave out processes; or pass names: a model's folder or hub id, a "
-            "data file, a reward as file.py:function",
-        )
-    return True
-
-
-def _launched(
-    words: Sequence[str], processes: int | None, out: Path, progress: bool
-) -> TrainingResult:
-    """Train in new processes, and read what they left."""
-    from rlobj.base.launched import PROGRESS
-    from rlobj.training.loop.result import TrainingResult
-    from rlobj.training.parallel.launcher import launch
-
-    start = time.perf_counter()
-    variables = {PROGRESS: "stderr" if progress else "none"}
-    code = launch(["train", *words], processes or 1, variables=variables)
-    if code:
-        kind = ConfigError if code == 2 else RunError
-        raise kind(f"training in {processes} processes failed with exit code {code}; see above")
-    run = RunFolder(out)
-    return TrainingResult(out, run.steps_saved(), time.perf_counter() - start, run.lines())
+def _layers(settings: Mapping[str, Any] | Sequence[Layer] | None) -> list[Layer]:
+    if isinstance(settings, Mapping):
+        return [("settings", nested(path, value)) for path, value in settings.items()]
+    return [*(settings or ())]
