@@ -128,7 +128,8 @@ class GuardedGroup(TyperGroup):
                 error.message += f". Did you mean '--set {setting}=VALUE'?"
             raise
         except KeyboardInterrupt as error:
-            report("Interrupted", "stopped; no file is incomplete")
+            advice = "\n".join(getattr(error, "__notes__", ()))
+            report("Interrupted", advice or "stopped; no file is incomplete")
             raise typer.Exit(exit_code(error)) from None
         except (RlobjError, RuntimeError) as error:
             lost = not isinstance(error, RlobjError)

@@ -21,6 +21,7 @@ from rlobj.settings.trust import imports
 from rlobj.sizing.choosing import choose_settings, held_out_share, settled
 from rlobj.sizing.fitting import require_memory
 from rlobj.sizing.sizes import Cards, Size, card_bytes
+from rlobj.training.opened_run import OpenedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.estimating import estimated, show_choices, show_tables
@@ -50,13 +51,11 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
 
-def show_resumed(
-    console: Console, config: RunConfig, path: Path, done: int, changes: Sequence[Layer]
-) -> None:
+def show_resumed(console: Console, run: OpenedRun) -> None:
     """Print which run goes on from where, the changed settings, and the code that is imported."""
-    title = f"  {path} from step {done} of {config.training.steps}"
+    title = f"  {run.path} from step {run.done} of {run.config.training.steps}"
     console.print(Text.assemble(("rlobj train", "bold"), title))
-    facts = {"yours": yours(config, changes), "code": imports(settings_of(config))}
+    facts = {"yours": yours(run.config, run.layers), "code": imports(settings_of(run.config))}
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
 
@@ -73,20 +72,18 @@ def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
     )
 
 
-def show_dry_run(
-    console: Console, config: RunConfig, layers: Sequence[Layer], processes: int | None = None
-) -> None:
+def show_dry_run(console: Console, run: OpenedRun) -> None:
     """Print every setting with its origin, the memory that the run needs, and its objective.
 
     Raises:
         ConfigError: the run cannot fit the GPU.
     """
+    config, layers = run.config, run.layers
     show_header(console, config, layers)
     origin_of = {path: name for path, name in origins(layers).items() if path != "preset"}
-    ranks = processes or int(os.environ.get("WORLD_SIZE", "1"))
     card = card_bytes()  # what a GPU run chooses depends on the hub's config.json
     size = Size.named(config.model, local=card is None)
-    cards = None if card is None else Cards(ranks, card)
+    cards = None if card is None else Cards(run.processes, card)
     choices = choose_settings(config, size, cards, os.environ)
     local = all(Path(name).exists() for name in source_names(config.data.source))
     if config.model.name is None or local:  # not from the hub
@@ -107,9 +104,9 @@ def show_dry_run(
         )
         say(console, Text(text))
     else:
-        estimate = estimated(config, size, ranks, cards)
+        estimate = estimated(config, size, run.processes, cards)
         show_tables(console, estimate)
-        require_memory(config, size, estimate.strategy, ranks, card)
+        require_memory(config, size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))

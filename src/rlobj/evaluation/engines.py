@@ -17,11 +17,10 @@ import torch
 from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
-from rlobj.evaluation.samples import SETTINGS
 from rlobj.models.location import require_model, require_weights
 from rlobj.runs.checkpoints import named_checkpoint
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import is_run
+from rlobj.runs.layout import SETTINGS_FILE, is_run
 from rlobj.runs.manifest import require_sound
 from rlobj.samplers import Sampler
 from rlobj.settings import profiles
@@ -101,7 +100,7 @@ def find_model(
         return _embedded([profiles.DEFAULT_TASK] if problems is None else problems)
     if run:
         return _of_run(name, path, checkpoint)
-    if there(path / SETTINGS) and not there(path / "config.json"):
+    if there(path / SETTINGS_FILE) and not there(path / "config.json"):
         raise ConfigError(
             f"{name} is an evaluation, not a model. To see its results: rlobj eval show {name}"
         )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, Message
-from rlobj.base.launched import first_process
 from rlobj.base.paths import file_name, located, nearby
 from rlobj.base.seeds import seed_generators
 from rlobj.base.targets import object_name, object_text
@@ -21,7 +20,7 @@ from rlobj.conversations.settings import named_tools
 from rlobj.data import Chat, Problem, format_prompt
 from rlobj.data.problems import digest
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.engines import ModelSource, find_model, open_engine
+from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
 from rlobj.evaluation.identity import fingerprint, model_identity, module_identity, require_same
 from rlobj.evaluation.problem_sets import (
     Overrides,
@@ -36,7 +35,7 @@ from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.team import Team
-from rlobj.installation import Engine, session
+from rlobj.installation import session
 from rlobj.runs.evaluation_samples import FORMAT, Samples
 from rlobj.samplers.types import check_prompts
 from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings
@@ -185,7 +184,6 @@ def evaluate(
     team = Team(alone=processes == 1 or out is None)
     if team.rank:
         callback = None
-    progress &= first_process()  # also where each process works alone
     with followed(callback, progress) as callback:
         return _run(source, sets, overrides, out, team, callback)
 
