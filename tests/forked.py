@@ -33,7 +33,9 @@ from typing import IO, Any
 from rlobj.base.ports import free_port
 
 IMPORTED = (
-    "rlobj_cli.screen.training",
+    "rlobj.training.loop.running",
+    "rlobj_cli.screen.header",
+    "rlobj_cli.screen.results",
     "accelerate",
     "pandas",
     "transformers.models.auto.tokenization_auto",

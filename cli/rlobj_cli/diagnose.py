@@ -43,8 +43,8 @@ def diagnose(
     if json:
         typer.echo(diagnosis.to_json())
     else:
-        for each in diagnosis.runs:
-            show_run(console, each)
+        for run in diagnosis.runs:
+            show_run(console, run)
     if fail and diagnosis.findings:
         raise typer.Exit(FAILED)
 

@@ -31,8 +31,8 @@ def doctor(as_json: Json = False) -> None:
         installation = read_installation()
     all_engines = engines(installation)
     if as_json:
-        known = {**asdict(installation), "engines": [asdict(engine) for engine in all_engines]}
-        typer.echo(json.dumps(known, indent=1))
+        facts = {**asdict(installation), "engines": [asdict(engine) for engine in all_engines]}
+        typer.echo(json.dumps(facts, indent=1))
     else:
         _show(console, installation, all_engines)
     if not all_engines[0].runs:

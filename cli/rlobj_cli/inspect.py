@@ -151,7 +151,7 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
 
     clauses = [(row["effect"], row["clause"]) for row in inspection.clauses.to_pylist()]
     factors = any(effect == "reweighted" for effect, _ in clauses)
-    digits = {name: each for name, each in NUMBERS.items() if factors or name != "factor"}
+    digits = {name: places for name, places in NUMBERS.items() if factors or name != "factor"}
     titles = ["gradient" if name == "gradient_norm" else name for name in digits]
     shown = table("", right=("tokens", *titles))
     tokens = inspection.examples(groups)
@@ -164,9 +164,10 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
         title = Text.assemble((text, style_of(row["effect"])), by)
         count = f"{about(row, '≥ ')}{row['tokens']:,.0f}"
         shown.add_section()
-        shown.add_row(title, count, *(number(row[name], each) for name, each in digits.items()))
+        shown.add_row(title, count, *(number(row[name], places) for name, places in digits.items()))
         for token, line in zip(tokens, lines, strict=True):
             if key == (token["text"], token["effect"], token["clause"]):
-                numbers = (number(token[name], each) for name, each in digits.items())
-                shown.add_row(line, *(Text(x, "dim") for x in (f"step {token['step']}", *numbers)))
+                numbers = (number(token[name], places) for name, places in digits.items())
+                cells = (f"step {token['step']}", *numbers)
+                shown.add_row(line, *(Text(cell, "dim") for cell in cells))
     return shown

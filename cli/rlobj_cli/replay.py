@@ -123,12 +123,12 @@ def show(console: Console, replayed: Replay) -> None:
             console.print(Text(f"{i}  {visible(name, 300)}"))
             shown[name] = str(i)
     if len(rows) > 1 or not sweeps:
-        show_rows(console, "touched by", TOKENS, [([shown[x["name"]]], x) for x in rows])
+        show_rows(console, "touched by", TOKENS, [([shown[row["name"]]], row) for row in rows])
     planned = [row for row in rows if row["gradient"] is not None]
     for row in planned:
         counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
         row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
-    show_rows(console, "gradient of", GRADIENT, [([shown[x["name"]]], x) for x in planned])
+    show_rows(console, "gradient of", GRADIENT, [([shown[row["name"]]], row) for row in planned])
     pairs = replayed.pairs.to_pylist()
     if len(names) > MOST:
         pairs = [row for row in pairs if row["first"] == names[0]]
@@ -169,18 +169,18 @@ def show_rows(
 
     if not rows:
         return
-    known = [key for key in heads if any(row[key] is not None for _, row in rows)]
-    if not known:  # only of pairs: then no overlap is known either
+    columns = [key for key in heads if any(row[key] is not None for _, row in rows)]
+    if not columns:  # only of pairs: then no overlap is known either
         console.print(Text(f"\n{title}: nothing; none of them touched a token", "dim"))
         return
     names = [title, *[""] * (len(rows[0][0]) - 1)]
-    grid = table(*names, right=[heads[key][0] for key in known])
-    for column, key in zip(grid.columns[len(names) :], known, strict=True):
+    grid = table(*names, right=[heads[key][0] for key in columns])
+    for column, key in zip(grid.columns[len(names) :], columns, strict=True):
         column.no_wrap = key != "effect"
     for texts, row in rows:
-        grid.add_row(*map(Text, texts), *(Text(cell(row, key)) for key in known))
+        grid.add_row(*map(Text, texts), *(Text(cell(row, key)) for key in columns))
     console.print(grid)
-    width = max(len(heads[key][0]) for key in known)
-    for head, meaning in (heads[key] for key in known):
+    width = max(len(heads[key][0]) for key in columns)
+    for head, meaning in (heads[key] for key in columns):
         if meaning:
             console.print(Text(f"{head:<{width}}  {meaning}", "dim"))

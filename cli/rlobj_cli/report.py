@@ -50,7 +50,8 @@ def report(
         path = write_report(read, out, figures)
     timed = times(read)
     short = [*[*timed][:PHASES], *(name for name in TOTALS if name in [*timed][PHASES:])]
-    for title, rows in (("run", summary(read)), ("seconds a step", {x: timed[x] for x in short})):
+    phases = {name: timed[name] for name in short}
+    for title, rows in (("run", summary(read)), ("seconds a step", phases)):
         shown = table(title, right=[run.label for run in read])
         for name, cells in rows.items():
             shown.add_row(*map(Text, (name, *cells)))

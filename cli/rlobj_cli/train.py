@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.reporting.terminal import Screen, working
+from rlobj.reporting.terminal import Screen
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
 
@@ -170,11 +168,11 @@ def train(
       rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
+    import rlobj
     from rlobj.conversations.settings import named_tools
-    from rlobj.settings.layers import file_layer, reward_settings
-    from rlobj.training.run import open_new, open_resumed
+    from rlobj.settings.layers import parse_setting, reward_settings
+    from rlobj_cli.screen.training import DryRunScreen, explained, run_screen
 
-    console = _screen()
     code = setting_layers(
         {
             "--reward": ("rewards", None if reward is None else reward_settings(reward)),
@@ -201,40 +199,41 @@ def train(
             "--seed": ("seed", seed),
         }
     )
-    if resume is not None:
-        if dry_run:
-            raise ConfigError(
-                f"--resume {resume} continues the run as it is, so it has no dry run. "
-                f"Leave out --dry-run, or begin a new run from its policy with --from {resume}"
+    single = [("--set", parse_setting(text)) for text in settings or []]
+    screen = DryRunScreen(_screen()) if dry_run else run_screen(_screen())
+    with explained(screen):
+        if resume is None:
+            _check_problems(data, task)
+            rlobj.train(
+                preset,
+                from_run=from_run,
+                out=out,
+                config=config,
+                settings=[*fixed, *code, *changeable, *single],
+                processes=processes,
+                trust=trust,
+                dry_run=dry_run,
+                progress=screen,
             )
-        of_new_runs = {
-            "--preset": preset,
-            "--config": config,
-            "--out": out,
-            "--from": from_run,
-        }
-        refused = [option for option, value in of_new_runs.items() if value is not None]
-        refused += [option for option, _ in fixed]
-        changes = _overrides(changeable, settings or [])
-        again = [(option.removeprefix("--"), values) for option, values in code]
-        with working(console):
-            resumed = open_resumed(resume, changes, again, trust=trust, refused=refused)
-        _training(console).resume(console, resumed, changes, processes, reward)
-        return
-    _check_problems(data, task)
-    chosen = _overrides([*fixed, *code, *changeable], settings or [])
-    overrides = [*([] if config is None else [file_layer(config)]), *chosen]
-    with _dry(chosen) if dry_run else nullcontext():
-        with nullcontext() if from_run is None else working(console):  # a mistake shows at once
-            folder = None if dry_run else out
-            new = open_new(preset, overrides, folder, from_run=from_run, trust=trust)
-        _training(console).start(console, new, dry_run, processes)
+            return
+        new = {"--preset": preset, "--config": config, "--out": out, "--from": from_run}
+        _check_resumed(resume, {**new, **dict(fixed)}, single, dry_run)
+        rlobj.resume(
+            resume,
+            settings=[*changeable, *single],
+            reward=reward,
+            environment=environment,
+            tools=tools,
+            processes=processes,
+            trust=trust,
+            progress=screen,
+        )
 
 
 def _screen() -> Screen:
     """The screen of the run, on which only the first process prints.
 
-    `rlobj.train` tells the processes that it starts whether, and where, they show the run.
+    A run tells the processes that it starts whether, and where, they show it.
     """
     from rlobj.base.launched import PROGRESS, first_process
 
@@ -242,23 +241,25 @@ def _screen() -> Screen:
     return Screen(stderr=place == "stderr", quiet=place == "none" or not first_process())
 
 
-def _dry(chosen: Sequence[Layer]) -> AbstractContextManager[None]:
-    """Inside, only code that the command line itself names is imported."""
-    from rlobj.base.paths import located_target
-    from rlobj.base.targets import without_imports
-    from rlobj.settings.layers import merged
-    from rlobj.settings.trust import named_code
+def _check_resumed(
+    run: Path, options: Mapping[str, Any], settings: Sequence[Layer], dry_run: bool
+) -> None:
+    """Check what is given beside --resume.
 
-    named = named_code(merged(chosen))
-    return without_imports([*named, *(located_target(each, Path.cwd()) for each in named)])
+    Raises:
+        ConfigError: a dry run, or options that no resumed run accepts; with the settings that may
+            not change.
+    """
+    from rlobj.settings.layers import origins
+    from rlobj.settings.resuming import refuse_changes
 
-
-def _training(console: Console) -> Any:
-    """The module that trains, whose import takes seconds, with a sign of life on the screen."""
-    with working(console):
-        from rlobj_cli.screen import training
-
-    return training
+    if dry_run:
+        raise ConfigError(
+            f"--resume {run} continues the run as it is, so it has no dry run. "
+            f"Leave out --dry-run, or begin a new run from its policy with --from {run}"
+        )
+    if refused := [option for option, value in options.items() if value is not None]:
+        refuse_changes(run, [*refused, *(f"--set {name}" for name in origins(settings))])
 
 
 def _check_problems(data: str | None, task: str | None) -> None:
@@ -276,10 +277,3 @@ def _check_problems(data: str | None, task: str | None) -> None:
             f"--task {task}: there is no such task.{nearest(task, TASKS, spell_out=False)} "
             f"The tasks are {', '.join(TASKS)}; a file or a hub id is given with --data"
         )
-
-
-def _overrides(given: Sequence[Layer], settings: Sequence[str]) -> list[Layer]:
-    """The layers of options, and above them those of --set."""
-    from rlobj.settings.layers import parse_setting
-
-    return [*given, *(("--set", parse_setting(text)) for text in settings)]

@@ -30,10 +30,6 @@ def decided(verdict):
     return verdict.correct, verdict.reason
 
 
-def process_ids(verifier):
-    return [worker.process.pid for worker in verifier._workers if worker.process]
-
-
 def test_reason_names_what_decided(verifier):
     verdict = verifier.verify("I count 12.", "12")
     assert (verdict.correct, verdict.answer, verdict.reason) == (False, None, "no answer")
@@ -200,10 +196,10 @@ def test_threads_share_the_workers_also_while_they_are_replaced():
         MathVerifier(workers=2, recycle_after=15) as verifier,
         ThreadPoolExecutor(8) as threads,
     ):
-        before = process_ids(verifier)
+        before = verifier.process_ids
         verdicts = list(threads.map(lambda pair: verifier.verify(*pair), pairs))
         together = verifier.verify_many(pairs)
-        assert process_ids(verifier) != before
+        assert verifier.process_ids != before
     expected = [n % 2 == 0 for n in range(40)]
     assert [verdict.correct for verdict in verdicts] == expected
     assert [verdict.correct for verdict in together] == expected
@@ -245,9 +241,9 @@ def test_numbers_are_read_as_their_text_and_none_is_empty(verifier):
 
 def test_close_ends_all_processes():
     with MathVerifier(workers=2) as verifier:
-        workers = process_ids(verifier)
-        assert len(workers) == 2
-    assert not any(map(alive, workers))
+        process_ids = verifier.process_ids
+        assert len(process_ids) == 2
+    assert not any(map(alive, process_ids))
     with pytest.raises(RunError, match="not open"):
         verifier.verify(r"\boxed{1}", "2")
 
@@ -260,7 +256,7 @@ def test_a_script_without_a_main_guard_loads_sympy_in_the_worker_only(tmp_path):
         "from rlobj.rewards import MathVerifier\n"
         "with MathVerifier() as verifier:\n"
         "    print(verifier.verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}').correct)\n"
-        "    maps = open(f'/proc/{verifier._workers[0].process.pid}/maps').read()\n"
+        "    maps = open(f'/proc/{verifier.process_ids[0]}/maps').read()\n"
         "print('/torch/' in maps, '/pydantic_core/' in maps)\n"
         "print('sympy' in sys.modules, 'math_verify' in sys.modules)\n"
     )
@@ -296,7 +292,7 @@ def test_verify_answers_while_the_program_ends_and_leaves_no_process():
         from rlobj.answers.verifier import shared_verifier
         atexit.register(lambda: print(verify("\\\\boxed{1+\\\\sqrt2}", "\\\\sqrt2+1").correct))
         verify("\\\\boxed{1+\\\\sqrt3}", "\\\\sqrt3+1")
-        print(*(worker.process.pid for worker in shared_verifier()._workers))
+        print(*shared_verifier().process_ids)
     """
     run = [sys.executable, "-c", program]
     done = subprocess.run(run, capture_output=True, text=True, timeout=600)

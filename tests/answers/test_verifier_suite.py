@@ -56,8 +56,8 @@ def test_no_wrong_answer_passes_and_right_ones_do(family, verifier):
 def spent(verifier):
     """Processor time of the workers so far, also of those that have ended, in seconds."""
     ended, ticks = resource.getrusage(resource.RUSAGE_CHILDREN), 0
-    for worker in filter(lambda worker: worker.process, verifier._workers):
-        stat = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="utf-8")
+    for process_id in verifier.process_ids:
+        stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8")
         ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
     return ended.ru_utime + ended.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
 

@@ -21,6 +21,7 @@ FILES = {
     "reward.py": "def score(response, answer, **columns):\n    return 1\n",
     "wrong.py": "def (:\n",
     "folder/notes.txt": "",
+    "evals/settings.json": '{"benchmarks": {}}',
 }
 
 SETTINGS = {
@@ -79,6 +80,7 @@ COMMANDS = {
     "eval no": "there is no folder 'no' here. For a hub id, name the problems: --on aime24,",
     "eval embedded --on rows.jsonl --top-p 0": "should be greater than 0, got 0.0",
     "eval embedded --environment calculator --tools python": "environment.tools (from --tools): ",
+    "eval evals": "evals is an evaluation, not a model. To see its results: rlobj eval show evals",
     "eval embedded --on rows.jsonl --set evaluation.nope=1": "unknown key. Known: every",
     "eval compare folder no": "folder is not an evaluation",
     "replay folder --preset grpo": "folder has no full tables",

@@ -32,7 +32,7 @@ output = functools.partial(printed, "diagnose", columns=100)
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_finding_is_one_line_on_the_screen_the_first_time(terminal: bool) -> None:
     out = console(100, terminal=terminal)
-    with screen_of(out)(out, 10, 0, []) as screen:
+    with screen_of(out)(out) as screen:
         screen.found(FOUND)
         screen.found(FOUND)
     assert text_of(out).count("step 7: collapse: [red]fell[/red] from 0.5 to 0") == 1

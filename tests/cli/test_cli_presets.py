@@ -55,6 +55,16 @@ def test_check_reports_all_errors_of_a_file(tmp_path: Path) -> None:
     assert "^" in text
 
 
+def test_an_unknown_key_at_the_top_of_a_file_is_compared_with_all_keys_of_files(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: grpo\npapr: Mine et al.\n")
+    text = output("presets", "check", str(file), code=2)
+    assert "unknown key. Did you mean 'paper'? Known: base, checkpoint," in text
+    assert "sources, summary, training." in text
+
+
 def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> None:
     file = tmp_path / "spread.yaml"
     spread = "length.max(by='group') - length.min(by='group')"
@@ -95,6 +105,15 @@ def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> Non
     assert f"{file} is valid" in output("presets", "check", str(file))
     assert "sampling.max_tokens" in output("presets", "diff", "stapo", str(file))
     assert "same settings" in output("presets", "diff", str(file), str(file))
+
+
+def test_check_accepts_a_cut_by_code_that_is_not_imported(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: grpo\nobjective: {drop: \"when(custom('no.py:Such'), 1, 0).top(0.5)\"}")
+    text = output("presets", "check", str(file))
+    assert "is valid" in text
+    assert "its class is not imported, and it has no tokens.\n" in text
+    assert "Attributes:" not in text
 
 
 def test_explain_shows_populations_and_settings_that_cannot_act() -> None:

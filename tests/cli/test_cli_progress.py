@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from screens import console, text_of
@@ -11,6 +12,8 @@ from rlobj.data import Problem
 from rlobj.evaluation import BenchmarkSummary, GradedBenchmark, GradedProblem, summarise
 from rlobj.rewards import Graded
 from rlobj.samplers import Response
+from rlobj.settings.building import compose
+from rlobj.training.opened_run import OpenedRun
 from rlobj.training.progress import LiveScreen, PlainScreen, screen_of
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
@@ -27,6 +30,7 @@ def half_right() -> BenchmarkSummary:
 def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
     """The events that a trainer sends to its callbacks."""
     with screen:
+        screen.steps = steps
         screen.started(FACTS)
         screen.evaluated(0, half_right())
         for step in range(1, steps + 1):
@@ -51,7 +55,7 @@ def train(screen: PlainScreen | LiveScreen, steps: int) -> None:
 
 def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> None:
     out = console(80, terminal=False)
-    train(PlainScreen(out, 200, 0, []), 200)
+    train(PlainScreen(out), 200)
     text = text_of(out)
     steps = [line.split()[1] for line in text.splitlines() if line.startswith("step")]
     assert steps[:3] == ["0/200", "10/200", "20/200"]
@@ -65,7 +69,7 @@ def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> Non
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: int) -> None:
     out = console(width, terminal=True)
-    screen = LiveScreen(out, 8, 0, [])
+    screen = LiveScreen(out)
     train(screen, 8)
     with out.capture() as captured:
         out.print(screen.panel())
@@ -91,7 +95,7 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: bool) -> None:
     out = console(80, terminal=terminal)
-    screen = (LiveScreen if terminal else PlainScreen)(out, 2, 0, [])
+    screen = (LiveScreen if terminal else PlainScreen)(out)
     turns = {"turns/mean": 1.953, "tools/used_share": 0.9524}
     screen.add({"step": 1, "reward/mean": 0.25})
     assert "turns" not in [name for name, *_ in screen.measures]
@@ -107,7 +111,7 @@ def test_a_run_of_conversations_shows_turns_and_the_share_that_calls(terminal: b
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
 def test_nothing_in_a_metric_reaches_the_terminal_as_code(terminal: bool) -> None:
     out = console(200, terminal=terminal)
-    screen = (LiveScreen if terminal else PlainScreen)(out, 1, 0, [])
+    screen = (LiveScreen if terminal else PlainScreen)(out)
     screen.add({"step": 1, "reward/[red]\x1b[2J/mean": 0.5, "train/grad_norm": float("nan")})
     if isinstance(screen, LiveScreen):
         out.print(screen.panel())
@@ -116,11 +120,12 @@ def test_nothing_in_a_metric_reaches_the_terminal_as_code(terminal: bool) -> Non
 
 
 def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = LiveScreen(console(100, terminal=True), 50, 0, [])
+    screen = LiveScreen(console(100, terminal=True))
+    screen.steps = 50
     assert screen.times() == ("0:00", "– left")
     for step in range(1, 31):
         screen.add({"step": step, "time/step": 100.0 if step <= 10 else 2.0})
-    now = screen.ended
+    now = screen.ended_at
     monkeypatch.setattr(time, "time", lambda: now + 1)
     assert screen.times() == ("17:21", "0:39 left")  # 10·100 + 20·2 + 1 seconds; 20·2 − 1 left
     monkeypatch.setattr(time, "time", lambda: now + 60)
@@ -133,9 +138,9 @@ def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch
 def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None:
     screen_console = console(80, terminal=terminal)
     calls: list[str] = []
-    with screen_of(screen_console)(
-        screen_console, 5, 0, [], lambda: calls.append("header")
-    ) as screen:
+    with screen_of(screen_console)(screen_console, lambda _: calls.append("header")) as screen:
+        screen.begin()  # a warning while the run is opened
+        screen.opened(OpenedRun(Path("run"), compose("stapo"), [], processes=1))
         assert calls == []
         screen.warm_starting(1, 2, 0.5)
         screen.started({"device": "cpu", "run": "here"})

@@ -16,7 +16,7 @@ import yaml
 from screens import printed
 from tiny import save_tiny_policy
 
-from rlobj.runs.configuration import read_run_config
+from rlobj.runs.configuration import dump_config, read_run_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import RunConfig
@@ -107,10 +107,13 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     assert "a smaller model, or LoRA and fsdp2" in refused.partition("cannot fit the GPU")[2]
 
 
-def test_a_resumed_run_refuses_the_options_of_a_new_one() -> None:
-    words = ("--preset", "stapo", "--seed", "0", "--set", "training.betas=[0,0]")
-    text = output("--resume", "nowhere", *words, "--sampler", "vllm", code=2).strip()
-    assert text.endswith("Leave out: --preset, --seed, --set training.betas")
+def test_a_resumed_run_refuses_the_options_of_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.resolved.yaml").write_text(dump_config(compose("stapo")))
+    settings = ("--set", "training.betas=[0,0]", "--set", "trainig.steps=3")
+    words = ("--preset", "stapo", "--seed", "0", *settings, "--sampler", "vllm")
+    text = output("--resume", str(tmp_path), *words, code=2).strip()
+    assert text.endswith("--preset, --seed, --set training.betas, --set trainig.steps")
     text = output("--resume", "nowhere", "--dry-run", code=2)
     assert "begin a new run from its policy with --from nowhere" in text
 

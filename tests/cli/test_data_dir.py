@@ -22,7 +22,7 @@ def test_data_dir_is_in_the_environment_while_the_command_runs(tmp_path, monkeyp
     monkeypatch.delenv("RLOBJ_DATA_DIR", raising=False)
     found: list[str | None] = []
     seen = lambda *_, **__: found.append(os.environ.get("RLOBJ_DATA_DIR"))  # noqa: E731
-    monkeypatch.setattr("rlobj_cli.screen.training.start", seen)
+    monkeypatch.setattr("rlobj.train", seen)
     printed("train", "--preset", "stapo", "--data-dir", tmp_path)
     assert found == [str(tmp_path)]
     assert "RLOBJ_DATA_DIR" not in os.environ  # no other command of this process is told

@@ -48,7 +48,7 @@ def asked(
     given = [(flag, nested(*pair)) for flag, pair in (settings or {}).items()]
     overrides = Overrides([*(layers or []), *given], protocol, data_dir)
     names = named_problems(on)
-    return problem_sets(names, find_model(model, asked=names).layer, overrides)
+    return problem_sets(names, find_model(model, problems=names).layer, overrides)
 
 
 @pytest.fixture

@@ -144,7 +144,6 @@ def test_a_dry_run_trusts_code_that_it_does_not_import_and_no_server() -> None:
         pass
 
 
-def test_with_trust_nothing_of_a_folder_has_a_stand_in() -> None:
-    rule = "when(custom('no.py:Such'), 1, 0).top(0.5)"
-    with trusted("RUN", [("run", {"objective": {"drop": rule}})], {}, True):
-        pass  # it is read where its code can be imported
+def test_with_trust_no_setting_of_a_folder_is_judged() -> None:
+    with trusted("RUN", [("run", {"no_such_setting": 1})], {}, True):
+        assert importable("a.py:f")

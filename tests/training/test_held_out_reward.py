@@ -81,10 +81,12 @@ def test_screens_and_the_report_name_the_reward(runs, tmp_path):
     ):
         lines = runs[name].history
         plain, live = console(100, terminal=False), console(100, terminal=True)
-        with PlainScreen(plain, 3, 0, []) as screen:
+        plain_screen, live_screen = PlainScreen(plain), LiveScreen(live)
+        for screen in (plain_screen, live_screen):
+            screen.steps = 3
             for line in lines:
                 screen.add(line)
-        live.print(LiveScreen(live, 3, 0, lines).panel())
+        live.print(live_screen.panel())
         page = rlobj.report(runs[name].path, tmp_path / "report.html").read_text("utf-8")
         rows = page.partition("Settings")[0].partition("<table")[2].partition("</table")[0]
         ended = str(Outcome.read(runs[name].path).measures())

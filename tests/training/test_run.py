@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,14 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import TransformersSampler
+from rlobj.samplers.vllm.connection import run
 from rlobj.settings.building import compose
 from rlobj.settings.layers import nested
-from rlobj.training import Callback, run, run_training
+from rlobj.training import Callback, run_training
 from rlobj.training.loop.inputs import CallerInputs
-from rlobj.training.parallel.launcher import without
+from rlobj.training.loop.result import TrainingResult
+from rlobj.training.new_run import new_folder, open_new
+from rlobj.training.opened_run import OpenedRun
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +79,71 @@ def test_progress_is_shown_on_stderr_and_can_be_turned_off(
     assert quiet.err == shown.out == resumed.out == quiet.out == ""
 
 
+class Interrupting(Callback):
+    """Ctrl-C in the first step, a number of times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def phase(self, name: str) -> None:
+        """Interrupt the updates."""
+        if name == "updating":
+            if self.times > 1:
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("data", "command"),
+    [("max-digits", "rlobj train --resume run"), (ROWS, "rlobj.resume('run', data=...)")],
+    ids=["names", "objects"],
+)
+def test_after_ctrl_c_a_run_says_how_to_go_on(
+    data: Any, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = {**QUICK, **ROWS_TEMPLATE}
+    given: dict[str, Any] = {"data": data, "model": "embedded", "settings": settings}
+    result = rlobj.train("grpo", **given, out="run", callbacks=[Interrupting(1)])
+    assert result.steps == 1
+    advice = f"Stopped with the newest checkpoint at step 1. Continue with:\n  {command}\n"
+    assert capfd.readouterr().err.endswith(advice)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        rlobj.train("grpo", **given, out="again", callbacks=[Interrupting(2)])
+    [note] = caught.value.__notes__
+    again = command.replace("run", "again")
+    assert note == f"Stopped with no checkpoint yet. Continue with:\n  {again}"
+
+
+class Noting(Callback):
+    """Notes what a run is and how it ends."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def opened(self, run: OpenedRun) -> None:
+        """Note the settings and the steps done."""
+        self.events.append((run.config.seed, run.layers[-1][0], run.done, run.path.exists()))
+
+    def ended(self, result: TrainingResult) -> None:
+        """Note the steps."""
+        self.events.append(result.steps)
+
+
+def test_callbacks_are_told_what_a_run_is_and_how_it_ends() -> None:
+    noting = Noting()
+    Path("mine.yaml").write_text("seed: 3\n")
+    given: dict[str, Any] = {"data": "max-digits", "settings": QUICK, "config": "mine.yaml"}
+    dry = rlobj.train("grpo", **given, out="run", dry_run=True, callbacks=[noting])
+    assert dry.steps == 0
+    assert not dry.path.exists()
+    run = rlobj.train("grpo", **given, out="run", callbacks=[noting]).path
+    for _ in range(2):
+        rlobj.resume(run, settings={"training.steps": 3}, callbacks=[noting])
+    new = (3, "settings", 0, False)
+    resumed = [(3, "settings", done, True) for done in (2, 3)]
+    assert noting.events == [new, new, 2, resumed[0], 3, resumed[1], 3]
+
+
 def test_a_reader_of_the_progress_that_goes_away_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,7 +159,7 @@ def test_a_reader_of_the_progress_that_goes_away_does_not_end_the_run(
 
 def test_a_file_with_the_name_of_a_preset_is_not_read_in_its_place() -> None:
     Path("grpo").write_text("some notes: about grpo")
-    assert run.open_new("grpo").config.preset == "grpo"
+    assert open_new("grpo").config.preset == "grpo"
 
 
 class Mute:
@@ -255,6 +324,9 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named_before_it_is_
         ({"settings": ["training.steps=3"]}, "expected a dict such as"),
         ({"processes": 0}, "expected a whole number of at least 1"),
         ({"callbacks": [print]}, "expected a list of rlobj.Callback objects"),
+        ({"progress": "no"}, "progress is 'no'; expected True, False, or a screen"),
+        ({"progress": 1}, "progress is 1; expected True, False, or a screen"),
+        ({"config": "nowhere.yaml"}, "config=nowhere.yaml is not there"),
         ({"model": "./nowhere", "data": "addition"}, "no run or model folder './nowhere'"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -270,7 +342,7 @@ def test_two_runs_of_one_second_have_their_own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = []
     for _ in range(20):  # some of them in the same second
-        folders.append(run.new_folder(compose("stapo")))
+        folders.append(new_folder(compose("stapo")))
         folders[-1].mkdir(parents=True)
     assert len(set(folders)) == 20
 
@@ -323,9 +395,9 @@ def test_two_processes_train_the_run_of_one(policy, monkeypatch):
     printed = []
 
     def launch(words, count, variables):
-        printed.append(ranks(without(words, "--processes"), count, **variables))
+        printed.append(ranks(words, count, **variables))
 
-    monkeypatch.setattr("rlobj.training.parallel.launcher.launch", launch)
+    monkeypatch.setattr("rlobj.training.launching.launch", launch)
     Path("mine.py").write_text(SCORE)
     reward = "mine.py:score"
     names = {"model": save_tiny_policy(Path("policy")), "data": "max-digits", "reward": reward}

@@ -18,7 +18,7 @@ import torch
 from forked import wait_until
 from runs import finish, make_steps, metrics, program, same, wait_for_step, weights, write_config
 from safetensors.torch import load_file
-from screens import console, shows, text_of
+from screens import printed, shows
 from tiny import eight_steps, tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
@@ -30,8 +30,7 @@ from rlobj.runs.run_folder import RunFolder
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.run import open_resumed
-from rlobj_cli.screen.training import resume as resume_on_screen
+from rlobj.training.resumed_run import open_resumed
 
 MOMENTS = range(1, int(os.environ.get("RLOBJ_KILLS", "2")))
 
@@ -97,7 +96,7 @@ def damage(checkpoint: Path, how: str) -> None:
         (checkpoint / "manifest.json").write_text("{")
 
 
-def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(whole, tmp_path, caplog):
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(whole, tmp_path):
     """All steps seem done, and the newest checkpoint is damaged: it counts for nobody."""
     run = shutil.copytree(whole, tmp_path / "run")
     for how in ("bits", "cut", "missing", "manifest"):
@@ -105,10 +104,9 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(whole, tmp_path, c
         damage(copy / "checkpoints" / "step-000008", how)
         assert open_resumed(copy).done == 6
         assert (copy / "checkpoints" / "step-000008").is_dir()  # looking changes nothing
-    screen = console(terminal=False)
-    resume_on_screen(screen, open_resumed(tmp_path / "bits"))
-    assert shows("from step 6 of 8", text_of(screen))
-    assert "step-000008 is damaged" in caplog.text
+    text = printed("train", "--resume", tmp_path / "bits")
+    assert shows("from step 6 of 8", text)
+    assert shows("step-000008 is damaged", text)
     assert (tmp_path / "bits" / "checkpoints" / "damaged-step-000008").is_dir()
     assert same(weights(tmp_path / "bits"), weights(whole))
     assert metrics(tmp_path / "bits") == metrics(whole)

@@ -45,9 +45,9 @@ def test_an_answer_that_fails_beside_a_sound_gold_is_wrong(
 def test_a_fault_of_the_machine_is_tried_again(judge, how, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "patience", lambda deadline: 1.0)
     judge.ready()
-    before, note = judge.process.pid, tmp_path / "note"
+    before, note = judge.pid, tmp_path / "note"
     assert judge.judge(("once", note, how), SOUND) == (2, "again")
-    assert judge.process.pid != before
+    assert judge.pid != before
 
 
 @pytest.mark.parametrize(("how", "reason"), [("exit", "crash"), ("spin", "timeout")])
@@ -59,10 +59,10 @@ def test_a_process_that_is_killed_or_has_answered_enough_is_replaced(judge):
     numbers = []
     for turn in range(6):
         assert judge.reply(*SOUND) == (1, "sound")
-        numbers.append(judge.process.pid)
+        numbers.append(judge.pid)
         if turn == 0:
-            os.kill(judge.process.pid, signal.SIGKILL)
-            os.waitid(os.P_PID, judge.process.pid, os.WEXITED | os.WNOWAIT)
+            os.kill(judge.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, judge.pid, os.WEXITED | os.WNOWAIT)
     assert len({*numbers}) == 3  # the last one, after four questions
 
 

@@ -79,13 +79,13 @@ def test_a_process_that_ends_or_writes_what_is_no_reply_is_replaced(
     odd, question, text, monkeypatch
 ):
     monkeypatch.setattr(module, "_LARGEST", 1 << 20)
-    before = odd.process.pid
+    before = odd.pid
     with pytest.raises(EOFError, match=text):
         odd.ask(*question)
     assert not alive(before)
     odd.ready()
     assert odd.ask("echo", 1) == 1
-    assert odd.process.pid != before
+    assert odd.pid != before
 
 
 @pytest.mark.parametrize("how", ["pattern", "flood"])
@@ -158,7 +158,7 @@ STARTS = {
 from rlobj.answers import MathVerifier
 opened = MathVerifier().__enter__()
 opened.verify(r"\\boxed{1+\\sqrt{2}}", r"\\sqrt{2}+1")
-print(*(worker.process.pid for worker in opened._workers), flush=True)
+print(*opened.process_ids, flush=True)
 """,
     "rewards": """
 from rlobj.data import Problem
@@ -176,7 +176,7 @@ print(asyncio.run(opened.call("process", {})).text, flush=True)
 from rlobj.data.templates import Templates
 opened = Templates()
 opened.check("x", "{{ prompt }}")
-print(opened._worker.process.pid, flush=True)
+print(opened._worker.pid, flush=True)
 """,
 }
 BUSY = {
@@ -220,7 +220,7 @@ def test_no_process_outlives_a_program_that_is_interrupted(user, end, tmp_path):
 def test_a_worker_that_nobody_holds_any_more_ends():
     worker = Worker("odd_worker:Odd")
     worker.ready()
-    number = worker.process.pid
+    number = worker.pid
     assert number is not None
     del worker
     wait_until(lambda: not alive(number), 60)

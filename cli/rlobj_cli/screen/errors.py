@@ -61,10 +61,14 @@ def typed(message: str, options: Mapping[str, str] = MappingProxyType({})) -> st
 
 def options_of(command: Any) -> dict[str, str]:
     """The options of a command, and of the commands below it, by their parameters."""
-    found = {each.name: each.opts[0] for each in command.params if each.opts[0].startswith("-")}
+    options = {
+        parameter.name: parameter.opts[0]
+        for parameter in command.params
+        if parameter.opts[0].startswith("-")
+    }
     for below in getattr(command, "commands", {}).values():
-        found |= options_of(below)
-    return found
+        options |= options_of(below)
+    return options
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
@@ -124,7 +128,8 @@ class GuardedGroup(TyperGroup):
                 error.message += f". Did you mean '--set {setting}=VALUE'?"
             raise
         except KeyboardInterrupt as error:
-            report("Interrupted", "stopped; no file is incomplete")
+            advice = "\n".join(getattr(error, "__notes__", ()))
+            report("Interrupted", advice or "stopped; no file is incomplete")
             raise typer.Exit(exit_code(error)) from None
         except (RlobjError, RuntimeError) as error:
             lost = not isinstance(error, RlobjError)

@@ -120,7 +120,7 @@ def short(config: RunConfig, ranks: int) -> str:
     hours = f"; {estimate.work.hours:,.1f} hours by arithmetic" if estimate.work else ""
     needed = max(estimate.memory.needed)
     line = f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
-    return "\n".join([line, *(f"assumed: {each}" for each in estimate.memory.assumed)])
+    return "\n".join([line, *(f"assumed: {assumption}" for assumption in estimate.memory.assumed)])
 
 
 def show(console: Console, estimate: Estimated) -> None:
@@ -133,8 +133,8 @@ def show(console: Console, estimate: Estimated) -> None:
     show_choices(console, estimate.choices)
     if not estimate.memory.fits:
         fitting = [
-            f"{typed(way, {'processes': '--processes'})}: {max(each.needed) / GIB:.0f} GiB"
-            for way, each in estimate.ways
+            f"{typed(way, {'processes': '--processes'})}: {max(memory.needed) / GIB:.0f} GiB"
+            for way, memory in estimate.ways
         ]
         say(console, Text("It does not fit. It fits with one of these:", style="red"))
         for line in fitting or ["a smaller model, or more or larger GPUs"]:
@@ -144,8 +144,9 @@ def show(console: Console, estimate: Estimated) -> None:
 def show_choices(console: Console, choices: Sequence[Choice]) -> None:
     """Print the settings that were chosen for a reason."""
     shown = table("setting that was chosen", "because")
-    for each in (each for each in choices if each.reason):
-        shown.add_row(f"{each.setting}={plain_value(each.value)}", each.reason)
+    for choice in choices:
+        if choice.reason:
+            shown.add_row(f"{choice.setting}={plain_value(choice.value)}", choice.reason)
     if shown.row_count:
         console.print(shown)
 
@@ -156,17 +157,17 @@ def show_tables(console: Console, estimate: Estimated) -> None:
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
     text = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks})"
     shown = table(text, right=PHASES)
-    for part, each in memory.parts.items():
-        if any(each):
-            shown.add_row(part, *(f"{x / unit:.1f}" if x else "" for x in each))
+    for part, sizes in memory.parts.items():
+        if any(sizes):
+            shown.add_row(part, *(f"{size / unit:.1f}" if size else "" for size in sizes))
     shown.add_section()
-    shown.add_row("together", *(f"{x / unit:.1f}" for x in memory.needed))
+    shown.add_row("together", *(f"{size / unit:.1f}" for size in memory.needed))
     if memory.card is not None:
         free = f"{(1 - MARGIN) * memory.card / unit:.1f}"
         shown.add_row(f"the GPU, less {MARGIN:.0%} for CUDA and NCCL", *[free] * 4)
     console.print("", shown, sep="\n")
-    for each in memory.assumed:
-        say(console, Text(f"assumed: {each}", style="yellow"))
+    for assumption in memory.assumed:
+        say(console, Text(f"assumed: {assumption}", style="yellow"))
     if estimate.work is not None and estimate.cards is not None:
         console.print(facts_grid(_facts(estimate, estimate.work, estimate.cards)), "", sep="\n")
 
@@ -175,7 +176,9 @@ def _facts(estimate: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
     """Tokens, hours and disk space in words, with what they assume."""
 
     def listed(parts: Any, unit: float = 1.0) -> str:
-        return ", ".join(f"{name} {x / unit:,.0f}" for name, x in parts.items() if x >= unit / 2)
+        return ", ".join(
+            f"{name} {amount / unit:,.0f}" for name, amount in parts.items() if amount >= unit / 2
+        )
 
     facts = {
         "tokens": f"{done.tokens / 1e6:.2f} million a step are trained on; {done.responses:,} "

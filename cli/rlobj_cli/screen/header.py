@@ -21,6 +21,7 @@ from rlobj.settings.trust import imports
 from rlobj.sizing.choosing import choose_settings, held_out_share, settled
 from rlobj.sizing.fitting import require_memory
 from rlobj.sizing.sizes import Cards, Size, card_bytes
+from rlobj.training.opened_run import OpenedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.estimating import estimated, show_choices, show_tables
@@ -28,7 +29,7 @@ from rlobj_cli.screen.estimating import estimated, show_choices, show_tables
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
     """Print the preset, its paper, what the embedded profile replaces, and the user's settings."""
-    facts, known = {}, origins(layers)
+    facts, origin_of = {}, origins(layers)
     if config.preset is not None:
         preset = load_preset(config.preset)
         facts = {"about": preset.summary, "paper": preset.paper}
@@ -39,16 +40,23 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
         lines = [
             f"{path}: {plain_value(a)} → {plain_value(b)}"
             for path, a, b in changes
-            if a is not None and known.get(path, EMBEDDED_LAYER) == EMBEDDED_LAYER
+            if a is not None and origin_of.get(path, EMBEDDED_LAYER) == EMBEDDED_LAYER
         ]
         about = "settings for the embedded policy"
         facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
     facts["from"] = config.origin or ""
     facts["yours"] = yours(config, layers)
+    facts["code"] = imports(settings_of(config))
     console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
-    if line := imports(settings_of(config)):
-        say(console, Text(f"  {line}"))
+
+
+def show_resumed(console: Console, run: OpenedRun) -> None:
+    """Print which run goes on from where, the changed settings, and the code that is imported."""
+    title = f"  {run.path} from step {run.done} of {run.config.training.steps}"
+    console.print(Text.assemble(("rlobj train", "bold"), title))
+    facts = {"yours": yours(run.config, run.layers), "code": imports(settings_of(run.config))}
+    console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
 
 def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
@@ -64,29 +72,27 @@ def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
     )
 
 
-def show_dry_run(
-    console: Console, config: RunConfig, layers: Sequence[Layer], processes: int | None = None
-) -> None:
+def show_dry_run(console: Console, run: OpenedRun) -> None:
     """Print every setting with its origin, the memory that the run needs, and its objective.
 
     Raises:
         ConfigError: the run cannot fit the GPU.
     """
+    config, layers = run.config, run.layers
     show_header(console, config, layers)
-    known = {path: name for path, name in origins(layers).items() if path != "preset"}
-    ranks = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    origin_of = {path: name for path, name in origins(layers).items() if path != "preset"}
     card = card_bytes()  # what a GPU run chooses depends on the hub's config.json
     size = Size.named(config.model, local=card is None)
-    cards = None if card is None else Cards(ranks, card)
+    cards = None if card is None else Cards(run.processes, card)
     choices = choose_settings(config, size, cards, os.environ)
     local = all(Path(name).exists() for name in source_names(config.data.source))
     if config.model.name is None or local:  # not from the hub
         choices += held_out_share(config)
     config = settled(config, choices)
-    known |= {each.setting: "auto" for each in choices if each.reason}
+    origin_of |= {choice.setting: "auto" for choice in choices if choice.reason}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
     say(console, Text(f"\n# layers: {order}", style="dim"))
-    show_yaml(console, annotated_yaml(dump_config(config), known))
+    show_yaml(console, annotated_yaml(dump_config(config), origin_of))
     console.print()
     show_explanation(console, config.resolved_objective().explain(config.training.updates))
     show_choices(console, choices)
@@ -98,9 +104,9 @@ def show_dry_run(
         )
         say(console, Text(text))
     else:
-        estimate = estimated(config, size, ranks, cards)
+        estimate = estimated(config, size, run.processes, cards)
         show_tables(console, estimate)
-        require_memory(config, size, estimate.strategy, ranks, card)
+        require_memory(config, size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
@@ -118,13 +124,13 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
     def walk(node: yaml.MappingNode, prefix: str) -> None:
         for key, value in node.value:
             path = f"{prefix}{key.value}"
-            known = origins.get(path) or origins.get(path.removesuffix(".kind"))
+            origin = origins.get(path) or origins.get(path.removesuffix(".kind"))
             if isinstance(value, yaml.MappingNode) and value.value:
                 walk(value, f"{path}.")
-            elif known:
+            elif origin:
                 scalar = isinstance(value, yaml.ScalarNode)
                 line = (value.end_mark if scalar else key.end_mark).line
-                lines[line] = f"{lines[line]:<36}  # {known}"
+                lines[line] = f"{lines[line]:<36}  # {origin}"
 
     root = yaml.compose(text)
     if isinstance(root, yaml.MappingNode):

@@ -20,8 +20,8 @@ def completed(incomplete: str) -> list[tuple[str, str]]:
     """The settings whose dotted names begin so, ready for a value, each with its meaning."""
     from rlobj.settings.schema import setting_meanings
 
-    known = setting_meanings().items()
-    return [(f"{name}=", text) for name, text in known if name.startswith(incomplete)]
+    meanings = setting_meanings().items()
+    return [(f"{name}=", text) for name, text in meanings if name.startswith(incomplete)]
 
 
 def name_data_dir(ctx: typer.Context, folder: Path | None) -> Path | None:
@@ -156,5 +156,8 @@ def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:
     """
     from rlobj.settings.layers import nested
 
-    given = [(option, *each) for option, each in options.items() if each[1] is not None]
-    return [(option, nested(setting, value)) for option, setting, value in given]
+    return [
+        (option, nested(setting, value))
+        for option, (setting, value) in options.items()
+        if value is not None
+    ]

@@ -38,8 +38,8 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     done = f"{counted(result.steps, 'step')} done, this session took {clock(result.seconds)}. Run:"
     say(console, Text.assemble(done, " ", (str(run), "bold")))
     if best := result.best_checkpoint:
-        measure, known = held_out(run)
-        text = f"Best {measure.name} of a checkpoint: {number(known[best])}\n  {best}"
+        measure, held_out_values = held_out(run)
+        text = f"Best {measure.name} of a checkpoint: {number(held_out_values[best])}\n  {best}"
         console.print(Text(text), soft_wrap=True)
     findings = diagnose(run).findings if result.steps else ()
     settings = settings_of(config)
@@ -49,7 +49,7 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
         say(console, Text(text, style="yellow"))
     ill = any(finding.holds for finding in findings)
     task = str(config.data.source) in PROFILES  # which has many problems, held-out ones among them
-    evaluated = any(each.key in line for line in result.history for each in MEASURES)
+    evaluated = any(measure.key in line for line in result.history for measure in MEASURES)
     on = "" if task or evaluated else " --on FILE"
     checkpoint = " --checkpoint best" if ill and best else ""
     commands = [f"rlobj report {run}"]

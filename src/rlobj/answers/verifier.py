@@ -136,6 +136,11 @@ class MathVerifier:
         for worker in self._workers:
             worker.kill()
 
+    @property
+    def process_ids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
     def verify(self, response: str | None, gold: str | float | None) -> Verdict:
         """Return whether the final answer of `response` equals `gold`.
 

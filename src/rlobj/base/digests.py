@@ -17,7 +17,7 @@ def model_digest(
     """`files_digest` of the files of a model; None = there is no folder."""
     if not folder.is_dir():
         return None
-    files = [each for each in folder.iterdir() if each.suffix in suffixes and each.is_file()]
+    files = [file for file in folder.iterdir() if file.suffix in suffixes and file.is_file()]
     return files_digest(sorted(files), pieces)
 
 

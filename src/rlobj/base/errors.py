@@ -108,9 +108,9 @@ class Message(str):
     parts: tuple[str | Typed, ...]
 
     def __new__(cls, *parts: object) -> Self:
-        found = tuple(_parts(parts))
-        message = super().__new__(cls, "".join(map(str, found)))
-        message.parts = found
+        flat = tuple(_parts(parts))
+        message = super().__new__(cls, "".join(map(str, flat)))
+        message.parts = flat
         return message
 
     @classmethod
@@ -242,9 +242,9 @@ def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:
         known name is similar.
     """
     known = sorted(known)
-    folded = {each.lower(): each for each in known}
-    begins = [each for each in folded if len(each) > 3 and name.lower().startswith(each)]
-    near = [difflib.get_close_matches(name.lower(), folded, n=1, cutoff=x) for x in (0.8, 0.5)]
+    lower, folded = name.lower(), {word.lower(): word for word in known}
+    begins = [word for word in folded if len(word) > 3 and lower.startswith(word)]
+    near = [difflib.get_close_matches(lower, folded, n=1, cutoff=cutoff) for cutoff in (0.8, 0.5)]
     close = near[0] or begins or near[1]
     question = f" Did you mean '{folded[close[0]]}'?" if close else ""
     return f"{question} Known: {', '.join(known)}." if spell_out else question

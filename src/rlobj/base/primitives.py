@@ -41,9 +41,10 @@ class Primitive(Model):
         if Primitive in cls.__bases__:
             cls.registry = {}
             return
-        own = cls.__module__.startswith("rlobj.")
-        cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower() if own else "custom"
-        if own and not cls.__name__.startswith("_"):
+        built_in = cls.__module__.startswith("rlobj.")
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.kind = name if built_in else "custom"
+        if built_in and not cls.__name__.startswith("_"):
             cls.registry[cls.kind] = cls
 
     @classmethod
@@ -69,9 +70,9 @@ class Primitive(Model):
         elif isinstance(kind, str) and kind in cls.registry:
             member = cls.registry[kind]
         else:
-            known = {*cls.registry, "custom"}
-            given = "is missing" if kind is None else f"{kind!r} is unknown"
-            raise ConfigError(f"kind {given}.{nearest(str(kind), known)}")
+            kinds = {*cls.registry, "custom"}
+            mistake = "is missing" if kind is None else f"{kind!r} is unknown"
+            raise ConfigError(f"kind {mistake}.{nearest(str(kind), kinds)}")
         return member(**settings)  # type: ignore[return-value]
 
     @classmethod
@@ -83,7 +84,7 @@ class Primitive(Model):
         for kind, member in cls.registry.items():
             for key in member.keys():  # noqa: SIM118
                 texts.setdefault(key, []).append(f"{kind}: {member.meanings().get(key, '')}")
-        fields = {key: {"description": "; ".join(each)} for key, each in texts.items()}
+        fields = {key: {"description": "; ".join(lines)} for key, lines in texts.items()}
         settings = {"kind": {"const": "custom"}, "target": {"type": "string"}, **fields}
         return {"anyOf": [kinds, {"type": ["object", "array"], "properties": settings}]}
 
@@ -126,7 +127,7 @@ def _stand_in(target: str, family: type[Primitive]) -> type[Primitive]:
         "model_config": ConfigDict(extra="allow"),
     }
     member: Any = types.new_class(
-        target.rpartition(":")[2], (family,), {}, lambda x: x.update(body)
+        target.rpartition(":")[2], (family,), {}, lambda namespace: namespace.update(body)
     )
     member.origin = target
     return member

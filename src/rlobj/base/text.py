@@ -24,5 +24,5 @@ def visible(text: str, most: int | None = None) -> str:
         text = text[: max(most - 1, 0)] + "…"
     shown = text.translate(_PICTURES)
     return "".join(
-        f"‹{ord(each):x}›" if unicodedata.category(each) in _UNSAFE else each for each in shown
+        f"‹{ord(char):x}›" if unicodedata.category(char) in _UNSAFE else char for char in shown
     )

@@ -99,7 +99,7 @@ def _problems(
         for name, field in model.model_fields.items()
         if (words := _words(field.annotation))
     }
-    found: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     for item in error.errors():
         path = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")
@@ -107,30 +107,30 @@ def _problems(
         if member and (words := unions.get(name)):
             # pydantic reports one mistake for each member, with the member in the path.
             problem = (name, _no_member(words, data.get(name, item["input"])))
-            found += [problem] if problem not in found else []
+            problems += [problem] if problem not in problems else []
         elif isinstance(cause, InvalidFields):
-            found += [
+            problems += [
                 (".".join(filter(None, (path, inner))), text) for inner, text in cause.problems
             ]
         elif isinstance(cause, ConfigError):
-            found.append((path, cause.message))
+            problems.append((path, cause.message))
         elif item["type"] == "extra_forbidden":
-            found.append((path, f"unknown key.{nearest(str(item['loc'][-1]), model.keys())}"))
+            problems.append((path, f"unknown key.{nearest(str(item['loc'][-1]), model.keys())}"))
         elif item["type"] == "model_type":
             expected = "expected a mapping of settings, as in {name: value}"
-            found.append((path, f"{expected}, got {item['input']!r}"))
+            problems.append((path, f"{expected}, got {item['input']!r}"))
         elif item["type"] == "missing":
-            found.append((path, "is required"))
+            problems.append((path, "is required"))
         elif item["type"] == "literal_error":
-            known = re.findall(r"'([^']*)'", item.get("ctx", {}).get("expected", ""))
-            advice = nearest(str(item["input"]), known, spell_out=False) if known else ""
-            found.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
+            literals = re.findall(r"'([^']*)'", item.get("ctx", {}).get("expected", ""))
+            advice = nearest(str(item["input"]), literals, spell_out=False) if literals else ""
+            problems.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
         else:
             message = item["msg"].replace("a valid tuple", "a list in brackets")
             if item["type"] == "finite_number" and path in model.model_fields:
                 message += f", such as {model.model_fields[path].default:g}"
-            found.append((path, f"{message}, got {item['input']!r}"))
-    return found
+            problems.append((path, f"{message}, got {item['input']!r}"))
+    return problems
 
 
 def _words(annotation: Any) -> list[str]:
@@ -144,10 +144,10 @@ def _words(annotation: Any) -> list[str]:
         if get_origin(member) is Annotated:
             kind, field = get_args(member)
             limits = [
-                f"{text} {getattr(each, key):g}"
-                for each in field.metadata
+                f"{text} {getattr(bound, key):g}"
+                for bound in field.metadata
                 for key, text in _LIMITS.items()
-                if hasattr(each, key)
+                if hasattr(bound, key)
             ]
             names = (f"{_WORDS[kind][0]} {' and '.join(limits)}",)
         if not names:
@@ -156,8 +156,8 @@ def _words(annotation: Any) -> list[str]:
     return words
 
 
-def _no_member(words: list[str], given: Any) -> str:
+def _no_member(words: list[str], value: Any) -> str:
     *first, last = words
     names = [word for word in words if " " not in word]
-    advice = nearest(str(given), names, spell_out=False)
-    return f"expected {', '.join(first)} or {last}, got {given!r}{advice and '.' + advice}"
+    advice = nearest(str(value), names, spell_out=False)
+    return f"expected {', '.join(first)} or {last}, got {value!r}{advice and '.' + advice}"

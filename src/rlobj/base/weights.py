@@ -37,7 +37,7 @@ def load_complete(kind: Any, source: str, **settings: Any) -> Any:
     """
     with _reports() as reports:
         try:
-            model, found = kind.from_pretrained(
+            model, loading = kind.from_pretrained(
                 source, output_loading_info=True, ignore_mismatched_sizes=True, **settings
             )
         except RuntimeError as error:
@@ -47,11 +47,11 @@ def load_complete(kind: Any, source: str, **settings: Any) -> Any:
                     f"{_readable(reports[-1])}"
                 ) from error
             raise
-    missing = found["missing_keys"]
-    if getattr(model, "_hf_peft_config_loaded", False):  # then `found` is about adapters alone
+    missing = loading["missing_keys"]
+    if getattr(model, "_hf_peft_config_loaded", False):  # then `loading` is about adapters alone
         missing = {*missing, *(name for report in reports for name in _ROW.findall(report))}
-    _require_all(source, missing, found["mismatched_keys"])
-    warn_unused(source, found["unexpected_keys"])
+    _require_all(source, missing, loading["mismatched_keys"])
+    warn_unused(source, loading["unexpected_keys"])
     return model
 
 
@@ -98,24 +98,24 @@ def _readable(report: str) -> str:
 @contextlib.contextmanager
 def _reports() -> Iterator[list[str]]:
     """Collect transformers' tables of tensors instead of showing them."""
-    found: list[str] = []
+    reports: list[str] = []
 
     def other(record: logging.LogRecord) -> bool:
         text = record.getMessage()
         if is_report := "LOAD REPORT" in text:
-            found.append(text)
+            reports.append(text)
         return not is_report and record.levelno >= shown[record.name]
 
     loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [each.level for each in loggers]
-    shown = {each.name: each.getEffectiveLevel() for each in loggers}
-    for each in loggers:
-        each.addFilter(other)
-        if shown[each.name] > logging.WARNING:  # the level of a report
-            each.setLevel(logging.WARNING)
+    levels = [source.level for source in loggers]
+    shown = {source.name: source.getEffectiveLevel() for source in loggers}
+    for source in loggers:
+        source.addFilter(other)
+        if shown[source.name] > logging.WARNING:  # the level of a report
+            source.setLevel(logging.WARNING)
     try:
-        yield found
+        yield reports
     finally:
-        for each, level in zip(loggers, levels, strict=True):
-            each.removeFilter(other)
-            each.setLevel(level)
+        for source, level in zip(loggers, levels, strict=True):
+            source.removeFilter(other)
+            source.setLevel(level)

@@ -126,7 +126,7 @@ _CORE = {
     ),
 }
 """The plain scalars of YAML 1.2's core schema, and their first characters; null is that of 1.1."""
-_OF_1_1 = {f"tag:yaml.org,2002:{each}" for each in (*_CORE, "timestamp", "value")}
+_OF_1_1 = {f"tag:yaml.org,2002:{name}" for name in (*_CORE, "timestamp", "value")}
 
 
 def _whole_number(loader: Any, node: yaml.ScalarNode) -> int:

@@ -120,12 +120,12 @@ def _benchmark_problems(
     return problems, notes
 
 
-def _identifier(name: str, own: str) -> str:
+def _identifier(name: str, published_id: str) -> str:
     """Return `aime24-7` for the ids 7 and AIME24-7; other ids do not change."""
-    match = re.fullmatch(r"(.*?)-?(\d+)", own)
+    match = re.fullmatch(r"(.*?)-?(\d+)", published_id)
     if match and letters_and_digits(match[1]) in ("", letters_and_digits(name)):
         return f"{name}-{match[2]}"
-    return own
+    return published_id
 
 
 def _plain(answer: str) -> str:

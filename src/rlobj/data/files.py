@@ -129,12 +129,12 @@ class _GivenTwice(ValueError):
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         twice = repeated(key for key, _ in pairs)
         values = " and ".join(str(value)[:40] for key, value in pairs if key == twice)
         raise _GivenTwice(f"an object has the key '{twice}' more than once, with {values}")
-    return found
+    return mapping
 
 
 def _exact_number(text: str) -> float | str:
@@ -273,7 +273,7 @@ def _with_exact_floats(batch: Any) -> Any:
         if kind == pyarrow.float32():
             return by
         if pyarrow.types.is_struct(kind):
-            return pyarrow.struct([each.with_type(replaced(each.type, by)) for each in kind])
+            return pyarrow.struct([field.with_type(replaced(field.type, by)) for field in kind])
         if pyarrow.types.is_list(kind):
             return pyarrow.list_(kind.value_field.with_type(replaced(kind.value_type, by)))
         if pyarrow.types.is_fixed_size_list(kind):

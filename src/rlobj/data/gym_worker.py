@@ -29,10 +29,10 @@ class Problems:
         """
         if name not in self._datasets:
             return {"unknown": name, "known": list(self._datasets)}
-        known = list(inspect.signature(self._datasets[name][1]).parameters)
+        parameters = list(inspect.signature(self._datasets[name][1]).parameters)
         for key in settings:
-            if key not in known:
-                return {"unknown": key, "known": known}
+            if key not in parameters:
+                return {"unknown": key, "known": parameters}
         try:
             made = self._made(name, settings)
             if split == "test":

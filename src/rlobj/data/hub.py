@@ -83,8 +83,8 @@ def published_rows(
     if folder is not None:
         folder = path_of(folder)
         if not folder.is_dir():
-            own = Argument("data_dir", folder) if data_dir else f"RLOBJ_DATA_DIR={variable}"
-            raise DataError(own, ": there is no such folder.")
+            typed = Argument("data_dir", folder) if data_dir else f"RLOBJ_DATA_DIR={variable}"
+            raise DataError(typed, ": there is no such folder.")
         copy = local_copy(folder, name)
         if copy is not None and (copy.is_dir() or fallback):
             files = split_files(copy, split, fallback=fallback)

@@ -163,7 +163,7 @@ def find_columns(
     in_any_case = {name.lower(): name for name in reversed(names)}
     chosen_columns: dict[str, str] = {}
     for part, chosen in columns:
-        common = [in_any_case[each] for each in KNOWN[part] if each in in_any_case]
+        common = [in_any_case[name] for name in KNOWN[part] if name in in_any_case]
         if chosen in names:
             chosen_columns[part] = chosen
         elif chosen is not None and strict:

@@ -95,7 +95,7 @@ class UniqueProblems:
 def known_problems(train: Sequence[Problem], test: Sequence[Problem]) -> str | None:
     """Say how many held-out problems are training problems, up to blanks; None = no problem is."""
     questions = {" ".join(problem.prompt.split()) for problem in train}
-    repeated = [each.prompt for each in test if " ".join(each.prompt.split()) in questions]
+    repeated = [problem.prompt for problem in test if " ".join(problem.prompt.split()) in questions]
     if not repeated:
         return None
     return (
@@ -215,10 +215,12 @@ class MixedStream(ProblemStream):
         self, problems: Sequence[Problem], weights: Mapping[str, float], *, seed: int = 0
     ) -> None:
         self._problems, self._weights = list(problems), dict(weights)
-        own = {name: [each for each in problems if each.source == name] for name in weights}
-        if absent := [name for name, part in own.items() if not part]:
+        by_source = {
+            name: [problem for problem in problems if problem.source == name] for name in weights
+        }
+        if absent := [name for name, part in by_source.items() if not part]:
             raise DataError(f"data.source: no problem of {', '.join(absent)} is left to train on")
-        self._streams = {name: ProblemStream(part, seed=seed) for name, part in own.items()}
+        self._streams = {name: ProblemStream(part, seed=seed) for name, part in by_source.items()}
 
     @property
     def drawn(self) -> int:
@@ -228,7 +230,7 @@ class MixedStream(ProblemStream):
         """Return the first problems of each source in turn, `count` together."""
         parts = (stream.first(count) for stream in self._streams.values())
         turns = itertools.zip_longest(*parts)
-        return [each for turn in turns for each in turn if each is not None][:count]
+        return [problem for turn in turns for problem in turn if problem is not None][:count]
 
     def next(self, count: int) -> list[Problem]:
         weights, whole = self._weights, sum(self._weights.values())
@@ -242,17 +244,17 @@ class MixedStream(ProblemStream):
         return drawn
 
     def epochs(self, state: Mapping[str, Any]) -> dict[str, float]:
-        places = state["sources"].items()
         return {
-            name: own["epoch"] + own["position"] / len(self._streams[name]) for name, own in places
+            name: place["epoch"] + place["position"] / len(self._streams[name])
+            for name, place in state["sources"].items()
         }
 
     def state(self) -> dict[str, Any]:
         return {"sources": {name: stream.state() for name, stream in self._streams.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for name, own in state["sources"].items():
-            self._streams[name].restore(own)
+        for name, place in state["sources"].items():
+            self._streams[name].restore(place)
 
 
 def stream_of(

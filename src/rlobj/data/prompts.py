@@ -114,8 +114,8 @@ class Chat:
         try:
             return str(
                 tokenizer.apply_chat_template(
-                    [dict(each) for each in messages],
-                    [dict(each) for each in tools] or None,  # pyright: ignore[reportArgumentType]
+                    [dict(message) for message in messages],
+                    [dict(message) for message in tools] or None,  # pyright: ignore[reportArgumentType]
                     tokenize=False,
                     add_generation_prompt=more,
                     **self.arguments,

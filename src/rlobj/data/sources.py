@@ -93,7 +93,9 @@ Template = Annotated[str, AfterValidator(_with_placeholder)]
 class Source(Model):
     """One of several sources; what it does not set is as in `data`."""
 
-    source: Annotated[str, BeforeValidator(lambda x: str(x) if isinstance(x, Path) else x)]
+    source: Annotated[
+        str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
+    ]
     """training problems"""
     weight: float = Field(default=1.0, gt=0, le=1e6)
     """share of the prompts is this over the sum of all weights"""
@@ -131,8 +133,8 @@ def source_names(source: Any) -> list[str]:
     """The names in `data.source`: of one source, of several, or of none."""
     if not isinstance(source, list | tuple):
         return [] if source is None else [str(source)]
-    plain = [each.get("source") if isinstance(each, Mapping) else each for each in source]
-    return [str(getattr(each, "source", each)) for each in plain]
+    plain = [entry.get("source") if isinstance(entry, Mapping) else entry for entry in source]
+    return [str(getattr(entry, "source", entry)) for entry in plain]
 
 
 def _read_sources(value: Any) -> Any:
@@ -141,11 +143,11 @@ def _read_sources(value: Any) -> Any:
         return value
     sources: dict[str, Source] = {}
     problems = [] if value else [("", "expected at least one source in the list")]
-    for i, each in enumerate(value):
+    for i, entry in enumerate(value):
         try:
-            if not isinstance(each, Mapping | str | Path):
-                raise InvalidFields([("", f"expected a name or {{source: NAME}}, got {each!r}")])
-            fields: Any = each if isinstance(each, Mapping) else {"source": each}
+            if not isinstance(entry, Mapping | str | Path):
+                raise InvalidFields([("", f"expected a name or {{source: NAME}}, got {entry!r}")])
+            fields: Any = entry if isinstance(entry, Mapping) else {"source": entry}
             source = Source(**fields)
             if source.label in sources:
                 raise InvalidFields([("label", f"{source.label} is taken; each needs its own")])
@@ -208,7 +210,7 @@ class DataConfig(Model):
     def weights(self) -> dict[str, float]:
         """The weights of several sources, by label."""
         several = self.source if isinstance(self.source, tuple) else ()
-        return {each.label: each.weight for each in several}
+        return {source.label: source.weight for source in several}
 
     @property
     def template_for_tests(self) -> str:
@@ -297,8 +299,8 @@ def _mixed(
     if split == "test" and config.test_fraction in ("auto", 0):
         raise no_test_split("several sources have no test split together", "each", 0.05)
     problems: list[Problem] = []
-    for each in sources:
-        settings = {key: value for key, value in each if value is not None}
+    for source in sources:
+        settings = {key: value for key, value in source if value is not None}
         data = config.model_copy(
             update={k: settings[k] for k in settings.keys() & set(config.keys())}
         )
@@ -307,18 +309,20 @@ def _mixed(
         except DataError as error:
             raise DataError(
                 error,
-                f"\nThis is the source {each.label}; columns of its own are set as "
-                f"{{source: {each.source}, columns: {{answer: COLUMN}}}}",
+                f"\nThis is the source {source.label}; columns of its own are set as "
+                f"{{source: {source.source}, columns: {{answer: COLUMN}}}}",
             ) from error
-        text = each.template or template_of(each.source, config.template)
+        text = source.template or template_of(source.source, config.template)
         if split == "test" and config.test_template is not None:
             text = config.test_template
-        shared = {"source": each.label, "template": text}
+        shared = {"source": source.label, "template": text}
         problems += [
-            replace(problem, id=f"{each.label}/{problem.id}", **shared) for problem in part
+            replace(problem, id=f"{source.label}/{problem.id}", **shared) for problem in part
         ]
         format_prompt(text, problems[-1])
-    return problems if split == "train" else sorted(problems, key=lambda each: digest(each.prompt))
+    if split == "test":
+        problems.sort(key=lambda problem: digest(problem.prompt))
+    return problems
 
 
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -338,10 +342,10 @@ def place_of(problem: Problem) -> Any:
 
 def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:
     """The columns of a source, and whether the named ones must exist."""
-    own = source == config.source and config.columns != Columns()
-    if source in NAMED_SOURCES and not own:
+    configured = source == config.source and config.columns != Columns()
+    if source in NAMED_SOURCES and not configured:
         return NAMED_SOURCES[source].columns, False
-    return config.columns, own
+    return config.columns, configured
 
 
 def _problems(
@@ -361,8 +365,8 @@ def _problems(
         return TASKS[source].problems(part)
     if source in BENCHMARKS:
         if part != "test":
-            own = Setting("data.test", source)
-            raise DataError(f"{source} is a benchmark, for testing only: ", own)
+            setting = Setting("data.test", source)
+            raise DataError(f"{source} is a benchmark, for testing only: ", setting)
         loaded = load_benchmark(source)
         for note in loaded.notes:
             logger.info("%s: %s", source, note)

@@ -82,7 +82,9 @@ class Task:
     def _of(self, split: str) -> list[tuple[int, ...]]:
         """The numbers of each problem of a split, in counting order."""
         test = self._test_families()
-        return [each for each in self._all() if (_family(each) in test) == (split == "test")]
+        return [
+            numbers for numbers in self._all() if (_family(numbers) in test) == (split == "test")
+        ]
 
     def _all(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(self.numbers, repeat=self.operands)

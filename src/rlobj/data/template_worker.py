@@ -56,5 +56,6 @@ class Templates:
         if next(meta.find_referenced_templates(tree), "") != "":
             raise ValueError("it includes another template, which is not possible")
         names = meta.find_undeclared_variables(tree)
-        called = {x.node.name for x in tree.find_all(nodes.Call) if isinstance(x.node, nodes.Name)}
+        calls = tree.find_all(nodes.Call)
+        called = {call.node.name for call in calls if isinstance(call.node, nodes.Name)}
         return [sorted(names), sorted(called & names)]

@@ -19,7 +19,7 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report.numbers import number, number_range, percent_signed
+from rlobj.evaluation.report.numbers import number, number_range
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.reporting.markdown import escaped, markdown_table
 from rlobj.runs.evaluation_samples import Samples
@@ -266,11 +266,11 @@ def _markdown(comparisons: Sequence[Comparison]) -> str:
         changes.sort(key=lambda pair: -abs(pair[1].difference))
         shown = [
             [
-                *(f"{of.benchmark} {each.id}", number(each.share_a, of.shares)),
-                *(number(each.share_b, of.shares), number(each.difference, of.shares, "+")),
-                "flip" if each in of.flips else "",
+                *(f"{of.benchmark} {problem.id}", number(problem.share_a, of.shares)),
+                *(number(problem.share_b, of.shares), number(problem.difference, of.shares, "+")),
+                "flip" if problem in of.flips else "",
             ]
-            for of, each in changes[:MOST_CHANGES]
+            for of, problem in changes[:MOST_CHANGES]
         ]
         parts.append(f"Problems with different shares ({len(shown)} of {len(changes):,}):")
         parts.append(markdown_table(["problem", "A", "B", "A − B", ""], shown))
@@ -296,7 +296,7 @@ def _notes(comparison: Comparison) -> list[str]:
     if low < high:
         notes.append(
             f"{name}: undecided responses count as wrong. If only those of A did, A − B would be "
-            f"{percent_signed(low)}; if only those of B did, {percent_signed(high)}."
+            f"{number(low, True, '+')}; if only those of B did, {number(high, True, '+')}."
         )
     return notes
 

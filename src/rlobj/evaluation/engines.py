@@ -1,6 +1,6 @@
 """The model of an evaluation: found, and opened in an engine, a sampler with its tokenizer.
 
-Finding imports neither torch nor transformers, so that a mistake is an error at once.
+Finding does not import transformers, so that a mistake is an error at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import Argument, ConfigError, counted
-from rlobj.base.paths import path_of
+from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.location import require_model, require_weights
 from rlobj.runs.checkpoints import named_checkpoint
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import is_run
+from rlobj.runs.layout import SETTINGS_FILE, is_run
 from rlobj.runs.manifest import require_sound
 from rlobj.samplers import Sampler
 from rlobj.settings import profiles
@@ -72,7 +72,7 @@ def require_tokenizer(model: Any, tokenizer: Any, passed: bool) -> None:
 def find_model(
     model: Any,
     tokenizer: Any = None,
-    asked: Sequence[Any] | None = None,
+    problems: Sequence[Any] | None = None,
     checkpoint: str | None = None,
 ) -> ModelSource:
     """Find a model and the settings that come with it, without loading it.
@@ -80,7 +80,7 @@ def find_model(
     Args:
         model: as given to `evaluate`.
         tokenizer: of a model object.
-        asked: the problems, None = those of the model. The embedded policy is that of the first
+        problems: their names, None = those of the model. The embedded policy is that of the first
             task among them; without a task, it is the one that reads a user's own problems.
         checkpoint: of a run, as given to `evaluate`.
 
@@ -97,16 +97,20 @@ def find_model(
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
     name, path = str(model), path_of(model)
     if name == "embedded":
-        return _embedded([profiles.DEFAULT_TASK] if asked is None else asked)
+        return _embedded([profiles.DEFAULT_TASK] if problems is None else problems)
     if run:
         return _of_run(name, path, checkpoint)
+    if there(path / SETTINGS_FILE) and not there(path / "config.json"):
+        raise ConfigError(
+            f"{name} is an evaluation, not a model. To see its results: rlobj eval show {name}"
+        )
     require_model(name)
     require_weights(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
 
 
-def _embedded(asked: Sequence[Any]) -> ModelSource:
-    tasks = [name for name in asked if isinstance(name, str) and name in profiles.PROFILES]
+def _embedded(problems: Sequence[Any]) -> ModelSource:
+    tasks = [name for name in problems if isinstance(name, str) and name in profiles.PROFILES]
     task = tasks[0] if tasks else profiles.OWN_PROBLEMS_TASK
 
     def locate(progress: Callable[[int, int, float], None]) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, Message
-from rlobj.base.launched import first_process
 from rlobj.base.paths import file_name, located, nearby
 from rlobj.base.seeds import seed_generators
 from rlobj.base.targets import object_name, object_text
@@ -185,7 +184,6 @@ def evaluate(
     team = Team(alone=processes == 1 or out is None)
     if team.rank:
         callback = None
-    progress &= first_process()  # also where each process works alone
     with followed(callback, progress) as callback:
         return _run(source, sets, overrides, out, team, callback)
 

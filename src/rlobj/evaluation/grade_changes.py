@@ -70,15 +70,17 @@ class RegradedBenchmark:
         alike = before.says_right and after.says_right
         means = [summarise(side, says_right=alike).estimate.mean for side in (before, after)]
         pairs = [
-            list(zip(x.grades, y.grades, strict=True))
-            for x, y in zip(before.problems, after.problems, strict=True)
+            list(zip(old.grades, new.grades, strict=True))
+            for old, new in zip(before.problems, after.problems, strict=True)
         ]
         either, counts = None, dict[str, int]()
         if alike:
-            right = [[True in (x.correct, y.correct) for x, y in grades] for grades in pairs]
+            right = [
+                [True in (old.correct, new.correct) for old, new in grades] for grades in pairs
+            ]
             either = fmean(map(fmean, right))
             verdicts = Counter(
-                f"{WORDS[x.correct]} to {WORDS[y.correct]}" for x, y in chain(*pairs)
+                f"{WORDS[old.correct]} to {WORDS[new.correct]}" for old, new in chain(*pairs)
             )
             counts = {**dict.fromkeys(VERDICTS, 0), **verdicts}
         return cls(reward_before, reward_after, means[0], means[1], either, counts)

@@ -175,12 +175,12 @@ class ProblemSet:
 
 
 def problem_sets(
-    asked: Sequence[Any] | None, model: Layer, overrides: Overrides
+    sources: Sequence[Any] | None, model: Layer, overrides: Overrides
 ) -> list[ProblemSet]:
     """Read and check all problems and settings, before anything is sampled.
 
     Args:
-        asked: what `named_problems` gives.
+        sources: what `named_problems` gives.
         model: the settings that come with the model.
         overrides: what the user sets.
 
@@ -188,14 +188,16 @@ def problem_sets(
         ConfigError: settings that are not possible.
         DataError: problems that cannot be read.
     """
-    if asked is None:
+    if sources is None:
         return [_held_out(model, overrides)]
-    if asked and isinstance(asked[0], Mapping):
+    if sources and isinstance(sources[0], Mapping):
         config = build_config([model, ("on", _source_settings(ROWS)), *overrides.above(ROWS)])
-        problems = load_problems(config.data, "train", asked, answers=config.rewards.needs_answers)
+        problems = load_problems(
+            config.data, "train", sources, answers=config.rewards.needs_answers
+        )
         notes = overrides.notes
         return [ProblemSet(ROWS, config, problems, "rows given in Python", notes)]
-    sets = [_named(name, model, overrides) for name in asked]
+    sets = [_named(name, model, overrides) for name in sources]
     counts = Counter(problem_set.name for problem_set in sets)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise ConfigError(

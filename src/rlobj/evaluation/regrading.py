@@ -108,8 +108,8 @@ def _changed(
     """
     named = dict(earlier[0] if reward is None else reward_settings(reward))
     settings = next((dict(used) for used in earlier if used.items() >= named.items()), named)
-    known = Reward.registry.get(settings["kind"])
-    if deadline is not None and (known is None or "deadline" in known.model_fields):
+    kind = Reward.registry.get(settings["kind"])
+    if deadline is not None and (kind is None or "deadline" in kind.model_fields):
         settings["deadline"] = deadline
     return Reward.build(settings)
 

@@ -45,10 +45,10 @@ def _in_turn(row: Mapping[str, Any], turn: int) -> Mapping[str, Any]:
     turns = parse_json(row.get("conversation") or "[]")
     if not turns:
         return row
-    said = [str(part) for each in turns for part in (each["text"], each["observation"])]
-    rest = [each for each in said[2 * turn + 1 :] if each]
+    said = [str(part) for message in turns for part in (message["text"], message["observation"])]
+    rest = "".join(f"│{text}" for text in said[2 * turn + 1 :] if text)
     prompt = "│".join([row["prompt"], *said[: 2 * turn]])
-    return {"prompt": prompt, "response": said[2 * turn], "rest": "".join(f"│{x}" for x in rest)}
+    return {"prompt": prompt, "response": said[2 * turn], "rest": rest}
 
 
 def _place(token: Mapping[str, Any], sample: Mapping[str, Any] | None) -> dict[str, Any]:

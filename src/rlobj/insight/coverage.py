@@ -103,8 +103,8 @@ class Coverage:
         if self.absent is None:
             return None
         sure, other = self.probability
-        known = [sure] if touched else [other] if self.touched else [sure, other]
-        sampled = [p for p in known if p is not None and p < 1]
+        probabilities = [sure] if touched else [other] if self.touched else [sure, other]
+        sampled = [p for p in probabilities if p is not None and p < 1]
         if touched and not sampled:
             return self.absent
         rest = 0.0 if touched else self.outside

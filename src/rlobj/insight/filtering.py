@@ -83,8 +83,8 @@ def read_filter(where: str | Expr) -> Expr:
 def _names(where: str) -> list[str]:
     """The names that a rule reads; none if it is no expression."""
     try:
-        found = ast.walk(ast.parse(where.strip(), mode="eval"))
-        return [node.id for node in found if isinstance(node, ast.Name)]
+        tree_nodes = ast.walk(ast.parse(where.strip(), mode="eval"))
+        return [node.id for node in tree_nodes if isinstance(node, ast.Name)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []  # `parse` says what is wrong
 
@@ -98,17 +98,17 @@ def deciding(objective: Objective) -> dict[str, tuple[Any, list[str]]]:
         *(("switch", rule) for rule in objective.surrogate.rules()),
         *((penalty.kind, penalty.where) for penalty in objective.penalties),
     ]
-    found: dict[str, tuple[Any, list[str]]] = {}
+    by_text: dict[str, tuple[Any, list[str]]] = {}
     for field, rule in fields:
         if rule is not None:
-            found.setdefault(str(rule), (rule, []))[1].append(field)
-    return found
+            by_text.setdefault(str(rule), (rule, []))[1].append(field)
+    return by_text
 
 
 def columns_of(rule: Expr | None) -> list[str]:
     """The recorded columns that a filter reads."""
-    found = () if rule is None else rule.walk()
-    names = [node.name for node in found if isinstance(node, nodes.Column)]
+    expressions = () if rule is None else rule.walk()
+    names = [node.name for node in expressions if isinstance(node, nodes.Column)]
     return sorted({_DERIVED[name][0] if name in _DERIVED else name for name in names})
 
 
@@ -147,8 +147,8 @@ def only_recorded(rule: Expr | None) -> bool:
     """
     chance = pyarrow.table({"spurious": [False, None], "kept": [True, True]})
     parts = [] if rule is None else operands(rule, Logic, "&")
-    known = [part for part in parts if {*columns_of(part)} <= {*chance.column_names}]
-    return any(not pc.any(matching(part, chance)).as_py() for part in known)
+    decidable = [part for part in parts if {*columns_of(part)} <= {*chance.column_names}]
+    return any(not pc.any(matching(part, chance)).as_py() for part in decidable)
 
 
 class _Rows(Evaluator):

@@ -105,8 +105,8 @@ class Inspection:
     @property
     def standard_error(self) -> float | None:
         """That of `count`; 0 = exact, None = no token of a sample is in it."""
-        known = [error or 0.0 for error in self.clauses["standard_error"].to_pylist()]
-        return math.hypot(*known) or (None if self.estimated else 0.0)
+        errors = [error or 0.0 for error in self.clauses["standard_error"].to_pylist()]
+        return math.hypot(*errors) or (None if self.estimated else 0.0)
 
     def examples(self, groups: int, mixed: bool = False) -> list[dict[str, Any]]:
         """The examples of the largest groups in their responses, group by group.
@@ -163,8 +163,8 @@ class Inspection:
             least = numbers.share(self.count, self.population)
             text = f"at least {least}{most} of {tokens}; {self.recorded:,} were recorded"
         else:
-            found = numbers.share(self.count, self.population)
-            text = f"{'≈ ' * self.estimated}{found} of {tokens}"
+            counted_share = numbers.share(self.count, self.population)
+            text = f"{'≈ ' * self.estimated}{counted_share} of {tokens}"
         if self.estimated and self.known_share is not None:
             text += f"; metrics.jsonl has {numbers.percent(self.known_share)}"
         if self.undecided:
@@ -174,7 +174,7 @@ class Inspection:
 
     def lines(self) -> list[str]:
         """One line for each clause: what it did, to how many tokens, and its text."""
-        found = []
+        lines = []
         for row in self.clauses.to_pylist():
             count = f"{about(row)}{row['tokens']:,.0f}"
             if row["standard_error"]:
@@ -183,8 +183,8 @@ class Inspection:
             if row["judged"]:
                 part = f"{'' if row['exact'] else '≈ '}{numbers.percent(row['spurious'])}"
                 line += f", {part} of the judged ones spurious"
-            found.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
-        return found
+            lines.append(line + (f", by  {visible(row['clause'], 300)}" if row["clause"] else ""))
+        return lines
 
 
 def about(row: Mapping[str, Any], least: str = "at least ") -> str:
@@ -341,26 +341,26 @@ def _summed(
         columns[f"{name} by chance"] = pc.if_else(pc.is_valid(values), chance, 0)
     names = [name for name in columns if name not in keys]
     sums = pyarrow.table(columns).group_by(list(keys)).aggregate([(name, "sum") for name in names])
-    found = {name: sums[name] for name in keys}
-    found |= {name: sums[f"{name}_sum"] for name in ("recorded", "tokens")}
-    acted = pc.or_(pc.not_equal(found["effect"], "untouched"), touched)
-    found["exact"] = pc.or_(pc.and_(acted, held.touched), held.everything)
+    summary = {name: sums[name] for name in keys}
+    summary |= {name: sums[f"{name}_sum"] for name in ("recorded", "tokens")}
+    acted = pc.or_(pc.not_equal(summary["effect"], "untouched"), touched)
+    summary["exact"] = pc.or_(pc.and_(acted, held.touched), held.everything)
     error, nobody = pc.sqrt(sums["variance_sum"]), pyarrow.scalar(None, "float64")
-    found["standard_error"] = pc.if_else(
-        pc.or_(found["exact"], pc.greater(error, 0)), error, nobody
+    summary["standard_error"] = pc.if_else(
+        pc.or_(summary["exact"], pc.greater(error, 0)), error, nobody
     )
-    found["share"] = pc.divide(found["tokens"], max(population, 1.0))
+    summary["share"] = pc.divide(summary["tokens"], max(population, 1.0))
     for name in MEANS:
         # Those that are recorded for sure, because they are spurious, say nothing of the others.
         drawn = pc.greater(sums[f"{name} by chance_sum"], 0)
-        telling = pc.or_(pc.or_(found["exact"], acted), drawn)
-        known = pc.if_else(telling, sums[f"{name} known_sum"], 0.0)
+        telling = pc.or_(pc.or_(summary["exact"], acted), drawn)
+        judged = pc.if_else(telling, sums[f"{name} known_sum"], 0.0)
         mean_of = pc.divide(sums[f"{name}_sum"], sums[f"{name} known_sum"])
-        found[name] = pc.if_else(telling, mean_of, nobody)
+        summary[name] = pc.if_else(telling, mean_of, nobody)
         if name == "spurious":
-            found["judged"] = known
+            summary["judged"] = judged
     order = [("tokens", "descending"), *((key, "ascending") for key in keys)]
-    return pyarrow.table(found).sort_by(order)
+    return pyarrow.table(summary).sort_by(order)
 
 
 def _farthest(rows: Any, examples: int | None) -> Any:

@@ -34,8 +34,8 @@ def share_in_metrics(lines: Sequence[Line], name: str) -> float | None:
 
 def tokens_by_step(lines: Sequence[Line], step: int | None = None) -> dict[int, float]:
     """The number of tokens of each step, or of one, as metrics.jsonl counts them."""
-    known = [(line["step"], line.get("tokens/step")) for line in lines]
-    return {at: n for at, n in known if n is not None and step in (None, at)}
+    counts = [(line["step"], line.get("tokens/step")) for line in lines]
+    return {at: n for at, n in counts if n is not None and step in (None, at)}
 
 
 def share(part: float, whole: float) -> str:

@@ -34,10 +34,10 @@ class Outcome:
             ConfigError: no run there, or a run without a finished step.
         """
         read_settings(Path(run))  # an error if it is no run
-        found = cls(read_metrics(Path(run)))
-        if not found.steps:
+        outcome = cls(read_metrics(Path(run)))
+        if not outcome.steps:
             raise ConfigError(f"{run} has no finished step yet")
-        return found
+        return outcome
 
     @property
     def steps(self) -> list[Line]:
@@ -55,44 +55,44 @@ class Outcome:
         Held-out numbers have their 95% interval for other samples on the same problems; with one
         sample per problem, for other problems.
         """
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         measure = measure_of(self.lines)
-        known = [line for line in self.lines if line.get(measure.key) is not None]
-        for when, line in zip(("before", "after"), (*known[:1], *known[-1:]), strict=False):
+        measured = [line for line in self.lines if line.get(measure.key) is not None]
+        for when, line in zip(("before", "after"), (*measured[:1], *measured[-1:]), strict=False):
             value, width = line[measure.key], Z95 * measure.error(line)
             low, high = value - width, value + width
             if measure is ACCURACY:
                 low, high = max(low, 0), min(high, 1)
-            found[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
-        if known and known[-1]["step"] < self.steps[-1]["step"]:
-            late = f"not measured after step {known[-1]['step']}"
+            texts[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+        if measured and measured[-1]["step"] < self.steps[-1]["step"]:
+            late = f"not measured after step {measured[-1]['step']}"
             name = f"{measure.name} after"
-            found[name] = late if len(known) == 1 else f"{found[name]}, {late}"
+            texts[name] = late if len(measured) == 1 else f"{texts[name]}, {late}"
         steps, window = self.steps, self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
         for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):
             ends = [mean(part, key) for part in (first, last)]
             if None not in ends:
-                found[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
+                texts[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
         if total(steps, "tools/calls"):
-            found |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
+            texts |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
         before, after = (mean(part, "turns/at_broken") or 0.0 for part in (first, last))
         if before or after:
             failed = f"{before:.3f} → {after:.3f} of the responses"
-            found[f"environment failed, {when}"] = failed
+            texts[f"environment failed, {when}"] = failed
         tokens = total(steps, "tokens/step")
-        found["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
+        texts["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
             spurious, caught, dropped = (
                 total(steps, f"spurious/{name}") for name in ("tokens", "caught", "dropped")
             )
-            found["spurious tokens"] = share(spurious, tokens)
-            found[f"spurious, {when}"] = _trend(first, last)
+            texts["spurious tokens"] = share(spurious, tokens)
+            texts[f"spurious, {when}"] = _trend(first, last)
             if dropped:
-                found["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
-                found["recall of the rule"] = f"{share(caught, spurious)} of {spurious:,.0f}"
-        return found
+                texts["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
+                texts["recall of the rule"] = f"{share(caught, spurious)} of {spurious:,.0f}"
+        return texts
 
 
 def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
@@ -115,9 +115,9 @@ def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
 
 def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
     """The share of spurious tokens in two parts of a run, and whether it changed beyond noise."""
-    found = [total(part, "spurious/tokens") for part in (first, last)]
+    spurious = [total(part, "spurious/tokens") for part in (first, last)]
     tokens = [max(total(part, "tokens/step"), 1) for part in (first, last)]
-    before, after = (a / b for a, b in zip(found, tokens, strict=True))
-    noise = 2 * math.hypot(*(math.sqrt(a) / b for a, b in zip(found, tokens, strict=True)))
+    before, after = (a / b for a, b in zip(spurious, tokens, strict=True))
+    noise = 2 * math.hypot(*(math.sqrt(a) / b for a, b in zip(spurious, tokens, strict=True)))
     word = "shrank" if after < before - noise else "grew" if after > before + noise else ""
     return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"

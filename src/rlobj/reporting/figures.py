@@ -129,9 +129,9 @@ def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
         for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
             parts = {"y": line.y, "low": line.low, "high": line.high}
             numbers = {key: _rounded(part) for key, part in parts.items() if part is not None}
-            x = places.setdefault(tuple(line.x), len(places))
+            place = places.setdefault(tuple(line.x), len(places))
             look = {"run": line.run, "color": color, "dash": dash}
-            lines.append({"name": line.name, **look, "x": x, **numbers})
+            lines.append({"name": line.name, **look, "x": place, **numbers})
         texts = {name: getattr(figure, name) for name in ("name", "title", "unit", "x", "log_x")}
         marks, targets = (list(map(vars, some)) for some in (figure.marks, figure.targets))
         drawn.append({**texts, "lines": lines, "marks": marks, "targets": targets})

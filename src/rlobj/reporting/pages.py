@@ -52,12 +52,12 @@ def render_page(
     running = [*map(_asset, ["unpack.js", *shared] if packed else shared), *scripts]
     elements = [
         b'<script type="application/json" id="%s">%s</script>\n'
-        % (name.encode(), script_safe(each))
-        for name, each in data.items()
+        % (name.encode(), script_safe(content))
+        for name, content in data.items()
     ]
     elements += [
-        b'<script type="application/octet-stream" id="%s">%s</script>\n' % (name.encode(), each)
-        for name, each in (packed or {}).items()
+        b'<script type="application/octet-stream" id="%s">%s</script>\n' % (name.encode(), content)
+        for name, content in (packed or {}).items()
     ]
     looks = {"katex": _katex_styles, "echarts": lambda: _asset("figures.css")}
     library_styles = [looks[name]() for name in libraries]
@@ -69,7 +69,7 @@ def render_page(
             "styles": "\n".join([*library_styles, _asset("shell.css"), styles]),
             "body": body,
             "data": b"".join(elements),
-            "scripts": "".join(f"<script>{each}</script>\n" for each in running),
+            "scripts": "".join(f"<script>{script}</script>\n" for script in running),
         },
     )
 
@@ -96,7 +96,7 @@ def definition_list(lines: Mapping[str, str]) -> str:
 
 def html_table(head: Iterable[str], rows: Iterable[tuple[str, Iterable[str]]]) -> str:
     """A table of text below a head of HTML; each row is its name and its cells."""
-    titles = "".join(f"<th scope=col>{each}</th>" for each in head)
+    titles = "".join(f"<th scope=col>{title}</th>" for title in head)
     lines = (
         f"<tr><th scope=row>{escape(name)}</th>"
         f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os.path import commonprefix
+from pathlib import Path
 
-from rlobj.base.errors import ConfigError, Message
+from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.base.validation import InvalidFields, half_surrogates
 from rlobj.objectives.objective import Objective
 from rlobj.settings.layers import Layer, layers_of, merged
-from rlobj.settings.presets import flattened
+from rlobj.settings.presets import FILE_KEYS, flattened
 from rlobj.settings.run_config import RunConfig, settings_of
 
 
@@ -41,29 +42,34 @@ def build_config(layers: Sequence[Layer]) -> RunConfig:
             raise InvalidFields(broken)
         return RunConfig(**settings)
     except InvalidFields as error:
-        lines = [
-            Message(f"{path}{_origin(path, layers)}: ", text, _elsewhere(path, text))
-            for path, text in error.problems
-        ]
+        lines = []
+        for path, text in error.problems:
+            origin = _origin(path, layers)
+            if text.startswith("unknown key."):
+                text = _unknown(path, text, origin)
+            lines.append(Message(path, f" (from {origin})" if origin else "", ": ", text))
         raise ConfigError(Message.joined("\n", lines)) from None
 
 
-def _elsewhere(path: str, text: str) -> str:
-    """Advice for an unknown key: settings of other sections with its name, or its first word."""
-    if not text.startswith("unknown key."):
-        return ""
+def _unknown(path: str, text: str, origin: str) -> str:
+    """Advice for an unknown key: settings of other sections with its name, or its first word.
+
+    At the top of a file, the keys that are no settings are known, too.
+    """
+    if "." not in path and Path(origin.removeprefix("preset ")).is_file():
+        text = f"unknown key.{nearest(path, [*RunConfig.keys(), *FILE_KEYS])}"
     name = path.rpartition(".")[2]
     ends = (f".{name}", f".{name.partition('_')[0]}")
     others = [other for other in flattened(settings_of(RunConfig())) if other.endswith(ends)]
-    return f" Elsewhere: {', '.join(others)}." if others else ""
+    return f"{text} Elsewhere: {', '.join(others)}." if others else text
 
 
 def _origin(path: str, layers: Sequence[Layer]) -> str:
-    """' (from --set)': the last of the layers that hold most of the path, if any holds a part."""
+    """The last of the layers that hold most of the path; "" if none holds a part."""
     held = [
         (len(commonprefix([path.split("."), setting.split(".")])), index)  # noqa: RUF071  # of lists
         for index, (_, layer) in enumerate(layers)
         for setting in flattened(layer)
     ]
     depth, index = max(held, default=(0, 0))
-    return f" (from {layers[index][0]})" if depth else ""
+    return layers[index][0] if depth else ""

@@ -29,7 +29,8 @@ from rlobj.base.paths import path_of
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
 
-_OWN_KEYS = ("base", "paper", "summary", "sources")
+FILE_KEYS = ("base", "paper", "summary", "sources")
+"""Keys of a preset file or a configuration file that are no settings."""
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
 _MOST_BASES = 100
@@ -106,7 +107,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
     content = read_yaml(path)
     if not content:
         raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
-    config: Any = {key: value for key, value in content.items() if key not in _OWN_KEYS}
+    config: Any = {key: value for key, value in content.items() if key not in FILE_KEYS}
     bases: tuple[str, ...] = ()
     if content.get("base") is not None:
         try:
@@ -122,12 +123,19 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         bases = (base.stem, *below.bases)
         config = merge(below.config, config)
     sources = content.get("sources") or {}
-    if not (isinstance(sources, dict) and all(isinstance(x, dict) for x in sources.values())):
+    if not (
+        isinstance(sources, dict) and all(isinstance(places, dict) for places in sources.values())
+    ):
         raise ConfigError(f"{path}: sources: expected SOURCE: {{setting: place}}, got {sources!r}")
-    flat, named = flattened(config), [(x, str(name)) for x in sources for name in sources[x]]
-    if wrong := [(source, name) for source, name in named if name not in flat]:
-        lines = (f"sources.{x}: this preset sets no '{n}'.{nearest(n, flat)}" for x, n in wrong)
-        raise ConfigError("\n".join(f"{path}: {line}" for line in lines))
+    flat = flattened(config)
+    unset = [
+        f"{path}: sources.{source}: this preset sets no '{name}'.{nearest(str(name), flat)}"
+        for source in sources
+        for name in sources[source]
+        if str(name) not in flat
+    ]
+    if unset:
+        raise ConfigError("\n".join(unset))
     if not isinstance(config.get("objective", {}), dict):
         raise ConfigError(f"{path}: objective must be a mapping, got {config['objective']!r}")
     return Preset(
@@ -228,7 +236,7 @@ def difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[
     for key in sorted({*left, *right}):
         a, b = left.get(key), right.get(key)
         if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
-            differences += [(f"{key}.{path}", x, y) for path, x, y in difference(a, b)]
+            differences += [(f"{key}.{path}", *values) for path, *values in difference(a, b)]
         elif a != b:
             differences.append((key, a, b))
     return differences

@@ -169,11 +169,13 @@ class RunConfig(Model):
     @classmethod
     def _check_sources(cls, columns: dict[str, str]) -> dict[str, str]:
         kinds, text = ("data", "reward"), "expected data, reward or FILE.py:FUNCTION, got"
-        wrong = {x: y for x, y in columns.items() if y not in kinds and ":" not in y}
+        wrong = [
+            (name, f"{text} {source!r}.{nearest(source, kinds)}")
+            for name, source in columns.items()
+            if source not in kinds and ":" not in source
+        ]
         if wrong:
-            raise InvalidFields(
-                [(x, f"{text} {y!r}.{nearest(y, kinds)}") for x, y in wrong.items()]
-            )
+            raise InvalidFields(wrong)
         return columns
 
     @model_validator(mode="after")
@@ -240,13 +242,13 @@ class RunConfig(Model):
         names = self.rewards.names or ()
         for name, field in self.objective.needs.rewards.items():
             if name not in names:
-                known = nearest(name, names) if names else " 'rewards' is not a list with names."
-                yield f"objective.{field}", f"there is no reward '{name}'.{known}"
+                advice = nearest(name, names) if names else " 'rewards' is not a list with names."
+                yield f"objective.{field}", f"there is no reward '{name}'.{advice}"
 
     def evaluation_settings(self) -> SamplingSettings:
         """Return the sampling settings for held-out problems."""
-        own = {name: getattr(self.evaluation, name) for name in Distribution.model_fields}
-        return self.sampling.settings(**own)
+        distribution = {name: getattr(self.evaluation, name) for name in Distribution.model_fields}
+        return self.sampling.settings(**distribution)
 
     def resolved_objective(self) -> Objective:
         """The objective with "max_tokens" replaced by the run's number."""

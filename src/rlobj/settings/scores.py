@@ -97,7 +97,7 @@ def _read(value: Any) -> Any:
     if value == REQUIRED:
         return {}
     if isinstance(value, Mapping) and value.get("kind") == REQUIRED:  # with settings above it
-        return {name: each for name, each in value.items() if name != "kind"}
+        return {name: setting for name, setting in value.items() if name != "kind"}
     return value
 
 
@@ -110,21 +110,21 @@ ScoreField = Annotated[
 
 def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """A partial RunConfig whose objective knows the names of the scores and of the columns."""
-    found = dict(config)
+    filled = dict(config)
     for section in ("scores", "columns"):
-        if isinstance(own := config.get(section), Mapping):  # null removes one
-            found[section] = {name: each for name, each in own.items() if each is not None}
-        names, objective = found.get(section), found.get("objective", {})
-        given = isinstance(objective, Mapping) or hasattr(objective, section)
-        if not (names and isinstance(names, Mapping) and given):
+        if isinstance(entries := config.get(section), Mapping):  # null removes one
+            filled[section] = {name: entry for name, entry in entries.items() if entry is not None}
+        names, objective = filled.get(section), filled.get("objective", {})
+        knows_names = isinstance(objective, Mapping) or hasattr(objective, section)
+        if not (names and isinstance(names, Mapping) and knows_names):
             continue
         if isinstance(objective, Mapping):
             names = [*dict.fromkeys([*(objective.get(section) or ()), *names])]
-            found["objective"] = {**objective, section: names}
+            filled["objective"] = {**objective, section: names}
         else:
             names = [*dict.fromkeys([*getattr(objective, section), *names])]
-            found["objective"] = objective.replace(**{section: names})
-    return found
+            filled["objective"] = objective.replace(**{section: names})
+    return filled
 
 
 def require_scores(scores: Mapping[str, ScoreConfig], read: frozenset[str]) -> None:

@@ -45,31 +45,31 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         >>> named_code({"objective": {"drop": "(prob < 0.1) & custom('mine.py:Rare')"}})
         ['mine.py:Rare']
     """
-    found, target = [], settings.get("target")
+    code, target = [], settings.get("target")
     if settings.get("kind") == "custom" and not is_object_text(target):
-        found.append(str(target))
+        code.append(str(target))
     if settings.get("trust_remote_code"):  # also 1 or "true", which pydantic takes for true
-        found.append("model.trust_remote_code=true")
+        code.append("model.trust_remote_code=true")
     for name, value in settings.items():
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, Mapping):  # data.columns are names in a file
-                own = {**each, "columns": None} if name in ("data", "source") else each
-                found += named_code(own)
+        for entry in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(entry, Mapping):  # data.columns are names in a file
+                section = {**entry, "columns": None} if name in ("data", "source") else entry
+                code += named_code(section)
         if name == "objective":
-            found += _code_of_rules(value)
+            code += _code_of_rules(value)
         if not isinstance(value, Mapping):
             continue
         if name == "environment":
             tools = value.get("tools") or ()
             tools = tools if isinstance(tools, list | tuple) else [tools]
             named = map(str, [value.get("target"), *tools])
-            found += [target for target in named if ":" in target and not is_object_text(target)]
+            code += [target for target in named if ":" in target and not is_object_text(target)]
         elif name == "columns":
-            found += [source for source in map(str, value.values()) if ":" in source]
+            code += [source for source in map(str, value.values()) if ":" in source]
         elif name == "extra":  # of vLLM, which imports what many of its arguments name
-            texts = {key: each for key, each in value.items() if not isinstance(each, int | float)}
-            found += [f"sampling.vllm.extra.{key}={each}" for key, each in texts.items()]
-    return list(dict.fromkeys(found))
+            texts = {key: text for key, text in value.items() if not isinstance(text, int | float)}
+            code += [f"sampling.vllm.extra.{key}={text}" for key, text in texts.items()]
+    return list(dict.fromkeys(code))
 
 
 def _code_of_rules(value: Any) -> Iterator[str]:
@@ -77,8 +77,8 @@ def _code_of_rules(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from _code_of_rules(each)
+        for part in value:
+            yield from _code_of_rules(part)
     if not isinstance(value, str):
         return
     try:
@@ -96,8 +96,8 @@ def imports(settings: Mapping[str, Any]) -> str:
     names = {code: str(nearby(Path(code))) for code in named_code(settings)}
     there = ", ".join(name for code, name in names.items() if importable(code))
     absent = ", ".join(name for code, name in names.items() if not importable(code))
-    told = [there and f"imports {there}", absent and f"does not import {absent}"]
-    return "; ".join(filter(None, told))
+    clauses = [there and f"imports {there}", absent and f"does not import {absent}"]
+    return "; ".join(filter(None, clauses))
 
 
 def trust_option(settings: Mapping[str, Any]) -> str:
@@ -135,26 +135,26 @@ def _servers_of(rewards: Any) -> Iterator[str]:
 
 
 def require_trust(
-    source: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]
+    source: Path | str, settings: Mapping[str, Any], caller: Mapping[str, Any]
 ) -> None:
     """Check that the caller names all code and all other machines that settings of a folder name.
 
     Args:
         source: the folder, for the message.
         settings: of the folder, with the caller's above them.
-        given: the caller's.
+        caller: the settings of the caller alone.
 
     Raises:
         ConfigError: they name other code, or servers that would get the caller's key.
     """
-    _require_named_code(source, settings, given)
-    _require_named_servers(source, settings, given)
+    _require_named_code(source, settings, caller)
+    _require_named_servers(source, settings, caller)
 
 
 def _require_named_code(
-    source: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]
+    source: Path | str, settings: Mapping[str, Any], caller: Mapping[str, Any]
 ) -> None:
-    named = named_code(given)
+    named = named_code(caller)
     if untrusted := [code for code in named_code(settings) if code not in named]:
         environment = settings.get("environment")
         environment = environment if isinstance(environment, Mapping) else {}
@@ -163,7 +163,7 @@ def _require_named_code(
             Argument("environment", "FILE.py:CLASS"): {"environment": {**environment, "tools": ()}},
             Argument("tools", "NAMES"): {"environment": {**environment, "target": None}},
         }
-        again = [text for text, own in owners.items() if {*named_code(own)} & {*untrusted}]
+        again = [text for text, section in owners.items() if {*named_code(section)} & {*untrusted}]
         raise ConfigError(
             f"the settings of {source} name code: {', '.join(untrusted)}. It would be imported, "
             "and could do whatever you can. If you trust it, add ",
@@ -173,11 +173,11 @@ def _require_named_code(
 
 
 def _require_named_servers(
-    source: Path | str, settings: Mapping[str, Any], given: Mapping[str, Any]
+    source: Path | str, settings: Mapping[str, Any], caller: Mapping[str, Any]
 ) -> None:
-    graders = {*_servers_of(given.get("rewards"))}
+    graders = {*_servers_of(caller.get("rewards"))}
     for setting, urls in _other_machines(settings):
-        named = graders >= {*urls} if setting == "rewards.server" else setting in flattened(given)
+        named = graders >= {*urls} if setting == "rewards.server" else setting in flattened(caller)
         if not named:
             raise ConfigError(
                 f"the settings of {source} name a server on another machine: {', '.join(urls)}. It "
@@ -191,7 +191,7 @@ def _require_named_servers(
 
 @contextlib.contextmanager
 def trusted(
-    source: Path | str, layers: Sequence[Layer], given: Mapping[str, Any], trust: bool
+    source: Path | str, layers: Sequence[Layer], caller: Mapping[str, Any], trust: bool
 ) -> Iterator[None]:
     """Check settings of a folder as `require_trust`, and inside import only what is trusted.
 
@@ -201,7 +201,7 @@ def trusted(
     Args:
         source: the folder, for the message.
         layers: its settings, and above them those of the caller.
-        given: those of the caller alone.
+        caller: the settings of the caller alone.
         trust: the caller trusts the folder: check nothing, and import all that it names.
 
     Raises:
@@ -211,10 +211,10 @@ def trusted(
         yield
         return
     require = _require_named_servers if reads_only() else require_trust
-    named = named_code(given)
-    require(source, merged(layers), given)
+    named = named_code(caller)
+    require(source, merged(layers), caller)
     with without_imports(named):
         settings = settings_of(build_config(layers))
-    require(source, settings, given)
+    require(source, settings, caller)
     with importing(named):
         yield

@@ -1,6 +1,9 @@
 """Training: `train` starts a run, `resume` continues one.
 
-run.py     from the arguments to the settings, their checks, and a run
+run.py     `train` and `resume`: from their arguments to a run and its result
+new_run.py, resumed_run.py  the settings of a run, checked, as an OpenedRun; nothing is written
+launching.py  the same run in new processes
+ending.py  how to go on with a run that has stopped
 loop/      what a run opens, the algorithm of a step, and what a run returns
 rollouts/  from problems to graded responses
 parallel/  several processes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import math
 import sys
@@ -18,16 +17,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from rlobj.base.errors import ConfigError
 from rlobj.base.launched import first_process
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Stages, bystander, facts_grid, number, say, working
 from rlobj.runs.metrics import measure_of
+from rlobj.training.ending import how_to_go_on
 from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
     from rlobj.insight import Finding
-    from rlobj.training.loop.inputs import CallerInputs
+    from rlobj.training.loop.result import TrainingResult
+    from rlobj.training.opened_run import OpenedRun
 
 
 ONE_THREAD = "; small policies are fastest on one (training.threads)"
@@ -61,37 +63,56 @@ class RunScreen(Stages, Callback):
 
     Args:
         console: the console.
-        steps: steps of the whole run.
-        done: steps before this session.
-        history: lines of metrics.jsonl so far.
         header: prints the header. It is called before the first output, so that a run that is
             refused prints no header.
+        results: prints the results of a run whose steps are all done.
 
     Attributes:
+        run: the run; None until its settings are checked.
         steps: steps of the whole run.
         done: the newest step.
-        ended: when this step ended, in seconds as `time.time` counts them.
+        ended_at: when this step ended, in seconds as `time.time` counts them.
         history: lines of metrics.jsonl so far.
     """
 
     def __init__(
         self,
         console: Console,
-        steps: int,
-        done: int,
-        history: Sequence[Mapping[str, Any]],
-        header: Callable[[], None] = lambda: None,
+        header: Callable[[OpenedRun], None] = lambda run: None,
+        results: Callable[[OpenedRun, TrainingResult], None] = lambda run, result: None,
     ) -> None:
         super().__init__(console)
-        self.steps, self.done, self.header = steps, done, header
-        self.history: list[Mapping[str, Any]] = list(history)
-        self.ended = time.time()
+        self.run: OpenedRun | None = None
+        self.steps = self.done = 0
+        self.header, self.results = header, results
+        self.history: list[Mapping[str, Any]] = []
+        self.ended_at = time.time()
         self._findings: set[str] = set()
 
+    def opened(self, run: OpenedRun) -> None:
+        """Begin with the steps that the run has."""
+        self.run, self.steps, self.done = run, run.config.training.steps, run.done
+        self.history = list(run.history())
+
     def begin(self) -> None:
-        """Print the header, the first time."""
-        header, self.header = self.header, lambda: None
-        header()
+        """Print the header of the run, the first time."""
+        if self.run is not None:
+            header, self.header = self.header, lambda run: None
+            header(self.run)
+
+    def hand_over(self) -> None:
+        """Print the header, and leave the terminal to the processes that train."""
+        self.begin()
+        self._shown.close()
+
+    def ended(self, result: TrainingResult) -> None:
+        """Print the results; how to go on with a run that was interrupted."""
+        self._shown.close()
+        if self.run is not None and result.steps == self.steps:
+            self.results(self.run, result)
+        elif self.run is not None:
+            advice = Text(how_to_go_on(self.run), style="yellow")
+            self.console.print(advice, soft_wrap=True)
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Print the header, and show the supervised steps that make the embedded policy."""
@@ -102,7 +123,7 @@ class RunScreen(Stages, Callback):
         """Show policy, problems, device and so on."""
         self.begin()
         self._shown.close()
-        self.ended = time.time()
+        self.ended_at = time.time()
         if facts["device"].endswith(" 1 thread"):
             facts = {**facts, "device": facts["device"] + ONE_THREAD}
         self.console.print(facts_grid(facts))
@@ -121,7 +142,7 @@ class RunScreen(Stages, Callback):
         """Add a line of metrics.jsonl."""
         self.history.append(line)
         self.done = line["step"]
-        self.ended = time.time()
+        self.ended_at = time.time()
 
     def found(self, finding: Finding) -> None:
         """Say on one line what the diagnosis has found, the first time."""
@@ -159,7 +180,7 @@ class RunScreen(Stages, Callback):
 
     def times(self) -> tuple[str, str]:
         """How long the steps took until now, and how long the others will take, in words."""
-        seconds, waiting = self.series("time/step"), time.time() - self.ended
+        seconds, waiting = self.series("time/step"), time.time() - self.ended_at
         left = "– left"
         if recent := seconds[-RECENT:]:
             mean, steps = sum(recent) / len(recent), self.steps - self.done
@@ -256,29 +277,28 @@ class LiveScreen(RunScreen):
 
 
 @contextlib.contextmanager
-def followed(
-    inputs: CallerInputs,
-    progress: bool,
-    steps: int,
-    done: int = 0,
-    history: Sequence[Mapping[str, Any]] = (),
-) -> Iterator[CallerInputs]:
-    """The inputs of a run, with a callback that shows its progress on stderr, if asked for.
+def shown(progress: bool | RunScreen) -> Iterator[RunScreen | None]:
+    """The screen of a run; None if no progress is asked for, or another process shows it.
 
     Args:
-        inputs: of the run.
-        progress: whether it is asked for; only the first of several processes shows it.
-        steps: steps of the whole run.
-        done: steps before this session.
-        history: lines of metrics.jsonl so far.
+        progress: True = on stderr; or a screen.
+
+    Raises:
+        ConfigError: something else.
     """
-    if not progress or not first_process() or done == steps:
-        yield inputs
+    if not isinstance(progress, bool | RunScreen):
+        raise ConfigError(
+            f"progress is {progress!r}; expected True, False, or a screen of "
+            "rlobj.training.progress"
+        )
+    if progress is False or not first_process():
+        yield None
         return
-    console = bystander()
-    earlier = [line for line in history if line["step"] <= done]
-    with screen_of(console)(console, steps, done, earlier) as screen:
-        yield dataclasses.replace(inputs, callbacks=[*inputs.callbacks, screen])
+    if progress is True:
+        console = bystander()
+        progress = screen_of(console)(console)
+    with progress:
+        yield progress
 
 
 def screen_of(console: Console) -> type[RunScreen]:

@@ -74,6 +74,11 @@ class Worker:
         self.opening: Any = None
         self._ready, self.code, self.errors = False, 0, ""
 
+    @property
+    def pid(self) -> int | None:
+        """Process id, or None if there is no process."""
+        return self.process and self.process.pid
+
     def start(self) -> None:
         """Start a new process, without waiting for its imports; see `ready`."""
         self.kill()

@@ -28,8 +28,3 @@ def number_range(low: float, high: float, shares: bool, sign: str = "") -> str:
 def percent(value: float) -> str:
     """A share in percent with one decimal; a dash for nan."""
     return number(value, True)
-
-
-def percent_signed(value: float) -> str:
-    """A difference of shares in percent points, with its sign."""
-    return number(value, True, "+")

@@ -214,12 +214,14 @@ def _vocabulary(run: Path) -> Any:
         if not file.is_file():
             continue
         with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
-            found = Tokenizer.from_file(str(file))
-            return SimpleNamespace(backend_tokenizer=found, convert_ids_to_tokens=found.id_to_token)
-    known: dict[int, str] = {}
+            tokenizer = Tokenizer.from_file(str(file))
+            return SimpleNamespace(
+                backend_tokenizer=tokenizer, convert_ids_to_tokens=tokenizer.id_to_token
+            )
+    texts: dict[int, str] = {}
     with contextlib.suppress(ConfigError):
         rows = read_records(run, ["token", "text"]).group_by("token").aggregate([("text", "min")])
-        known = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        texts = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
     return SimpleNamespace(
-        backend_tokenizer=None, convert_ids_to_tokens=lambda token: known.get(token, f"⟨{token}⟩")
+        backend_tokenizer=None, convert_ids_to_tokens=lambda token: texts.get(token, f"⟨{token}⟩")
     )

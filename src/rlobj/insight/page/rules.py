@@ -26,8 +26,8 @@ def objective_of(settings: Mapping[str, Any]) -> Objective | None:
 
 def rules_of(objective: Objective | None) -> dict[Expr, str]:
     """The rules and numbers that decide about tokens, each with the fields that hold it."""
-    found = () if objective is None else deciding(objective).values()
-    return {rule: ", ".join(fields) for rule, fields in found}
+    deciders = () if objective is None else deciding(objective).values()
+    return {rule: ", ".join(fields) for rule, fields in deciders}
 
 
 def parts_of(expression: Expr) -> list[Rule]:
@@ -35,8 +35,13 @@ def parts_of(expression: Expr) -> list[Rule]:
     rules = [node.rule for node in expression.walk() if isinstance(node, When)]
     if isinstance(expression, Rule):
         rules = [expression]
-    either = [each for rule in rules for each in operands(rule, Logic, "|")]
-    return list(dict.fromkeys(part for each in either for part in operands(each, Logic, "&")))
+    parts = [
+        part
+        for rule in rules
+        for alternative in operands(rule, Logic, "|")
+        for part in operands(alternative, Logic, "&")
+    ]
+    return list(dict.fromkeys(parts))
 
 
 def part_column(part: Rule) -> str:

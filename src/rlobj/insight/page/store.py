@@ -45,10 +45,10 @@ def store_data(page: PageRows) -> tuple[dict[str, Any], dict[str, bytes]]:
     tokens = rows if real.all() else rows.filter(pyarrow.array(real))  # a copy
     columns = {"start": {"per": "response", **_described(pyarrow.array(before), element)}}
     for name in rows.column_names:
-        each = name in PER_RESPONSE or name.startswith("reward:")
-        column = (responses if each else tokens)[name].combine_chunks()
+        per_response = name in PER_RESPONSE or name.startswith("reward:")
+        column = (responses if per_response else tokens)[name].combine_chunks()
         if column.null_count < len(column):
-            per = "response" if each else "token"
+            per = "response" if per_response else "token"
             columns[name] = {"per": per, **_described(column, element)}
     meta = {"size": len(tokens), "columns": columns, "updates": page.updates}
     return meta, {name: packed for packed, name in ids.items()}
@@ -56,11 +56,11 @@ def store_data(page: PageRows) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def _described(column: Any, element: Callable[[bytes], str]) -> dict[str, Any]:
     """How to read a column, of which `element` keeps the bytes."""
-    found: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
     if pyarrow.types.is_dictionary(column.type):
         used = column.cast("string").dictionary_encode("encode")  # null is one of the values
         kind, values = "text", used.indices.to_numpy()
-        found["values"] = element(json.dumps(used.dictionary.to_pylist()).encode())
+        texts["values"] = element(json.dumps(used.dictionary.to_pylist()).encode())
     elif pyarrow.types.is_boolean(column.type):
         kind, values = "bool", pc.fill_null(column.cast("uint8"), 2).to_numpy()
     else:
@@ -69,7 +69,7 @@ def _described(column: Any, element: Callable[[bytes], str]) -> dict[str, Any]:
             small = abs(values).max(initial=0) < 2**31
             values = values.astype(np.int32 if small else np.float64)
         kind = str(values.dtype)
-    return {"type": kind, "element": element(values.tobytes()), **found}
+    return {"type": kind, "element": element(values.tobytes()), **texts}
 
 
 def _numbers(column: Any) -> NDArray[Any]:

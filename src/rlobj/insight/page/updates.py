@@ -36,7 +36,8 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
     table, unknown = update.table, torch.full_like(update.table.logprobs, torch.nan)
     plan = update.objective.plan([table], update.state, clauses=True)
     assert plan.clauses is not None
-    current = {name: unknown if (x := getattr(table, name)) is None else x for name in POLICY}
+    columns = {name: getattr(table, name) for name in POLICY}
+    current = {name: unknown if values is None else values for name, values in columns.items()}
     observed = ObservedUpdate(
         update.objective, update.state, table, plan, update.sequences, **current
     )
@@ -75,11 +76,11 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
 
 def _read(update: UpdateTable, texts: TokenTexts) -> dict[tuple[int, int], str]:
     """What the policy read in conversations, by the response and the position that follow."""
-    found: dict[tuple[int, int], str] = {}
+    read_before: dict[tuple[int, int], str] = {}
     for i, (_, tokens) in enumerate(update.sequences):
         for place, read in tokens.gaps if isinstance(tokens, Interleaved) else ():
-            found[i, place] = found.get((i, place), "") + texts.joined(read)
-    return found
+            read_before[i, place] = read_before.get((i, place), "") + texts.joined(read)
+    return read_before
 
 
 def _more_columns(
@@ -87,7 +88,7 @@ def _more_columns(
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Columns of rules that the record lacks: with one value per token, and per response."""
     table, current, old = observed.table, observed.logprobs, observed.old_logprobs
-    found = {
+    per_token = {
         "logprob": current,
         "old_logprob": old,
         "old_entropy": observed.entropy if table.old_entropy is None else table.old_entropy,
@@ -98,13 +99,13 @@ def _more_columns(
         name = score_column(score)
         logprobs = table.columns.get(name, getattr(table, name, None))
         if logprobs is not None:
-            found[f"{score}_gap"] = logprobs - current
+            per_token[f"{score}_gap"] = logprobs - current
     if table.turn_reward is not None:
-        found["turn_reward"] = table.turn_reward
+        per_token["turn_reward"] = table.turn_reward
     taken = {*COLUMNS, *NAMES, "prompt", "read"}
-    own = {name: values for name, values in table.columns.items() if name not in taken}
+    run_columns = {name: values for name, values in table.columns.items() if name not in taken}
     rewards = {f"reward:{name}": table.reward(name) for name in table.reward_names or ()}
-    return {**own, **found}, {"length": table.lengths, **rewards}
+    return {**run_columns, **per_token}, {"length": table.lengths, **rewards}
 
 
 def _held(update: UpdateTable, rules: Iterable[Rule]) -> Iterator[tuple[Rule, torch.Tensor]]:

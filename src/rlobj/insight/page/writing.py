@@ -58,19 +58,21 @@ def write_inspection_page(
     page = read_rows(run, progress=progress)
     tokens = tokens_by_step(read_metrics(run))
     rules = rules_of(page.objective)
-    given: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
+    deciders: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
     if page.objective and page.objective.mismatch:
-        given.append(("mismatch", page.objective.mismatch))
+        deciders.append(("mismatch", page.objective.mismatch))
     name = visible(named_folder(run).name, 100)
-    body = {"title": escape(name), "facts": definition_list(_facts(page, tokens, given))}
+    body = {"title": escape(name), "facts": definition_list(_facts(page, tokens, deciders))}
     body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     about = {
         "tokens": tokens,
         "touched": page.touched,
         "rules": [described_rule(rule, field) for rule, field in rules.items()],
         "columns": {
-            **{n: {"meaning": each[0]} for n, each in RULE_COLUMNS.items()},
-            **{n: {"unit": each.unit, "meaning": each.meaning} for n, each in COLUMNS.items()},
+            **{name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()},
+            **{
+                k: {"unit": column.unit, "meaning": column.meaning} for k, column in COLUMNS.items()
+            },
         },
     }
     meta, columns = store_data(page)
@@ -88,13 +90,13 @@ def write_inspection_page(
 
 
 def _facts(
-    page: PageRows, tokens: Mapping[int, float], given: Iterable[tuple[str, Any]]
+    page: PageRows, tokens: Mapping[int, float], deciders: Iterable[tuple[str, Any]]
 ) -> dict[str, str]:
     """The head of the page: what decides, steps, and counts of touched and spurious tokens."""
     rows = page.rows
     facts: dict[str, str] = {}
-    for name, each in given:
-        facts[name] = f"{facts[name]}; {each}" if name in facts else str(each)
+    for name, decider in deciders:
+        facts[name] = f"{facts[name]}; {decider}" if name in facts else str(decider)
     steps = pc.unique(rows["step"]).to_pylist()
     facts["steps"] = f"{min(steps)} to {max(steps)}" if len(steps) > 1 else f"{steps[0]}"
     probability, effect = rows["inclusion_probability"], rows["effect"].cast("string")

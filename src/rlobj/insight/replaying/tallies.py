@@ -1,4 +1,4 @@
-"""Sums over tokens, and the rows made of them."""
+"""Tallies of a replay: sums over the tokens of updates, and the rows of its tables."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
             both, either = touched[a] & touched[b], touched[a] | touched[b]
             self.add((a, b), {"both": both, "either": either})
             for what in _SIMILAR if {a, b} <= planned.keys() else ():
-                x, y = vectors[a][what], vectors[b][what]
-                size = (x @ x * (y @ y)).sqrt()
+                first, second = vectors[a][what], vectors[b][what]
+                size = (first @ first * (second @ second)).sqrt()
                 if size != 0:  # also NaN
-                    cosine = {what: x @ y / size, f"updates {what}": torch.ones(())}
+                    cosine = {what: first @ second / size, f"updates {what}": torch.ones(())}
                     self.add((a, b), cosine)
 
     # Rows of the results.

@@ -345,7 +345,7 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
 def figures(runs: Sequence[Run]) -> list[tuple[str, Plot, Figure]]:
     """The figures that have a curve, with their sections."""
     drawn = [(name, plot, _figure(plot, runs)) for name, plots in PLOTS.items() for plot in plots]
-    return [each for each in drawn if each[2].lines]
+    return [entry for entry in drawn if entry[2].lines]
 
 
 def finding_id(run: int, name: str) -> str:
@@ -363,7 +363,7 @@ def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
             if any(value is not None for value in curve["y"]):
                 color = number if compared else None
                 lines.append(Line(": ".join(filter(None, parts)), **curve, run=color))
-    targets = [each for run in runs for each in _targets(plot, run)]
+    targets = [target for run in runs for target in _targets(plot, run)]
     rules = [(run.label if compared else "", run.rule) for run in runs]
     return Figure(
         name=plot.name,
@@ -372,40 +372,40 @@ def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
         lines=lines,
         marks=[mark for number, run in enumerate(runs) for mark in _marks(plot, run, number)],
         targets=list(dict.fromkeys(targets)),
-        caption=[": ".join(filter(None, each)) for each in rules],
+        caption=[": ".join(filter(None, label_and_rule)) for label_and_rule in rules],
     )
 
 
 def _expanded(metrics: Mapping[str, str | None], run: Run) -> dict[str, str]:
     """Metrics with their names in the legend; `*` becomes what the run has at its place."""
-    found = {}
+    labels = {}
     for metric, label in metrics.items():
         if "*" not in metric:
-            found[metric] = label or ""
+            labels[metric] = label or ""
             continue
         start, end = metric.split("*")
-        names = [each for each in run.metrics if each.startswith(start) and each.endswith(end)]
-        inner = {each: each[len(start) : len(each) - len(end)] for each in names[:_MOST_LINES]}
-        found |= {each: visible(text, 60) for each, text in inner.items() if text}
-    return found
+        names = [name for name in run.metrics if name.startswith(start) and name.endswith(end)]
+        inner = {name: name[len(start) : len(name) - len(end)] for name in names[:_MOST_LINES]}
+        labels |= {name: visible(text, 60) for name, text in inner.items() if text}
+    return labels
 
 
 def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     """Places, values and band of a metric, where a line has it."""
-    found = run.values(metric)
-    y = [value for _, value in found]
-    curve: dict[str, Any] = {"x": tuple(line["step"] for line, _ in found), "y": y}
+    points = run.values(metric)
+    y = [value for _, value in points]
+    curve: dict[str, Any] = {"x": tuple(line["step"] for line, _ in points), "y": y}
     if metric != next(iter(plot.metrics)):
         return curve
     if plot.interval is not None:
-        widths = [0.0 if y is None else plot.interval.width(line) for line, y in found]
+        widths = [0.0 if y is None else plot.interval.width(line) for line, y in points]
         lowest, highest = (0.0, 1.0) if metric.endswith("accuracy") else (-math.inf, math.inf)
         ends = list(zip(y, widths, strict=True))
         curve["low"] = [None if y is None else max(y - width, lowest) for y, width in ends]
         curve["high"] = [None if y is None else min(y + width, highest) for y, width in ends]
     if plot.band is not None:
         ends = zip(("low", "high"), plot.band, strict=True)
-        curve |= {end: [line.get(name) for line, _ in found] for end, name in ends}
+        curve |= {end: [line.get(name) for line, _ in points] for end, name in ends}
     return curve
 
 
@@ -425,9 +425,10 @@ def _targets(plot: Plot, run: Run) -> list[Target]:
 def _marks(plot: Plot, run: Run, number: int) -> list[Mark]:
     """The findings whose checks read a metric of the figure, and that began at some step."""
     drawn = {name for metric in plot.metrics for name in parts_of(metric)}
-    known = [each for each in run.findings if each.name in CHECKS and each.name != "inert-setting"]
-    return [
-        Mark(each.since, f"{each.name}, {each.when}", number, finding_id(number, each.name))
-        for each in known
-        if drawn & {*CHECKS[each.name].needs, *CHECKS[each.name].also}
-    ]
+    marks = []
+    for finding in run.findings:
+        check = CHECKS.get(finding.name)
+        if check and finding.name != "inert-setting" and drawn & {*check.needs, *check.also}:
+            text = f"{finding.name}, {finding.when}"
+            marks.append(Mark(finding.since, text, number, finding_id(number, finding.name)))
+    return marks

@@ -129,7 +129,9 @@ def _swatch(number: int) -> str:
 
 def _table(rows: Table, runs: Sequence[Run]) -> str:
     head = (f"{_swatch(i)} {escape(run.label)}" for i, run in enumerate(runs))
-    shown = ((visible(name, 80), [visible(x, 300) for x in row]) for name, row in rows.items())
+    shown = (
+        (visible(name, 80), [visible(cell, 300) for cell in cells]) for name, cells in rows.items()
+    )
     return html_table(head, shown)
 
 
@@ -137,12 +139,12 @@ def _findings(number: int, run: Run) -> str:
     if not run.findings:
         return ""
     items = "".join(
-        f"<li id='{escape(finding_id(number, each.name))}'><details>"
-        f"<summary><b>{escape(each.name)}</b>, {each.when}: {escape(visible(each.evidence))}"
-        "</summary>"
-        + "".join(f"<p>{escape(visible(line))}</p>" for line in (*each.details, each.cure))
-        + f"<p><small>{escape(each.page)}</small></p></details></li>"
-        for each in run.findings
+        f"<li id='{escape(finding_id(number, finding.name))}'><details>"
+        f"<summary><b>{escape(finding.name)}</b>, {finding.when}: "
+        f"{escape(visible(finding.evidence))}</summary>"
+        + "".join(f"<p>{escape(visible(line))}</p>" for line in (*finding.details, finding.cure))
+        + f"<p><small>{escape(finding.page)}</small></p></details></li>"
+        for finding in run.findings
     )
     return f"<h3>{_swatch(number)} {escape(run.label)}</h3><ul>{items}</ul>"
 

@@ -110,7 +110,7 @@ def rule_of(settings: Mapping[str, Any]) -> str:
     parts = [f"{name} {_text(objective[name])}" for name in _RULES if objective.get(name)]
     if not parts and objective.get("surrogate"):
         others = map(objective.get, ("advantage", "divisor"))
-        kinds = [str(each.get("kind", "")) for each in others if isinstance(each, Mapping)]
+        kinds = [str(part.get("kind", "")) for part in others if isinstance(part, Mapping)]
         parts = [_text(objective["surrogate"]), *filter(None, kinds)]
     parts += [_text(objective[name]) for name in ("penalties", "mismatch") if objective.get(name)]
     return ", ".join(parts)
@@ -127,12 +127,12 @@ def _text(value: Any) -> str:
         return ", ".join(map(_text, value))
     if not isinstance(value, Mapping):
         return str(value)
-    given = [
-        f"{name}={_text(each)}"
-        for name, each in value.items()
-        if name not in ("kind", "max_log_ratio") and each not in (None, "token")
+    settings = [
+        f"{name}={_text(setting)}"
+        for name, setting in value.items()
+        if name not in ("kind", "max_log_ratio") and setting not in (None, "token")
     ]
-    return f"{value.get('kind', '')}({', '.join(given)})"
+    return f"{value.get('kind', '')}({', '.join(settings)})"
 
 
 def _read(path: Path) -> Run:
@@ -186,8 +186,8 @@ def _add_effects(record: Record, lines: Lines) -> bool:
         counts.setdefault(row["effect"] or "", {})[row["step"]] = row["tokens_sum"]
     last = pc.max(rows["step"]).as_py() or 0
     for line in lines:  # a running run writes its rows later than its metrics
-        known = line["step"] <= last if sampling is None else line["step"] in sampling.steps
-        if known and (total := line.get("tokens/step")):
+        recorded = line["step"] <= last if sampling is None else line["step"] in sampling.steps
+        if recorded and (total := line.get("tokens/step")):
             shares = {name: by.get(line["step"], 0.0) / total for name, by in counts.items()}
             line.update({f"effect/{name}": share for name, share in shares.items() if name})
     return Coverage.of(record, rows, {}).touched

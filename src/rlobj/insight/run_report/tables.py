@@ -97,10 +97,10 @@ def times(runs: Sequence[Run]) -> Table:
         if metric.startswith("time/") and metric not in ("time/updating", *_BELOW)
     }
     longest_first = sorted(phases, key=lambda metric: -phases[metric])
-    rows = {
-        _BELOW.get(metric, metric.removeprefix("time/")): [_seconds(each, metric) for each in timed]
-        for metric in (*longest_first, *_BELOW)
-    }
+    rows: Table = {}
+    for metric in (*longest_first, *_BELOW):
+        name = _BELOW.get(metric, metric.removeprefix("time/"))
+        rows[name] = [_seconds(steps, metric) for steps in timed]
     for metric, name, text in (
         ("tokens/per_second", "tokens/s without evaluating and writing", "{:,.0f}".format),
         ("tokens/computed", "tokens computed a step", "{:,.0f}".format),
@@ -111,7 +111,7 @@ def times(runs: Sequence[Run]) -> Table:
         ("tokens/skipped_logits_share", "logits skipped in updates", percent),
     ):
         means = [mean(steps, metric) for steps in timed]
-        rows[name] = [UNKNOWN if each is None else text(each) for each in means]
+        rows[name] = [UNKNOWN if value is None else text(value) for value in means]
     return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
 
 

@@ -30,6 +30,7 @@ class CustomRule(Rule):
     """
 
     origin: ClassVar[str] = ""
+    reads_tokens: ClassVar[bool] = True
     level: ClassVar[Level] = Level.TOKEN  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
@@ -70,17 +71,14 @@ class CustomRule(Rule):
 
 @dataclass(frozen=True)
 class StandIn(CustomRule):
-    """A rule of settings that are only read: its class is not imported, and it has no tokens.
-
-    Attributes:
-        path: the target.
-        fields: the settings of the class, as text.
-        expressions: those of the settings that are expressions.
-    """
+    """A rule of settings that are only read: its class is not imported, and it has no tokens."""
 
     path: str
+    """The target."""
     fields: str
+    """The settings of the class, as text."""
     expressions: tuple[Expr, ...]
+    """Those of the settings that are expressions."""
 
     @property
     def target(self) -> str:

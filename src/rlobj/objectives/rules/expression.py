@@ -40,6 +40,8 @@ class Expr:
     """
 
     is_rule: ClassVar[bool]
+    reads_tokens: ClassVar[bool] = False
+    """Whether it reads values of tokens itself, and not only through its parts."""
     from_text: ClassVar[Callable[[str], Expr]]  # `parsing` sets it
     _strength: ClassVar[int] = ATOM
 

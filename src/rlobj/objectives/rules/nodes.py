@@ -308,6 +308,7 @@ def _rule_or_none(value: Any) -> Rule | None:
 class Column(Number):
     """A column by name."""
 
+    reads_tokens: ClassVar[bool] = True
     name: str
 
     def __post_init__(self) -> None:
@@ -335,6 +336,7 @@ class Column(Number):
 class NamedReward(Number):
     """One of a response's rewards, by its name."""
 
+    reads_tokens: ClassVar[bool] = True
     name: str
     level: ClassVar[Level] = Level.RESPONSE
 
@@ -628,7 +630,7 @@ def outside(rule: Rule) -> Rule:
 
 def _check_ranked(name: str, value: Number, by: By, of: Unit = "token") -> None:
     """Check the arguments of a cut or a quantile."""
-    if not any(isinstance(node, (Column, NamedReward)) for node in value.walk()):
+    if not any(node.reads_tokens for node in value.walk()):
         raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
     check_choice(f"{name}(): by", by, CUT_BY)
     check_choice(f"{name}(): of", of, get_args(Unit))

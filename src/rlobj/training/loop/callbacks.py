@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlobj.evaluation import BenchmarkSummary
     from rlobj.insight import Finding
+    from rlobj.training.loop.result import TrainingResult
+    from rlobj.training.opened_run import OpenedRun
 
 
 class Callback:
     """Receives the events of a run. Every method does nothing here; override those you need."""
+
+    def opened(self, run: OpenedRun) -> None:
+        """The settings of the run are checked: `run.config`. Nothing is written or loaded yet."""
 
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """The supervised training of the embedded policy has done some of its steps."""
@@ -34,3 +39,6 @@ class Callback:
 
     def saved(self, path: Path) -> None:
         """A checkpoint was written."""
+
+    def ended(self, result: TrainingResult) -> None:
+        """The run has ended: with its last step, or after Ctrl-C or SIGTERM with fewer steps."""

@@ -1,0 +1,183 @@
+"""Open a new run: its layers, its configuration and its folder. Nothing is written.
+
+A mistake in names or settings is an error before torch is imported, which takes seconds: modules
+that need it are imported where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import Argument, ConfigError
+from rlobj.base.launched import started_processes
+from rlobj.base.paths import path_of, step_of
+from rlobj.objectives.objective import Objective
+from rlobj.runs.checkpoints import checkpoints, named_checkpoint
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import in_another_trainer, is_run
+from rlobj.runs.run_folder import RunFolder
+from rlobj.settings.building import build_config
+from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged
+from rlobj.settings.presets import load_preset, preset_names, read_yaml
+from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.scores import is_template
+from rlobj.settings.trust import trusted
+from rlobj.training.opened_run import OpenedRun
+from rlobj.training.preparing import prepared
+
+_OF_PRESETS = ("objective", "scores", "columns")
+"""Sections that a preset replaces in the settings of a run that a new one starts from."""
+_PRESET_KEYS = ("base", "paper", "summary")
+
+
+def open_new(
+    objective: str | Path | Objective | RunConfig | None,
+    above: Sequence[Layer] = (),
+    out: Path | str | None = None,
+    *,
+    from_run: str | Path | None = None,
+    trust: bool = False,
+    processes: int | None = None,
+) -> OpenedRun:
+    """Check a run that is about to begin.
+
+    Args:
+        objective: as in `train`, which also lists the errors; None = that of `from_run` or `above`.
+        above: what the caller sets: (origin, partial RunConfig), later over earlier.
+        out: as in `train`.
+        from_run: as in `train`.
+        trust: as in `train`.
+        processes: as in `train`.
+    """
+    if from_run is None:
+        layers = _layers_under(above, objective)
+        config = build_config(layers)
+    else:
+        preset = None if objective is None else str(objective)
+        layers, config = start_from(from_run, preset, above, trust=trust)
+    config = prepared(config)
+    return OpenedRun(new_folder(config, out), config, layers, processes or started_processes())
+
+
+def start_from(
+    origin: str | Path, preset: str | None, above: Sequence[Layer], *, trust: bool
+) -> tuple[list[Layer], RunConfig]:
+    """The layers of a new run with the settings and the policy of another one, and all together.
+
+    Args:
+        origin: `RUN`, its newest checkpoint, or its own model before the first one; `RUN@STEP`, or
+            `RUN@best`.
+        preset: whose objective replaces the run's; None = the one of `above`, if any.
+        above: what the caller sets: (origin, partial RunConfig), later over earlier.
+        trust: import the code that the run's settings name.
+
+    Raises:
+        ConfigError: no such run or checkpoint, a damaged one, another model as well, or code
+            without `trust`.
+    """
+    text = str(origin)
+    whole = is_run(path_of(text))  # a folder whose name may have an @
+    name, _, step = (text, "", "") if whole else text.rpartition("@")
+    path = path_of(name or text).absolute()
+    settings = read_settings(path)
+    changes = [(layer, dict(values)) for layer, values in above]
+    presets = [values.pop("preset", None) for _, values in changes]
+    preset = preset or next((named for named in reversed(presets) if named is not None), None)
+    if model := flattened(merged(changes)).get("model.name"):
+        raise ConfigError(
+            Argument("from_run", text), f" and the model {model} both name a policy: give one"
+        )
+    if preset is not None:
+        recipe = load_preset(preset).config
+        sections = {name: dict(recipe[name]) for name in _OF_PRESETS if name in recipe}
+        changes = [(f"preset {preset}", {"preset": preset, **sections}), *changes]
+        for name in _OF_PRESETS:
+            settings.pop(name, None)
+    layer = f"run {path.name}"
+    if step or checkpoints(path) or in_another_trainer(path):
+        checkpoint = named_checkpoint(path, step or None)
+        from rlobj.runs.checkpoints import newest_sound, require_sound
+
+        if step:
+            require_sound(checkpoint)
+        else:
+            checkpoint = newest_sound(path) or checkpoint
+        settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
+        settings["origin"] = f"{path}@{step_of(checkpoint)}"
+        layer = f"{layer}@{step_of(checkpoint)}"
+    _prepare_scores(path, settings, merged(changes))
+    layers = [(layer, settings), *changes]
+    with trusted(path, layers, merged(changes), trust):
+        return layers, build_config(layers)
+
+
+def _prepare_scores(run: Path, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Check the scores of another run, and leave out the models of those that get another one.
+
+    Raises:
+        ConfigError: a prompt of the run is no template: a stranger's run may name any file.
+    """
+    changed_scores = changes.get("scores") or {}
+    scores = settings.get("scores")
+    for name, score in scores.items() if isinstance(scores, Mapping) else ():
+        if not isinstance(score, dict):
+            continue  # an error of this setting, later
+        if score.get("prompt") and not is_template(score["prompt"]):
+            raise ConfigError(
+                f"{run}: scores.{name}.prompt is no template, but {score['prompt']!r}"
+            )
+        change = changed_scores.get(name)
+        if isinstance(change, Mapping) and change.keys() & {
+            "model",
+            "run",
+            "server",
+        }:
+            for key in ("model", "run", "checkpoint", "digest", "server"):
+                score.pop(key, None)
+
+
+def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
+    """The folder of a new run: `out`, or `runs/PRESET-TIME` with a number behind it if that exists.
+
+    Raises:
+        ConfigError: it has a run already.
+    """
+    if out is not None:
+        if is_run(path_of(out)):
+            RunFolder(out).refuse_if_taken()
+        return Path(out)
+    name = Path(config.preset).stem if config.preset else "run"
+    folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    numbered = (folder.with_name(f"{folder.name}-{i}") for i in count(2))
+    return next(path for path in chain([folder], numbered) if not path.exists())
+
+
+def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
+    """The layers of `train`'s first argument, under those of the others."""
+    if isinstance(objective, RunConfig):
+        return [("config", settings_of(objective)), *above]
+    if isinstance(objective, Objective):
+        settings = {"objective": settings_of(objective)}
+        return layers_of(None, [("objective", settings), *above])
+    if not isinstance(objective, str | Path | None):
+        raise ConfigError(
+            f"the objective is a {type(objective).__name__}; expected a preset's name, an "
+            "Objective, a RunConfig, or a YAML file"
+        )
+    named = None if objective is None else str(objective)
+    path = None if named is None or named in preset_names() else path_of(named)
+    if path is None or not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
+        layers = layers_of(named, above)
+    else:
+        layers = layers_of(None, [file_layer(path), *above])
+    if not any("objective" in layer for _, layer in layers):
+        raise ConfigError(
+            "" if path is None else f"{objective} has ",
+            "no objective: name a preset, such as stapo (rlobj presets list shows all), or a "
+            "configuration file with preset: NAME or objective: in it",
+        )
+    return layers

@@ -1,0 +1,131 @@
+"""Open a run that is about to be resumed: its own configuration, with what may change."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.launched import started_processes
+from rlobj.base.paths import step_of
+from rlobj.base.targets import PYTHON_OBJECT, is_object_text
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import how_to_continue, in_another_trainer
+from rlobj.runs.run_folder import RunFolder
+from rlobj.settings.building import build_config
+from rlobj.settings.layers import Layer, flattened, merged, origins
+from rlobj.settings.presets import difference
+from rlobj.settings.resuming import changed, refuse_changes
+from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
+from rlobj.settings.training import learning_rate
+from rlobj.settings.trust import trusted
+from rlobj.training.opened_run import OpenedRun
+from rlobj.training.preparing import prepared
+
+logger = logging.getLogger(__name__)
+
+
+def open_resumed(
+    run: Path | str,
+    changes: Sequence[Layer] = (),
+    again: Sequence[Layer] = (),
+    *,
+    trust: bool = False,
+    processes: int | None = None,
+) -> OpenedRun:
+    """Check a run that is about to be resumed, and all that the caller gives with it.
+
+    Args:
+        run: the run directory.
+        changes: layers over the run's own configuration.
+        again: what the run was started with, by the names of `train`'s arguments.
+        trust: as in `resume`, which also lists the errors.
+        processes: as in `resume`.
+    """
+    path = Path(run)
+    if in_another_trainer(path):
+        how = how_to_continue(path)
+        raise ConfigError(f"{run} cannot be resumed here. {how}")
+    origin_of, flat = origins(changes), flattened(merged(changes))
+    several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
+    names = [f"{origin} {name}" for name, origin in origin_of.items() if name not in several]
+    recorded = read_settings(path)  # an error if there is no run
+    refuse_changes(run, names)
+    _refuse_auto(run, flattened(recorded), flat)
+    from_caller = merged([*again, *changes])
+    with trusted(run, [("run", recorded), *again, *changes], from_caller, trust):
+        stored = settings_of(RunConfig(**recorded))
+        config = build_config([("run", stored), *changes])
+    if several:  # of which each may have a change
+        rewards = config.rewards.seen_from(Path.cwd())
+        config = config.model_copy(update={"rewards": rewards})
+        refuse_changes(run, changed(stored, settings_of(config)))
+    _require_same_objects(run, stored, again, recorded_objects(config))
+    from rlobj.runs.checkpoints import newest_sound
+
+    newest = newest_sound(RunFolder(run).path)
+    steps, done = config.training.steps, step_of(newest) if newest else 0
+    if steps < done:
+        raise ConfigError(
+            Setting("training.steps", steps), f": {run} has {done} steps done already"
+        )
+    return OpenedRun(path, config, [*changes], processes or started_processes(), done, resumed=True)
+
+
+def _refuse_auto(run: Path | str, stored: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Check that no change is `auto` for a setting that a run has a value of."""
+    for name in ("sampling.engine", *PLAIN):
+        if changes.get(name) == "auto" != stored.get(name, "auto"):
+            raise ConfigError(
+                f"{name} is auto, which is chosen once, when a run begins: {run} has "
+                f"{stored[name]}. Leave it out, or use ",
+                Setting(name, "VALUE"),
+            )
+
+
+def recorded_objects(config: RunConfig) -> list[str]:
+    """The arguments of `rlobj.train` that were objects when the run was started."""
+    texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
+    arguments = [name for name, text in texts.items() if is_object_text(text)]
+    if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
+        arguments.append("reward")
+    if is_object_text(config.environment.target):
+        arguments.append("environment")
+    if any(map(is_object_text, config.environment.tools)):
+        arguments.append("tools")
+    return [*arguments, *(["sampler"] if config.sampling.engine == "object" else [])]
+
+
+def _require_same_objects(
+    run: Path | str, stored: Mapping[str, Any], again: Sequence[Layer], needed: Sequence[str]
+) -> None:
+    """Check that a resumed run gets the objects that it was started with, and no others."""
+    missing = [f"{name}=..." for name in needed if name not in dict(again)]
+    if missing:
+        raise ConfigError(
+            f"{run} was started with Python objects, which its configuration cannot name. Pass "
+            f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
+        )
+    for name, layer in again:
+        config = prepared(build_config([("run", stored), (name, layer)]))
+        for path, before, now in difference(stored, settings_of(config)):
+            raise ConfigError(
+                f"{run} was started with another {name}: {path} is {before!r}, and would be "
+                f"{now!r}. A run is resumed with what it was started with"
+            )
+
+
+def warn_of_more_steps(run: OpenedRun) -> None:
+    """Say that the learning rate rises again, if a change of the steps makes it rise."""
+    training = run.config.training
+    if "training.steps" not in origins(run.layers) or training.schedule == "constant":
+        return
+    before = [line.get("train/learning_rate") or math.inf for line in run.history()[-1:]]
+    if any(learning_rate(training, run.done) > rate for rate in before):
+        logger.warning(
+            f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
+            "the learning rate increases now and then decreases again"
+        )
