@@ -41,17 +41,21 @@ def test_lora_is_synced_merged(tmp_path):
     assert lines[-1]["policy/entropy"] != lines[0]["policy/entropy"]
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    with open_trainer(vllm_config(), tmp_path_factory.mktemp("guard") / "run") as trainer:
-        run_step(trainer)
-        yield trainer
+@pytest.fixture(scope="module", params=[None, 0], ids=["read whole", "read in parts"])
+def opened(tmp_path_factory, request):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param is not None:
+            patch.setattr("rlobj.training.rollouts.weight_checks._LARGE", request.param)
+        with open_trainer(vllm_config(), tmp_path_factory.mktemp("guard") / "run") as trainer:
+            run_step(trainer)
+            yield trainer
 
 
 @pytest.fixture
 def trainer(opened):
-    """In step with its sampler, whatever the test before did."""
+    """In step with its sampler, whatever the test before did; a part is read at its next sync."""
     opened.sync()
+    opened.synchronizer.check()
     return opened
 
 
