@@ -41,11 +41,10 @@ def test_lora_is_synced_merged(tmp_path):
     assert lines[-1]["policy/entropy"] != lines[0]["policy/entropy"]
 
 
-@pytest.fixture(scope="module", params=[None, 0], ids=["read whole", "read in parts"])
+@pytest.fixture(scope="module", params=[1 << 24, 0], ids=["read whole", "read in parts"])
 def opened(tmp_path_factory, request):
     with pytest.MonkeyPatch.context() as patch:
-        if request.param is not None:
-            patch.setattr("rlobj.training.rollouts.weight_checks._LARGE", request.param)
+        patch.setattr("rlobj.training.rollouts.weight_checks._LARGE", request.param)
         with open_trainer(vllm_config(), tmp_path_factory.mktemp("guard") / "run") as trainer:
             run_step(trainer)
             yield trainer
@@ -65,7 +64,7 @@ def test_sound_steps_agree_to_rounding(trainer):
         line = trainer.run.lines()[-1]
         assert abs(line["sampler/kl"]) < 1e-7
         assert line["sampler/logprob_gap"] < 2e-6
-        assert abs(line["sampler/lag"]) < 0.01
+        assert abs(line["sampler/lag"]) < 0.02
 
 
 def skipped(sync, weights, version):
