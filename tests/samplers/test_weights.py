@@ -7,7 +7,7 @@ import torch
 
 from rlobj.base.errors import RunError
 from rlobj.samplers import Digest, Live, Received, Sent
-from rlobj.samplers.weights import digest
+from rlobj.samplers.weights import PARTS, columns, digest
 from rlobj.training.rollouts.weight_checks import Held, compare, compare_live
 
 LAYERS = {f"layers.{i}.weight": torch.randn(7, 5) for i in range(3)}
@@ -50,6 +50,20 @@ def test_digests_add_up_to_that_of_the_concatenation():
     assert turned != digest(parts[0])
     assert turned.unordered == digest(parts[0]).unordered
     assert digest(torch.tensor([-0.0, 1.0])) == digest(torch.tensor([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (5, 20), (5, 33), (2, 4, 50), (7,)])
+def test_parts_in_a_row_have_every_column(shape):
+    tensor = torch.arange(torch.Size(shape).numel()).view(shape)
+    values = torch.cat([columns(tensor, part).flatten() for part in range(9, 9 + PARTS)])
+    assert values.unique().equal(tensor.flatten())
+
+
+def test_a_tensor_that_was_replaced_on_its_way_gets_a_digest_of_its_own():
+    arrived = Sent((n, t * 2 if "1" in n else t) for n, t in Sent(LAYERS.items()))
+    assert dict(arrived).keys() == LAYERS.keys()
+    for name, tensor in LAYERS.items():
+        assert (arrived.digests[name] == digest(tensor)) == ("1" not in name)
 
 
 def held(version, weights, live, whole=True):

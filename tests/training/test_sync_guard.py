@@ -41,17 +41,20 @@ def test_lora_is_synced_merged(tmp_path):
     assert lines[-1]["policy/entropy"] != lines[0]["policy/entropy"]
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    with open_trainer(vllm_config(), tmp_path_factory.mktemp("guard") / "run") as trainer:
-        run_step(trainer)
-        yield trainer
+@pytest.fixture(scope="module", params=[1 << 24, 0], ids=["read whole", "read in parts"])
+def opened(tmp_path_factory, request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlobj.training.rollouts.weight_checks._LARGE", request.param)
+        with open_trainer(vllm_config(), tmp_path_factory.mktemp("guard") / "run") as trainer:
+            run_step(trainer)
+            yield trainer
 
 
 @pytest.fixture
 def trainer(opened):
-    """In step with its sampler, whatever the test before did."""
+    """In step with its sampler, whatever the test before did; a part is read at its next sync."""
     opened.sync()
+    opened.synchronizer.check()
     return opened
 
 
@@ -61,7 +64,7 @@ def test_sound_steps_agree_to_rounding(trainer):
         line = trainer.run.lines()[-1]
         assert abs(line["sampler/kl"]) < 1e-7
         assert line["sampler/logprob_gap"] < 2e-6
-        assert abs(line["sampler/lag"]) < 0.01
+        assert abs(line["sampler/lag"]) < 0.02
 
 
 def skipped(sync, weights, version):

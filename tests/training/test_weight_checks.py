@@ -7,8 +7,11 @@ import math
 import pytest
 import torch
 
+from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.sampler_metrics import sampler_gap
+from rlobj.samplers import Live, Received, Sent
+from rlobj.samplers.weights import PARTS, columns, digest
 from rlobj.settings.sampling import SamplingConfig
 from rlobj.training.rollouts.weight_checks import (
     Probes,
@@ -174,6 +177,80 @@ def test_arithmetic_that_differs_by_no_more_than_rounding_is_no_lag():
     probes = Probes(SingleProcess())
     for moved, t, e in zip(change, change.cumsum(0) + noise[0], noise[1], strict=True):
         probes.check(t, t + e - 0.06 * moved)
+
+
+class Engine:
+    """Computes with a copy of what it gets, with 1 added to some values of the next copies."""
+
+    dtype = None
+
+    def __init__(self, wrong: slice | None = None) -> None:
+        self.wrong, self.asked = wrong, []
+
+    def sync(self, weights, version: int) -> None:
+        arrived = Sent(weights)
+        self.copies = {name: tensor.clone() for name, tensor in arrived}
+        if self.wrong is not None and version:
+            self.copies["layers.0.w"].view(-1)[self.wrong] += 1
+        self.answer = Received(version, arrived.digests)
+
+    def received(self) -> Received:
+        return self.answer
+
+    def live(self, part: int | None) -> Live:
+        self.asked.append(part)
+        copies = self.copies.items()
+        return Live({n: (n, digest(columns(self.read(t), part))) for n, t in copies})
+
+    def read(self, tensor):
+        return tensor
+
+
+class Transposed(Engine):
+    def read(self, tensor):
+        return tensor.t()
+
+
+def steps(engine, versions, monkeypatch, large=0):
+    """Syncs, each with the check before a rollout: of a matrix with 100 columns and a vector."""
+    monkeypatch.setattr("rlobj.training.rollouts.weight_checks._LARGE", large)
+    names = {"layers.0.w": (50, 100), "layers.0.b": (7,)}
+    synchronizer = Synchronizer(engine, lambda: ((n, torch.randn(s)) for n, s in names.items()))
+    for version in versions:
+        synchronizer.push(version)
+        yield version
+        synchronizer.check()
+
+
+def test_all_is_read_first_and_when_a_version_is_sent_again_and_else_the_part_read_before(
+    monkeypatch,
+):
+    list(steps(engine := Engine(), [0, 1, 2, 2, 3], monkeypatch))
+    assert engine.asked == [None, 1, 2, 2, 3, 3, 4, None, 4, 5, 5, 6]
+
+
+@pytest.mark.parametrize(("engine", "large"), [(Transposed(), 0), (Engine(), 5008)])
+def test_a_small_model_and_an_engine_with_another_order_are_always_read_whole(
+    monkeypatch, engine, large
+):
+    list(steps(engine, range(4), monkeypatch, large))
+    assert {*engine.asked} == {None}
+
+
+@pytest.mark.parametrize("column", [0, 42, 99])
+def test_a_column_that_is_wrong_after_every_sync_is_found_within_the_number_of_parts(
+    monkeypatch, column
+):
+    engine = Engine(slice(column, None, 100))
+    with pytest.raises(RunError, match=r"layers\.0\.w: has other values"):
+        list(steps(engine, range(PARTS + 1), monkeypatch))
+
+
+def test_a_tensor_that_is_wrong_after_a_sync_is_found_in_this_sync(monkeypatch):
+    synced = steps(Engine(slice(None)), range(9), monkeypatch)
+    assert next(synced) == 0
+    with pytest.raises(RunError, match=r"layers\.0\.w: has other values"):
+        next(synced)
 
 
 class Taking:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 _BLOCKS = {"cpu": 1 << 16}
 """Values per block on a CPU (fits its cache). Other devices use 2^24, for few kernel launches."""
+PARTS = 32
+"""Parts of a matrix, see `columns`."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,17 @@ def digest(tensor: Tensor) -> Digest:
         placed = (block * odd[: len(block)]).sum() + 2 * start * total
         sums += torch.stack([total, (block * block).sum(), placed])
     return Digest(flat.numel(), *(value % 2**64 for value in sums.tolist()))
+
+
+def columns(tensor: Tensor, part: int | None) -> Tensor:
+    """One of 32 blocks of a matrix's columns; None = all. Any 32 parts in a row have all columns.
+
+    Stacked matrices have their columns too. A vector is always whole.
+    """
+    if part is None or tensor.ndim < 2:
+        return tensor
+    blocks = tensor.flatten(1).chunk(PARTS, 1)
+    return blocks[part % len(blocks)]
 
 
 @dataclass(frozen=True)
@@ -116,27 +129,45 @@ class Live:
         return [f"{above}{dot}{part}.{leaf}" for part in self.fused.get(module, [module])]
 
 
+_KEPT = "_rlobj_digest"
+"""Attribute of a tensor that a `Sent` has yielded: its digest."""
+
+
 class Sent:
     """An iterator over weights that casts them to the sampler's dtype and records their digests.
+
+    A tensor that another `Sent` has yielded in this process keeps its digest.
 
     Args:
         weights: (name, tensor) pairs.
         dtype: dtype of floating-point tensors; None = unchanged.
+        parts: those of which digests are recorded, see `columns`.
+
+    Attributes:
+        parts: {part: {name: digest}}.
+        digests: those of the first part.
     """
 
     def __init__(
-        self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None
+        self,
+        weights: Iterable[tuple[str, Tensor]],
+        dtype: torch.dtype | None = None,
+        parts: Iterable[int | None] = (None,),
     ) -> None:
         self._weights = iter(weights)
         self._dtype = dtype
-        self.digests: dict[str, Digest] = {}
+        self.parts: dict[int | None, dict[str, Digest]] = {part: {} for part in parts}
+        self.digests = next(iter(self.parts.values()))
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._weights:
             sent = tensor.detach()
             if self._dtype is not None and sent.is_floating_point():
                 sent = sent.to(self._dtype)
-            self.digests[name] = digest(sent)
+            kept = getattr(tensor, _KEPT, None)
+            for part, digests in self.parts.items():
+                digests[name] = kept or digest(columns(sent, part))
+            setattr(sent, _KEPT, self.digests[name])
             yield name, sent
 
     def drain(self) -> None:

@@ -150,8 +150,10 @@ class VllmServerSampler(VllmBase):
             )
         return Received.of_worker(answers[0])
 
-    def live(self) -> Live:
-        """Read the weights that the workers of a server compute with; all servers have the same.
+    def live(self, part: int | None = None) -> Live:
+        """Read the weights, or a part, that the workers of a server compute with.
+
+        All servers have the same.
 
         Raises:
             WeightsLost: the server ended.
@@ -159,7 +161,8 @@ class VllmServerSampler(VllmBase):
         """
         if not self._primary:
             return Live({})
-        weights = {node: Live.of_workers(parts) for node, parts in self._ask("rlobj_live").items()}
+        workers = self._ask("rlobj_live", part)
+        weights = {node: Live.of_workers(answers) for node, answers in workers.items()}
         first, *others = weights.values()
         for weights_there in others:
             for name, (_, mine) in first.tensors.items():
@@ -170,11 +173,11 @@ class VllmServerSampler(VllmBase):
                     )
         return first
 
-    def _ask(self, method: str) -> dict[Connection, list[Any]]:
+    def _ask(self, method: str, *arguments: Any) -> dict[Connection, list[Any]]:
         """Call a method of all workers of the servers that hold the weights."""
         fleet = self._fleet
         fleet.living = fleet.living or fleet.holding(self._expected)
-        answers = fleet.each(fleet.living, lambda node: node.call(method, long=True))
+        answers = fleet.each(fleet.living, lambda node: node.call(method, *arguments, long=True))
         if not answers:
             raise fleet.lost()
         return answers

@@ -44,6 +44,9 @@ class VllmSampler(VllmBase):
         dtype: dtype of the weights and of the arithmetic.
         trust_remote_code: run Python code from the model's folder.
 
+    Attributes:
+        same_tensors: `sync` receives the trainer's tensors, and not copies of them.
+
     Raises:
         MissingExtra: vLLM is not installed.
         ConfigError: this version of vLLM is not supported, or vLLM refuses the settings.
@@ -66,6 +69,7 @@ class VllmSampler(VllmBase):
             raise RunError("this process already has a VllmSampler; close it first")
         super().__init__(tokenizer, eos)
         self.dtype: torch.dtype | None = dtype
+        self.same_tensors = True
         self._cpu, settings = vllm_on_cpu(), settings.fitted()
         self._sleep_level: Any = 0 if self._cpu else settings.sleep_level
         self._asleep = False
@@ -171,9 +175,9 @@ class VllmSampler(VllmBase):
         """Ask the engine for the version and the digests of its weights."""
         return Received.of_worker(self._call("rlobj_received")[0])
 
-    def live(self) -> Live:
-        """Read the weights that the engine computes with; it must not be asleep."""
-        return Live.of_workers(self._call("rlobj_live"))
+    def live(self, part: int | None = None) -> Live:
+        """Read the weights, or a part, that the engine computes with; it must not be asleep."""
+        return Live.of_workers(self._call("rlobj_live", part))
 
     def sleep(self) -> None:
         """Free GPU memory until the next `sync`, as the setting `sleep_level` says."""

@@ -88,13 +88,13 @@ class WeightExtension:
         """Return the version and the digest of every received tensor."""
         return {"version": self.rlobj_version, "digests": self.rlobj_digests}
 
-    def rlobj_live(self) -> dict[str, Any]:
+    def rlobj_live(self, part: int | None = None) -> dict[str, Any]:
         """Return digests of the weights that the model computes with; none if it is quantized."""
         config = self.model_config  # pyright: ignore[reportAttributeAccessIssue]
         if config.quantization is not None:
             return {"tensors": {}, "fused": {}}
         model = self.model_runner.get_model()  # pyright: ignore[reportAttributeAccessIssue]
-        return live_digests(model, config.dtype)
+        return live_digests(model, config.dtype, part)
 
     def rlobj_load(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load weights from an iterator (in this process only), and take all of it."""

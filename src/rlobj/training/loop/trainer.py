@@ -56,9 +56,10 @@ from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.rollouts.weight_checks import Probes, Synchronizer
 from rlobj.training.trackers import Trackers
 
-PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
+PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS, PROBE_START = 4, 8, 16, 8
 """Prompts per rank, samples of each and tokens per sample, that compare sampler and policy where no
-fresh rollout can."""
+fresh rollout can. Those that are scored again after each sync follow only the last tokens of their
+prompt, and are one of each prompt in float32."""
 _PUSHES = 5
 """Pushes in a row after each of which the sampler is lost again, until the run stops."""
 
@@ -326,8 +327,10 @@ class Trainer:
                 if score is None:
                     return fresh, []
                 # The engine draws a token to score a sequence: the last one leaves room for it.
-                pairs = [(s.prompt, s.tokens[:-1]) for s in fresh if len(s.tokens) > 1]
-                probes.sequences = probes.sequences or pairs
+                pairs = [(s.prompt[-PROBE_START:], s.tokens[:-1]) for s in fresh if s.tokens[1:]]
+                # No change of a float32 policy is lost in rounding: a few sequences show a lag.
+                every = PROBE_SAMPLES if self.learner.autocast is None else 1
+                probes.sequences = probes.sequences or pairs[::every]
                 return fresh, score(probes.sequences)
 
         fresh, engine = self.repeated(exchange, push=True)

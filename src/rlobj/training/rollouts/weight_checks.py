@@ -25,17 +25,23 @@ from rlobj.training.rollouts.sharding import Sequences
 
 _SHOWN = 5
 """Names of tensors in a message."""
+_LARGE = 1 << 24
+"""Values of a model whose live weights are checked in parts: a smaller one is quick to read."""
 
 
 class Synchronizer:
     """Pushes weights and checks what the sampler holds, at any learning rate.
 
     Digests compare every tensor that was sent with the tensor that arrived, and with the tensor
-    that the engine computes with.
+    that the engine computes with. The first sync compares all. Then the matrices of a large model
+    are compared in parts: a sync reads the part that was read before the rollout, and the next
+    rollout's check reads the next one, so that all is read again in `PARTS` syncs. If an engine
+    orders or splits tensors in its own way, or gets a version again, all is read. A tensor that
+    leaves the process is compared whole when it arrives.
 
     Args:
         sampler: receives the weights. If it has a method `live`, the weights that it computes with
-            are checked, too.
+            are checked, too; its argument is a part, or None.
         weights: returns the policy's weights of this moment; every rank iterates over all of them.
         exact: the sampler computes with exactly the weights that it received.
     """
@@ -53,6 +59,8 @@ class Synchronizer:
         self._sent = Sent(())
         self._version = -1
         self._held: Held | None = None
+        self._pushes = 0
+        self._in_parts = exact
 
     def push(self, version: int) -> None:
         """Give the sampler the policy's weights.
@@ -60,13 +68,19 @@ class Synchronizer:
         Raises:
             RunError: it does not hold them afterwards.
         """
-        sent = Sent(self._weights(), self._sampler.dtype)
+        self._pushes += 1
+        before = self._held
+        known = before and before.part == self._pushes and before.version != version
+        part = self._pushes if known else None
+        arrives = part if getattr(self._sampler, "same_tensors", False) else None
+        next_parts = (self._pushes, self._pushes + 1) if self._in_parts else ()
+        sent = Sent(self._weights(), self._sampler.dtype, (arrives, *next_parts))
         try:
             self._sampler.sync(sent, version)
         finally:
             sent.drain()
         self._sent, self._version = sent, version
-        self.check()
+        self._check(part)
 
     def check(self) -> None:
         """Does the sampler still hold, and compute with, what was sent last?
@@ -74,13 +88,25 @@ class Synchronizer:
         Raises:
             RunError: it does not.
         """
+        self._check(self._pushes + 1 if self._in_parts else None)
+
+    def _check(self, part: int | None) -> None:
+        """Check what arrived, and a part of what the engine computes with; None = all of it."""
         compare(self._sent.digests, self._version, self._sampler.received())
-        live: Callable[[], Live] | None = getattr(self._sampler, "live", None)
+        live: Callable[[int | None], Live] | None = getattr(self._sampler, "live", None)
         if live is None:
             return
-        now = Held(self._version, self._sent.digests, live())
-        compare_live(now, self._held, exact=self._exact)
+
+        def held(part: int | None) -> Held:
+            return Held(self._version, self._sent.parts[part], live(part), part)
+
+        now = held(part)
+        before = self._held if self._held and self._held.part == part else None
+        compare_live(now, before, exact=self._exact)
         self._held = now
+        if part is None and self._in_parts:
+            large = sum(digest.length for digest in self._sent.digests.values()) >= _LARGE
+            self._in_parts = large and now.equal and held(self._pushes).equal
 
 
 def compare(sent: Mapping[str, Digest], version: int, received: Received) -> None:
@@ -118,11 +144,18 @@ class Held:
         version: the version of the weights.
         sent: digest of each tensor that was sent.
         live: those of the engine.
+        part: of the matrices' columns that the digests are of; None = all.
     """
 
     version: int
     sent: Mapping[str, Digest]
     live: Live
+    part: int | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether every tensor of the engine has the values that were sent, in their order."""
+        return self.live.whole and all(theirs == mine for _, theirs, mine, _ in self.pairs())
 
     def pairs(self) -> Iterator[tuple[str, Digest, Digest, bool]]:
         """Yield (name, engine's digest, trainer's digest, fused) of what can be compared.
