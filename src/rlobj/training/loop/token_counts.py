@@ -39,8 +39,9 @@ class TokenCounts(Counter[str]):
             trained: the part of it that goes through the model.
             scored: response tokens whose logits are computed.
         """
-        self["trained"] += token_count(trained)
-        self["left_out"] += token_count(whole) - token_count(trained)
+        tokens = token_count(trained)
+        self["trained"] += tokens
+        self["left_out"] += token_count(whole) - tokens
         self["scored"] += scored
         self["unscored"] += sum(len(response) for _, response in whole) - scored
 

@@ -125,7 +125,7 @@ def shard(
     parts = _parts(responses, config.training.updates_per_step)
     last = _without_gradient(responses)
     owners = {response.id: rank for rank, held_there in enumerate(ranks) for response in held_there}
-    for part in parts if config.training.balance else ():
+    for part in parts if config.training.balance and comm.size > 1 else ():
         late = [response.id in last for response in part]
         shares = spread(list(map(_cost, part)), late, comm.size)
         owners.update(zip([response.id for response in part], shares, strict=True))
@@ -196,6 +196,8 @@ def _without_gradient(responses: Sequence[Response]) -> set[int]:
 
 def _imbalance(parts: Sequence[Sequence[Response]], owners: Mapping[int, int], ranks: int) -> float:
     """Tokens of the fullest rank over those of the mean rank, both summed over mini-batches."""
+    if ranks == 1:
+        return 1.0
     fullest = mean = 0.0
     for part in parts:
         loads = [0] * ranks
