@@ -250,6 +250,7 @@ def _check_resumed(
         ConfigError: a dry run, or options that no resumed run accepts; with the settings that may
             not change.
     """
+    from rlobj.runs.configuration import read_settings
     from rlobj.settings.layers import origins
     from rlobj.settings.resuming import refuse_changes
 
@@ -259,6 +260,7 @@ def _check_resumed(
             f"Leave out --dry-run, or begin a new run from its policy with --from {run}"
         )
     if refused := [option for option, value in options.items() if value is not None]:
+        read_settings(run)  # an error if there is no run
         refuse_changes(run, [*refused, *(f"--set {name}" for name in origins(settings))])
 
 
