@@ -6,6 +6,7 @@ import doctest
 import io
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ class Interrupting(Callback):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def handled_sigint() -> Iterator[None]:
+    """SIGINT has Python's handler; a shell lets what it starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("handled_sigint")
 @pytest.mark.parametrize(
     ("data", "command"),
     [("max-digits", "rlobj train --resume run"), (ROWS, "rlobj.resume('run', data=...)")],
