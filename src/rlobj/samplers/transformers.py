@@ -179,9 +179,11 @@ class TransformersSampler:
     @contextlib.contextmanager
     def _sampling(self) -> Iterator[None]:
         """Inside, the module is in eval mode, without gradient, in the sampler's arithmetic."""
+        from rlobj.samplers.caches import shared_heads
+
         device = next(self.model.parameters()).device.type
         half = torch.autocast(device, self.autocast, enabled=self.autocast is not None)
-        with _evaluating(self.model), torch.no_grad(), half:
+        with _evaluating(self.model), shared_heads(), torch.no_grad(), half:
             yield
 
     @torch.no_grad()
@@ -241,7 +243,8 @@ class TransformersSampler:
     ) -> Iterator[tuple[int, Response]]:
         """`_drawn` for some rows."""
         owners = sorted({row // count for row in rows})
-        context = _Context(self.model, [prompts[owner] for owner in owners])
+        longest = max(limits[owner] for owner in owners)
+        context = _Context(self.model, [prompts[owner] for owner in owners], longest)
         position = {owner: index for index, owner in enumerate(owners)}
         context.select([position[row // count] for row in rows])
         indices = torch.tensor(rows)
@@ -294,11 +297,11 @@ class TransformersSampler:
                 recent = drawn[alive, : position + 1]
                 ended |= self._contains(recent, settings.stop).to(device)
             leaving = ended | (position + 1 >= limits[alive])
-            remaining = (~leaving).nonzero()[:, 0]
-            if len(remaining) < len(alive):
-                gone = alive[leaving]
+            if leaving.any():
+                gone, order = alive[leaving].sort()
                 size = position + 1
-                yield gone, drawn[gone, :size], values[gone, :size], ended[leaving]
+                yield gone, drawn[gone, :size], values[gone, :size], ended[leaving][order]
+                remaining = _close_gaps(leaving)
                 if not len(remaining):
                     return
                 alive, tokens = alive[remaining], tokens[remaining]
@@ -318,6 +321,15 @@ class TransformersSampler:
         return torch.tensor([any(text in recent for text in stop) for recent in texts])
 
 
+def _close_gaps(leaving: Tensor) -> Tensor:
+    """Return the rows that stay, in an order that moves few: the last ones go to those places of
+    the first ones that become free."""
+    count = int((~leaving).sum())
+    rows = torch.arange(count, device=leaving.device)
+    rows[leaving[:count]] = count + (~leaving[count:]).nonzero()[:, 0]
+    return rows
+
+
 class _Context:
     """A batch of token sequences with its key-value cache and the logits of the next tokens.
 
@@ -326,7 +338,7 @@ class _Context:
     slower and gives the same result.
     """
 
-    def __init__(self, model: Any, prompts: list[Sequence[int]]) -> None:
+    def __init__(self, model: Any, prompts: list[Sequence[int]], longest: int) -> None:
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._accepted = inspect.signature(inner.forward).parameters.keys()
         self._model = model
@@ -338,6 +350,7 @@ class _Context:
         self._mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
         self._padded = any(len(prompt) < width for prompt in prompts)
         self._cache: Any = None
+        self._longest = width + longest
         self.logits = self._forward(self._ids)  # [B, V]
 
     def select(self, rows: Tensor | list[int]) -> None:
@@ -367,7 +380,12 @@ class _Context:
         output = self._model(input_ids=ids, **accepted)
         cache = output.get("past_key_values", output.get("cache"))
         by_row = any(hasattr(layer, "keys") for layer in getattr(cache, "layers", ()))
-        self._cache = cache if by_row and hasattr(cache, "reorder_cache") else None
+        if by_row and hasattr(cache, "reorder_cache"):
+            if self._cache is None:
+                from rlobj.samplers.caches import give_room
+
+                give_room(cache, self._longest)
+            self._cache = cache
         return output.logits[:, -1]
 
 

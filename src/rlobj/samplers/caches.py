@@ -1,0 +1,109 @@
+"""transformers' cache and attention without a copy of all keys and values at each new token.
+
+Only the module that runs a transformers model imports this one, which loads transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+
+def give_room(cache: Any, longest: int) -> None:
+    """Give a cache's ordinary layers room for `longest` tokens; others stay as they are."""
+    for i, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer:
+            cache.layers[i] = RoomyLayer(layer, longest)
+
+
+class RoomyLayer(DynamicLayer):
+    """A layer of transformers' cache with room for tokens to come, which are written in place.
+
+    The room grows by doubling. `DynamicLayer` copies all its keys and values for each new token,
+    and whenever a row leaves.
+
+    Args:
+        layer: the layer to continue.
+        longest: the largest number of tokens that will be needed.
+
+    Attributes:
+        keys: [B, heads, T, D], the part in use of a buffer [>= B, heads, >= T, D].
+        values: the same of values.
+    """
+
+    keys: Any  # transformers allows None
+    values: Any
+
+    def __init__(self, layer: DynamicLayer, longest: int) -> None:
+        super().__init__()
+        self.keys, self.values, self._longest = layer.keys, layer.values, longest
+        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
+        self._buffers = [self.keys, self.values]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new tokens, and return all of them."""
+        rows, _, used, _ = self.keys.shape
+        end = used + key_states.shape[2]
+        if end > self._buffers[0].shape[2]:
+            size = max(end, min(2 * end, self._longest))
+            for i, states in enumerate((self.keys, self.values)):
+                self._buffers[i] = states.new_empty(*states.shape[:2], size, states.shape[3])
+                self._buffers[i][:, :, :used] = states
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:rows, :, used:end] = states
+        self.keys, self.values = (buffer[:rows, :, :end] for buffer in self._buffers)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Any) -> None:
+        """Keep these rows, in this order; in place if rows only move to places that become free."""
+        rows = len(beam_idx)
+        moved = (beam_idx != torch.arange(rows, device=beam_idx.device)).nonzero()[:, 0]
+        sources = beam_idx[moved]
+        if rows <= len(self.keys) and bool((sources >= rows).all()):
+            for states in (self.keys, self.values):
+                states[moved] = states[sources]
+            self.keys, self.values = self.keys[:rows], self.values[:rows]
+        else:
+            super().reorder_cache(beam_idx)
+            self._buffers = [self.keys, self.values]
+
+
+@contextlib.contextmanager
+def shared_heads() -> Iterator[None]:
+    """Inside, query heads that share a key head read it in place when one token is drawn on a CPU.
+
+    If there is a mask, transformers' SDPA copies all keys and values for each query head.
+    """
+    usual = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def attention(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        shared = query.shape[1] > key.shape[1] and query.device.type == "cpu"
+        biased = options.get("position_bias") is not None
+        if not shared or attention_mask is None or query.shape[2] > 1 or biased:
+            return usual(module, query, key, value, attention_mask, **options)
+        scale = options.get("scaling")
+        output = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=scale, enable_gqa=True
+        )
+        return output.transpose(1, 2).contiguous(), None
+
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = attention
+    try:
+        yield
+    finally:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = usual
