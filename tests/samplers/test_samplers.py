@@ -191,7 +191,7 @@ def test_draws_do_not_depend_on_the_block_size(monkeypatch):
     uniform = 1 - torch.rand(10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     settings = SamplingSettings(max_tokens=1, top_p=0.9)
     whole = draw(logits, uniform, settings)
-    monkeypatch.setattr("rlobj.samplers.transformers._BLOCK", 24)
+    monkeypatch.setattr("rlobj.samplers.transformers._CPU_BLOCK", 24)
     in_blocks = draw(logits, uniform, settings)
     assert torch.equal(whole[0], in_blocks[0])
     torch.testing.assert_close(whole[1], in_blocks[1])

@@ -35,8 +35,9 @@ from rlobj.samplers.weights import Digest, Received, digest
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_BLOCK = 2**25
-"""Logits processed at a time. This limits the float64 working memory to a few hundred MB."""
+_BLOCK, _CPU_BLOCK = 2**25, 2**19
+"""Logits processed at a time. This limits the float64 working memory to a few hundred MB; on a CPU
+it stays small enough that torch does not take it from the system again for each token."""
 
 
 def truncate(logits: Tensor, settings: SamplingSettings) -> Tensor:
@@ -70,7 +71,8 @@ def draw(logits: Tensor, uniform: Tensor, settings: SamplingSettings) -> tuple[T
     if settings.temperature == 0:
         best, tokens = logits.float().max(-1)
         return tokens, best - best
-    size = max(1, _BLOCK // logits.shape[-1])
+    block = _CPU_BLOCK if logits.device.type == "cpu" else _BLOCK
+    size = max(1, block // logits.shape[-1])
     if len(logits) > size:
         blocks = zip(logits.split(size), uniform.split(size), strict=True)
         drawn = [draw(block, numbers, settings) for block, numbers in blocks]
