@@ -21,6 +21,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.cache_utils import DynamicLayer
 from transformers.integrations import sdpa_attention
 
 from rlobj.base.errors import ConfigError, RunError
@@ -86,6 +87,13 @@ def any_model(request):
     return tiny(request.param)
 
 
+@pytest.fixture(params=["small", "large"])
+def any_cache(request):
+    """Caches are treated as small ones or as large ones."""
+    if request.param == "large":
+        request.getfixturevalue("large")
+
+
 @pytest.fixture
 def sampler(tokenizer):
     return TransformersSampler(tiny("qwen3"), tokenizer)
@@ -126,7 +134,7 @@ def tokens(samples):
     return [sample.tokens.tolist() for sample in flat(samples)]
 
 
-def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, tokenizer):
+def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, any_cache, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     samples = flat(drawn(sampler, 16, seed=3, temperature=0.7, max_tokens=9))
     assert len({len(sample.tokens) for sample in samples}) > 1, "no row left the batch early"
@@ -239,6 +247,12 @@ def test_responses_that_end_together_come_in_the_order_of_their_places(sampler):
     assert ended == sorted(ended, key=lambda each: (each[0], of_one_batch.index(each[1])))
 
 
+@pytest.fixture
+def large(monkeypatch):
+    """Every cache is large."""
+    monkeypatch.setattr("rlobj.samplers.caches.LARGE", 0)
+
+
 def cached(rows, length):
     """A cache of one layer with random keys and values, and the same with room for 40 tokens."""
     states = torch.randn(2, rows, 2, length, 4)
@@ -259,13 +273,13 @@ def grown(plain, roomy):
     return got[0].data_ptr()
 
 
-def test_a_cache_moves_only_when_its_room_doubles():
+def test_a_cache_moves_only_when_its_room_doubles(large):
     plain, roomy = cached(rows=3, length=5)
     places = {grown(plain, roomy) for _ in range(35)}
     assert len(places) == 3, "12, 26 and 40 tokens"
 
 
-def test_rows_that_leave_make_place_for_the_last_ones_in_place():
+def test_rows_that_leave_make_place_for_the_last_ones_in_place(large):
     plain, roomy = cached(rows=6, length=5)
     before = grown(plain, roomy)
     for order in ([0, 5, 2, 4], [0, 3], [0, 1]):
@@ -274,7 +288,7 @@ def test_rows_that_leave_make_place_for_the_last_ones_in_place():
         assert grown(plain, roomy) == before
 
 
-def test_rows_of_a_cache_are_repeated_in_any_order():
+def test_rows_of_a_cache_are_repeated_in_any_order(large):
     plain, roomy = cached(rows=3, length=5)
     grown(plain, roomy)
     for order in ([2, 0, 0, 1, 2], [1, 0, 4], [2, 1]):
@@ -301,7 +315,14 @@ def test_keys_are_not_copied_for_each_query_head_when_a_token_is_drawn(tokenizer
     assert 4 in copied, "sampling has changed attention elsewhere"
 
 
-def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, tokenizer):
+def test_a_small_cache_stays_as_it_is():
+    cache = DynamicCache()
+    cache.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)
+    give_room(cache, 40)
+    assert type(cache.layers[0]) is DynamicLayer
+
+
+def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, large, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     settings = SamplingSettings(temperature=0, max_tokens=8)
     together = drawn(sampler, 1, temperature=0, max_tokens=8)

@@ -14,11 +14,14 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+LARGE = 2**22
+"""Bytes of a layer's keys from which a copy takes longer than to find the places in a buffer."""
+
 
 def give_room(cache: Any, longest: int) -> None:
-    """Give a cache's ordinary layers room for `longest` tokens; others stay as they are."""
+    """Give a cache's large ordinary layers room for `longest` tokens; others stay as they are."""
     for i, layer in enumerate(cache.layers):
-        if type(layer) is DynamicLayer:
+        if type(layer) is DynamicLayer and layer.keys is not None and layer.keys.nbytes >= LARGE:
             cache.layers[i] = RoomyLayer(layer, longest)
 
 

@@ -299,13 +299,14 @@ class TransformersSampler:
                 recent = drawn[alive, : position + 1]
                 ended |= self._contains(recent, settings.stop).to(device)
             leaving = ended | (position + 1 >= limits[alive])
-            if leaving.any():
+            remaining = (~leaving).nonzero()[:, 0]
+            if len(remaining) < len(alive):
                 gone, order = alive[leaving].sort()
                 size = position + 1
                 yield gone, drawn[gone, :size], values[gone, :size], ended[leaving][order]
-                remaining = _close_gaps(leaving)
                 if not len(remaining):
                     return
+                remaining = _close_gaps(leaving, remaining)
                 alive, tokens = alive[remaining], tokens[remaining]
                 seeds, samples = seeds[remaining.cpu()], samples[remaining.cpu()]
                 context.select(remaining)
@@ -323,12 +324,11 @@ class TransformersSampler:
         return torch.tensor([any(text in recent for text in stop) for recent in texts])
 
 
-def _close_gaps(leaving: Tensor) -> Tensor:
-    """Return the rows that stay, in an order that moves few: the last ones go to those places of
-    the first ones that become free."""
-    count = int((~leaving).sum())
+def _close_gaps(leaving: Tensor, remaining: Tensor) -> Tensor:
+    """Return the remaining rows in an order that moves few: the last ones fill the gaps."""
+    count = len(remaining)
     rows = torch.arange(count, device=leaving.device)
-    rows[leaving[:count]] = count + (~leaving[count:]).nonzero()[:, 0]
+    rows[leaving[:count]] = remaining[remaining >= count]
     return rows
 
 
@@ -383,10 +383,9 @@ class _Context:
         cache = output.get("past_key_values", output.get("cache"))
         by_row = any(hasattr(layer, "keys") for layer in getattr(cache, "layers", ()))
         if by_row and hasattr(cache, "reorder_cache"):
-            if self._cache is None:
-                from rlobj.samplers.caches import give_room
+            from rlobj.samplers.caches import give_room
 
-                give_room(cache, self._longest)
+            give_room(cache, self._longest)
             self._cache = cache
         return output.logits[:, -1]
 
