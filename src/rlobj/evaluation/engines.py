@@ -181,14 +181,12 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
     """
     in_process = tokenizer is not None or config.sampling.engine in ("auto", "transformers")
     threads = torch.get_num_threads()
+    engine = (_in_process if in_process else _with_vllm)(config, model, tokenizer)
     try:
-        engine = (_in_process if in_process else _with_vllm)(config, model, tokenizer)
-        try:
-            yield engine
-        finally:
-            engine.sampler.close()
+        yield engine
     finally:
         torch.set_num_threads(threads)
+        engine.sampler.close()
 
 
 def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:

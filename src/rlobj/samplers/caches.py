@@ -1,7 +1,4 @@
-"""transformers' cache and attention without a copy of all keys and values at each new token.
-
-Only the module that runs a transformers model imports this one, which loads transformers.
-"""
+"""transformers' cache and attention without a copy of all keys and values at each new token."""
 
 from __future__ import annotations
 
@@ -34,13 +31,9 @@ class RoomyLayer(DynamicLayer):
     Args:
         layer: the layer to continue.
         longest: the largest number of tokens that will be needed.
-
-    Attributes:
-        keys: [B, heads, T, D], the part in use of a buffer [>= B, heads, >= T, D].
-        values: the same of values.
     """
 
-    keys: Any  # transformers allows None
+    keys: Any  # [B, heads, T, D], the part in use of a buffer [>= B, heads, >= T, D]
     values: Any
 
     def __init__(self, layer: DynamicLayer, longest: int) -> None:
