@@ -10,6 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    DynamicCache,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -20,10 +21,14 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.cache_utils import DynamicLayer
+from transformers.integrations import sdpa_attention
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import SamplingSettings, Sent, TransformersSampler
+from rlobj.samplers.caches import RoomyLayer, give_room
 from rlobj.samplers.transformers import draw, truncate
+from rlobj.samplers.types import Feed, Request
 from rlobj.training.rollouts.weight_checks import compare
 
 CHARACTERS = ["<pad>", "<eos>", *"abcdefghij0123456789"]
@@ -82,6 +87,13 @@ def any_model(request):
     return tiny(request.param)
 
 
+@pytest.fixture(params=["small", "large"])
+def any_cache(request):
+    """Caches are treated as small ones or as large ones."""
+    if request.param == "large":
+        request.getfixturevalue("large")
+
+
 @pytest.fixture
 def sampler(tokenizer):
     return TransformersSampler(tiny("qwen3"), tokenizer)
@@ -122,7 +134,7 @@ def tokens(samples):
     return [sample.tokens.tolist() for sample in flat(samples)]
 
 
-def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, tokenizer):
+def test_logprobs_equal_a_forward_pass_at_the_sampling_temperature(any_model, any_cache, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     samples = flat(drawn(sampler, 16, seed=3, temperature=0.7, max_tokens=9))
     assert len({len(sample.tokens) for sample in samples}) > 1, "no row left the batch early"
@@ -187,7 +199,7 @@ def test_draws_do_not_depend_on_the_block_size(monkeypatch):
     uniform = 1 - torch.rand(10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     settings = SamplingSettings(max_tokens=1, top_p=0.9)
     whole = draw(logits, uniform, settings)
-    monkeypatch.setattr("rlobj.samplers.transformers._BLOCK", 24)
+    monkeypatch.setattr("rlobj.samplers.transformers._CPU_BLOCK", 24)
     in_blocks = draw(logits, uniform, settings)
     assert torch.equal(whole[0], in_blocks[0])
     torch.testing.assert_close(whole[1], in_blocks[1])
@@ -221,7 +233,96 @@ def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
-def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, tokenizer):
+def test_responses_that_end_together_come_in_the_order_of_their_places(sampler):
+    requests = [Request((i,), i, array("i", PROMPTS[i % 5]), i, 6) for i in range(40)]
+    ended = []
+
+    def done(request, response):
+        ended.append((len(response.tokens), request.key))
+
+    sampler.stream(Feed.whole(requests), SamplingSettings(max_tokens=6), done)
+    lengths = [length for length, _ in ended]
+    assert len(set(lengths)) > 2, "no row left the batch early"
+    of_one_batch = sorted(range(40), key=lambda i: len(PROMPTS[i % 5]))
+    assert ended == sorted(ended, key=lambda each: (each[0], of_one_batch.index(each[1])))
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every cache is large."""
+    monkeypatch.setattr("rlobj.samplers.caches.LARGE", 0)
+
+
+def cached(rows, length):
+    """A cache of one layer with random keys and values, and the same with room for 40 tokens."""
+    states = torch.randn(2, rows, 2, length, 4)
+    plain, roomy = DynamicCache(), DynamicCache()
+    for cache in (plain, roomy):
+        cache.update(states[0].clone(), states[1].clone(), 0)
+    give_room(roomy, 40)
+    assert type(roomy.layers[0]) is RoomyLayer
+    return plain, roomy
+
+
+def grown(plain, roomy):
+    """Add a token to both, which have to stay equal; the address of the keys with room."""
+    states = torch.randn(2, len(plain.layers[0].keys), 2, 1, 4)
+    expected, got = (cache.update(*states, 0) for cache in (plain, roomy))
+    assert all(map(torch.equal, got, expected))
+    assert roomy.get_seq_length() == plain.get_seq_length()
+    return got[0].data_ptr()
+
+
+def test_a_cache_moves_only_when_its_room_doubles(large):
+    plain, roomy = cached(rows=3, length=5)
+    places = {grown(plain, roomy) for _ in range(35)}
+    assert len(places) == 3, "12, 26 and 40 tokens"
+
+
+def test_rows_that_leave_make_place_for_the_last_ones_in_place(large):
+    plain, roomy = cached(rows=6, length=5)
+    before = grown(plain, roomy)
+    for order in ([0, 5, 2, 4], [0, 3], [0, 1]):
+        for cache in (plain, roomy):
+            cache.reorder_cache(torch.tensor(order))
+        assert grown(plain, roomy) == before
+
+
+def test_rows_of_a_cache_are_repeated_in_any_order(large):
+    plain, roomy = cached(rows=3, length=5)
+    grown(plain, roomy)
+    for order in ([2, 0, 0, 1, 2], [1, 0, 4], [2, 1]):
+        for cache in (plain, roomy):
+            cache.reorder_cache(torch.tensor(order))
+        grown(plain, roomy)
+
+
+def test_keys_are_not_copied_for_each_query_head_when_a_token_is_drawn(tokenizer, monkeypatch):
+    usual, copied = sdpa_attention.repeat_kv, []
+
+    def noting(states, count):
+        copied.append(states.shape[2])
+        return usual(states, count)
+
+    monkeypatch.setattr(sdpa_attention, "repeat_kv", noting)
+    model = tiny("llama")
+    drawn(TransformersSampler(model, tokenizer), 4)
+    assert set(copied) == {max(map(len, PROMPTS))}, "something else than the prompts"
+    copied.clear()
+    ids = torch.tensor([[2, 3, 4]])
+    cache = model(ids).past_key_values
+    model(ids[:, :1], past_key_values=cache, attention_mask=torch.tensor([[0, 1, 1, 1]]))
+    assert 4 in copied, "sampling has changed attention elsewhere"
+
+
+def test_a_small_cache_stays_as_it_is():
+    cache = DynamicCache()
+    cache.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)
+    give_room(cache, 40)
+    assert type(cache.layers[0]) is DynamicLayer
+
+
+def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, large, tokenizer):
     sampler = TransformersSampler(any_model, tokenizer)
     settings = SamplingSettings(temperature=0, max_tokens=8)
     together = drawn(sampler, 1, temperature=0, max_tokens=8)

@@ -244,6 +244,32 @@ def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy
     assert "sampling.group_size (from settings)" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("small", "settings", "words"),
+    [
+        (10**6, {}, "1 thread; small policies are fastest on one thread (training.threads)"),
+        (10**6, {"training.threads": 2}, "2 threads"),
+        (1, {}, "3 threads"),
+    ],
+)
+def test_small_policies_have_one_thread_and_the_header_says_why(
+    policy, monkeypatch, small, settings, words
+):
+    class Header(Callback):
+        def started(self, facts):
+            assert facts["device"] == f"cpu, float32, {words}"
+            shown.append(torch.get_num_threads())
+
+    shown: list[int] = []
+    monkeypatch.setattr("rlobj.models.threads.SMALL", small)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    config = tiny_config(policy, training={"steps": 0})
+    rlobj.train(config, settings=settings, callbacks=[Header()])
+    assert (shown, torch.get_num_threads()) == ([int(words[0])], 3)
+    torch.set_num_threads(before)
+
+
 def test_a_run_without_a_folder_goes_to_runs(policy):
     result = rlobj.train("grpo", data="max-digits", settings={"training.steps": 0})
     assert result.path.parent == Path("runs")

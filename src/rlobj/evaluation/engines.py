@@ -18,6 +18,7 @@ from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.location import require_model, require_weights
+from rlobj.models.threads import fastest_threads, parameters
 from rlobj.runs.checkpoints import named_checkpoint
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import SETTINGS_FILE, is_run
@@ -26,9 +27,6 @@ from rlobj.samplers import Sampler
 from rlobj.settings import profiles
 from rlobj.settings.layers import Layer
 from rlobj.settings.run_config import RunConfig
-
-SMALL = 10_000_000
-"""Parameters below which one CPU thread is faster than several."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +185,12 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
         ConfigError: no such model, a server that holds another one, or vLLM for a model object.
     """
     in_process = tokenizer is not None or config.sampling.engine in ("auto", "transformers")
+    threads = torch.get_num_threads()
     engine = (_in_process if in_process else _with_vllm)(config, model, tokenizer)
     try:
         yield engine
     finally:
+        torch.set_num_threads(threads)
         engine.sampler.close()
 
 
@@ -211,8 +211,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         place = "cuda" if gpu else "cpu"
         policy = load_policy(config.model, config.data, model, device=place)
         name, model, tokenizer = model, policy.model, policy.tokenizer
-        if not gpu and _parameters(model) < SMALL:
-            torch.set_num_threads(1)
+        torch.set_num_threads(fastest_threads(model))
         model.to(place)  # new adapters
     elif config.model.dtype == "auto":
         dtype = None
@@ -226,7 +225,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         tokenizer,
         chat_of(tokenizer, config.model, config.data, name),
         _context(model.config),
-        {"policy": f"{name}, {_parameters(model):,} parameters", "device": device + threads},
+        {"policy": f"{name}, {parameters(model):,} parameters", "device": device + threads},
         {"name": "transformers", "dtype": _name(dtype or weights.dtype)},
     )
 
@@ -260,10 +259,6 @@ def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
     settings["dtype"] = _name(sampler.dtype)
     facts = {"policy": source, "engine": name, "device": device}
     return Engine(sampler, tokenizer, chat, _context(described), facts, settings)
-
-
-def _parameters(model: Any) -> int:
-    return sum(p.numel() for p in model.parameters())
 
 
 def _context(config: Any) -> int | None:

@@ -36,8 +36,9 @@ from rlobj.scoring.policy_scorer import evaluating
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_BLOCK = 2**25
-"""Logits processed at a time. This limits the float64 working memory to a few hundred MB."""
+_BLOCK, _CPU_BLOCK = 2**25, 2**19
+"""Logits processed at a time. This limits the float64 working memory to a few hundred MB; on a CPU
+it stays small enough that torch does not take it from the system again for each token."""
 
 
 def truncate(logits: Tensor, settings: SamplingSettings) -> Tensor:
@@ -71,7 +72,8 @@ def draw(logits: Tensor, uniform: Tensor, settings: SamplingSettings) -> tuple[T
     if settings.temperature == 0:
         best, tokens = logits.float().max(-1)
         return tokens, best - best
-    size = max(1, _BLOCK // logits.shape[-1])
+    block = _CPU_BLOCK if logits.device.type == "cpu" else _BLOCK
+    size = max(1, block // logits.shape[-1])
     if len(logits) > size:
         blocks = zip(logits.split(size), uniform.split(size), strict=True)
         drawn = [draw(block, numbers, settings) for block, numbers in blocks]
@@ -180,9 +182,11 @@ class TransformersSampler:
     @contextlib.contextmanager
     def _sampling(self) -> Iterator[None]:
         """Inside, the module is in eval mode, without gradient, in the sampler's arithmetic."""
+        from rlobj.samplers.attention import shared_heads
+
         device = next(self.model.parameters()).device.type
         half = torch.autocast(device, self.autocast, enabled=self.autocast is not None)
-        with evaluating(self.model), torch.no_grad(), half:
+        with evaluating(self.model), shared_heads(self.model), torch.no_grad(), half:
             yield
 
     @torch.no_grad()
@@ -242,7 +246,8 @@ class TransformersSampler:
     ) -> Iterator[tuple[int, Response]]:
         """`_drawn` for some rows."""
         owners = sorted({row // count for row in rows})
-        context = _Context(self.model, [prompts[owner] for owner in owners])
+        longest = max(limits[owner] for owner in owners)
+        context = _Context(self.model, [prompts[owner] for owner in owners], longest)
         position = {owner: index for index, owner in enumerate(owners)}
         context.select([position[row // count] for row in rows])
         indices = torch.tensor(rows)
@@ -297,11 +302,12 @@ class TransformersSampler:
             leaving = ended | (position + 1 >= limits[alive])
             remaining = (~leaving).nonzero()[:, 0]
             if len(remaining) < len(alive):
-                gone = alive[leaving]
+                gone, order = alive[leaving].sort()
                 size = position + 1
-                yield gone, drawn[gone, :size], values[gone, :size], ended[leaving]
+                yield gone, drawn[gone, :size], values[gone, :size], ended[leaving][order]
                 if not len(remaining):
                     return
+                remaining = _close_gaps(leaving, remaining)
                 alive, tokens = alive[remaining], tokens[remaining]
                 seeds, samples = seeds[remaining.cpu()], samples[remaining.cpu()]
                 context.select(remaining)
@@ -319,6 +325,14 @@ class TransformersSampler:
         return torch.tensor([any(text in recent for text in stop) for recent in texts])
 
 
+def _close_gaps(leaving: Tensor, remaining: Tensor) -> Tensor:
+    """Return the remaining rows in an order that moves few: the last ones fill the gaps."""
+    count = len(remaining)
+    rows = torch.arange(count, device=leaving.device)
+    rows[leaving[:count]] = remaining[remaining >= count]
+    return rows
+
+
 class _Context:
     """A batch of token sequences with its key-value cache and the logits of the next tokens.
 
@@ -327,7 +341,7 @@ class _Context:
     slower and gives the same result.
     """
 
-    def __init__(self, model: Any, prompts: list[Sequence[int]]) -> None:
+    def __init__(self, model: Any, prompts: list[Sequence[int]], longest: int) -> None:
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._accepted = inspect.signature(inner.forward).parameters.keys()
         self._model = model
@@ -339,6 +353,7 @@ class _Context:
         self._mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
         self._padded = any(len(prompt) < width for prompt in prompts)
         self._cache: Any = None
+        self._longest = width + longest
         self.logits = self._forward(self._ids)  # [B, V]
 
     def select(self, rows: Tensor | list[int]) -> None:
@@ -368,7 +383,11 @@ class _Context:
         output = self._model(input_ids=ids, **accepted)
         cache = output.get("past_key_values", output.get("cache"))
         by_row = any(hasattr(layer, "keys") for layer in getattr(cache, "layers", ()))
-        self._cache = cache if by_row and hasattr(cache, "reorder_cache") else None
+        if by_row and hasattr(cache, "reorder_cache"):
+            from rlobj.samplers.caches import give_room
+
+            give_room(cache, self._longest)
+            self._cache = cache
         return output.logits[:, -1]
 
 

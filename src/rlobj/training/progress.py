@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from rlobj.training.opened_run import OpenedRun
 
 
-ONE_THREAD = "; small policies are fastest on one (training.threads)"
-
 MEASURES = [
     ("reward", "reward {}", "reward/mean", 3),
     ("entropy, nats", "entropy {}", "policy/entropy", 3),
@@ -124,8 +122,6 @@ class RunScreen(Stages, Callback):
         self.begin()
         self._shown.close()
         self.ended_at = time.time()
-        if facts["device"].endswith(" 1 thread"):
-            facts = {**facts, "device": facts["device"] + ONE_THREAD}
         self.console.print(facts_grid(facts))
         self.console.print()
 

@@ -23,7 +23,8 @@ def open_hardware(
 ) -> tuple[RunConfig, list[Choice], Parallel]:
     """Open the processes of a run, with its settings.
 
-    Sets the number of torch's threads; on a CPU the default is one, which is the fastest.
+    Processes of one machine share its cores, unless OMP_NUM_THREADS is set. torch has its number of
+    threads again when the stack closes.
 
     Args:
         config: the run.
@@ -34,10 +35,12 @@ def open_hardware(
     Returns:
         The configuration without `auto`, what was chosen for it, and the processes.
     """
-    usual = torch.get_num_threads() if torch.cuda.is_available() else 1
-    threads = config.training.threads
-    torch.set_num_threads(usual if threads == "auto" else threads)
     environment = dict(os.environ)  # open processes have other variables
+    threads = torch.get_num_threads()
+    stack.callback(torch.set_num_threads, threads)
+    if "OMP_NUM_THREADS" not in environment:
+        processes = environment.get("LOCAL_WORLD_SIZE") or environment.get("WORLD_SIZE") or "1"
+        torch.set_num_threads(max(1, threads // int(processes)))
     accelerator = open_processes(stack, grouped=True) if launched(environment) else None
     comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
     choices = choose_together(config, comm, environment, model, stored)

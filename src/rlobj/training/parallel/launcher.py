@@ -248,12 +248,13 @@ def without(arguments: Sequence[str], option: str) -> list[str]:
 def _environments(processes: int) -> Iterator[dict[str, str]]:
     """The environment of each rank: torchrun's variables, with a free port of this machine."""
     port = free_port()
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC_")
     }
     for rank in range(processes):
         yield {
-            "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": str(max(1, cores // processes)),
             **inherited,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
