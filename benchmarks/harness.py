@@ -165,12 +165,17 @@ def asked(
     return found
 
 
-def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | None = None) -> None:
+def main(
+    measure: Callable[..., Table],
+    answer: Callable[..., Any] | None = None,
+    works: Sequence[str] = (),
+) -> None:
     """The command line of a benchmark.
 
     Args:
-        measure: (quick, rounds) -> its table.
+        measure: (quick, rounds) -> its table; with `works`, (quick, rounds, some of them).
         answer: measures one thing in this process; `ask` starts the process.
+        works: what --works chooses from.
     """
     if sys.argv[1:2] == ["--answer"] and answer is not None:
         warnings.simplefilter("ignore")
@@ -182,8 +187,11 @@ def main(measure: Callable[[bool, int], Table], answer: Callable[..., Any] | Non
     made = parser(text, "folder for NAME.md, NAME.json and NAME.png")
     made.add_argument("--full", action="store_true", help="every size; default: a few small ones")
     made.add_argument("--rounds", type=int, default=1, help="ratios are medians over the rounds")
+    if works:
+        made.add_argument("--works", nargs="+", choices=works, default=works, help="default: all")
     options = made.parse_args()
-    table = measure(not options.full, options.rounds)
+    chosen = [options.works] if works else []
+    table = measure(not options.full, options.rounds, *chosen)
     table.reading = table.reading or text
     print(table.markdown())
     if options.out:

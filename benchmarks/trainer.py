@@ -4,12 +4,21 @@ Both get the same policy folder, the same prompts in the same order, the same re
 same objective (DAPO's loss) and transformers' model, each in a process of its own, in turn. Each
 draws responses in its own way: rlobj in its own loop over the model, TRL with `generate`.
 
-CPU seconds are of a step at one thread. The rollout is drawing and grading responses, the update is
-the rest of the step, with logging. Peak memory is above the loaded policy, and pandas, which both
-sides import if it is installed, is loaded before. tokens/s allows for the lengths of the responses
-that each trainer draws. rlobj's speed: how many times as fast rlobj is, the median over rounds run
-in turn. Curves apart: mean distance of the reward curves (means of 10 steps) of rlobj and TRL with
-the same prompts; seeds apart: of two seeds of this trainer.
+Works: a random GPT-2 with prompts of 16 tokens and responses of 64 (equal) or of lognormal lengths
+(skewed), or with prompts of 96 and responses of 16 (chat); the embedded policy, which learns to add
+(learning); SmolLM2-135M-Instruct with sums after two examples, prompts of 28 tokens and responses
+of 6, 60 and 120 at most (real-6, real-60, real-120).
+
+CPU seconds are of a step at one thread; clock s are the step's by the clock. The rollout is drawing
+and grading responses, the update is the rest of the step, with logging. Left out: tokens that rlobj
+does not train, because all rewards of their group are equal. Peak memory is above the loaded
+policy, and pandas, which both sides import if it is installed, is loaded before. tokens/s allows
+for the lengths of the responses that each trainer draws. rlobj's speed: how many times as fast
+rlobj is, the median over rounds run in turn. Curves apart: mean distance of the reward curves
+(means of 10 steps) of rlobj and TRL with the same prompts; seeds apart: of two seeds of this
+trainer.
+
+    python -m benchmarks.trainer [--works WORK ...] [--full] [--rounds K] [--out DIR]
 """
 
 from __future__ import annotations
@@ -27,8 +36,9 @@ from typing import Any
 import rlobj
 from benchmarks import in_trl
 from benchmarks.harness import Table, ask, main, medians, note, peak_mib, ratio
+from benchmarks.real_model import real_model
 from benchmarks.rollouts import QUIET
-from benchmarks.trainer_work import Work, prepare
+from benchmarks.trainer_work import REAL, Work, prepare
 from rlobj.data import DataConfig, ProblemStream, load_problems
 from rlobj.settings.training import TrainingConfig
 from rlobj.training import Callback
@@ -36,7 +46,11 @@ from rlobj.training import Callback
 OURS, TRL = "rlobj", "TRL GRPOTrainer"
 BETAS, CLIP, EPSILON = (0.9, 0.95), (0.2, 0.28), 1e-4
 """AdamW's; the ratio's bounds, with one update a rollout; added to a group's standard deviation."""
-SAMPLES = {"equal": 64, "skewed": 64, "learning": 256}
+SAMPLES = {"equal": 64, "skewed": 64, "chat": 64, "learning": 256}
+SAMPLES |= {work: 8 * prompts for work, (prompts, _) in REAL.items()}
+"""Responses of a step, by work."""
+CURVES = ("learning", "real-6")
+"""Works whose rewards rise while they are measured."""
 WINDOW = 10
 """Steps that a reward is averaged over."""
 
@@ -48,7 +62,7 @@ def answer(
 
     Args:
         side: the trainer.
-        work: equal, skewed or learning.
+        work: a key of `SAMPLES`.
         steps: rollouts, one optimizer update each.
         micro_batch: size of a forward pass of the update: tokens of rlobj's, responses of TRL's.
         seed: of the data order and of sampling.
@@ -66,17 +80,17 @@ def answer(
 
 
 class Watch(Callback):
-    """CPU seconds of each step, and of its rollout: sampling and grading."""
+    """Seconds of each step: of the CPU, of the clock, and of its rollout: sampling and grading."""
 
     def __init__(self) -> None:
         self.steps: list[dict[str, float]] = []
-        self.loaded = self._began = self._since = self._rollout = 0.0
+        self.loaded = self._began = self._clock = self._since = self._rollout = 0.0
         self._sampling = False
 
     def started(self, facts: Mapping[str, str]) -> None:
         """The policy is loaded; memory from here on is the training's."""
         self.loaded = peak_mib(reset=True)
-        self._began = time.process_time()
+        self._began, self._clock = time.process_time(), time.perf_counter()
 
     def phase(self, name: str) -> None:
         """Count the time since the last phase if it was sampling."""
@@ -86,10 +100,18 @@ class Watch(Callback):
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """The step ends here, and the next one begins."""
-        now = time.process_time()
-        facts = {"reward": metrics["reward/mean"], "length": metrics["response/length_mean"]}
-        self.steps.append({"seconds": now - self._began, "rollout": self._rollout, **facts})
-        self._began, self._rollout = now, 0.0
+        now, clock = time.process_time(), time.perf_counter()
+        self.steps.append(
+            {
+                "seconds": now - self._began,
+                "clock": clock - self._clock,
+                "rollout": self._rollout,
+                "reward": metrics["reward/mean"],
+                "length": metrics["response/length_mean"],
+                "skipped": metrics["tokens/skipped_share"],
+            }
+        )
+        self._began, self._clock, self._rollout = now, clock, 0.0
 
 
 def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> dict[str, Any]:
@@ -104,6 +126,7 @@ def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) ->
         settings={
             "model.dtype": "float32",
             "data.template": "{prompt}",
+            "model.chat_template": False,
             "objective.advantage": {"kind": "group_normalized", "epsilon": EPSILON},
             "objective.surrogate": {"kind": "clip", "low": CLIP[0], "high": CLIP[1]},
             "sampling.prompts_per_step": work.prompts,
@@ -111,6 +134,7 @@ def run_rlobj(work: Work, steps: int, micro_batch: int, seed: int, out: Path) ->
             "sampling.max_tokens": work.max_tokens,
             "training.steps": steps,
             "training.micro_batch_tokens": micro_batch,
+            "training.threads": 1,
             "training.learning_rate": work.learning_rate,
             "training.betas": BETAS,
             "seed": seed,
@@ -129,7 +153,7 @@ def run_trl(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> d
     from datasets import Dataset
     from transformers import TrainerCallback
 
-    marks: list[float] = []
+    marks: list[tuple[float, float]] = []
     graded: list[float] = []
     loaded: list[float] = []
     # The rollout ends when it is graded.
@@ -140,7 +164,7 @@ def run_trl(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> d
             loaded.append(peak_mib(reset=True))
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            marks.append(time.process_time())
+            marks.append((time.process_time(), time.perf_counter()))
 
         on_train_end = on_step_begin
 
@@ -177,11 +201,14 @@ def run_trl(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> d
     facts = [
         {
             "seconds": end - start,
+            "clock": clock_end - clock_start,
             "rollout": drawn - start,
             "reward": line["reward"],
             "length": line["completions/mean_length"],
         }
-        for (start, end), drawn, line in zip(itertools.pairwise(marks), graded, logs, strict=True)
+        for ((start, clock_start), (end, clock_end)), drawn, line in zip(
+            itertools.pairwise(marks), graded, logs, strict=True
+        )
     ]
     return {"steps": facts, "mib": peak_mib() - loaded[0]}
 
@@ -189,24 +216,34 @@ def run_trl(work: Work, steps: int, micro_batch: int, seed: int, out: Path) -> d
 # Side by side.
 
 
-def measure(quick: bool, rounds: int) -> Table:
-    """rlobj and, if it is installed, TRL on three kinds of work. Learning is measured once."""
+def measure(quick: bool, rounds: int, works: Sequence[str] = tuple(SAMPLES)) -> Table:
+    """rlobj and, if it is installed, TRL on some works. Rounds are of random policies only."""
     tokens, length = TrainingConfig().micro_batch_tokens, 32.0 if quick else 64.0
-    choices = {"equal": (64,), "skewed": (16,)}
+    timed = {"equal": (64, 32), "skewed": (16, 64, 32, 8), "chat": (64, 32)}
+    learned = {"learning": (60, 2), "real-6": (12, 1), "real-60": (3, 1), "real-120": (3, 1)}
     if not quick:
-        choices = {"equal": (64, 32), "skewed": (16, 64, 32, 8)}
+        learned |= {"learning": (100, 3), "real-6": (12, 2)}
     questions: list[dict[str, Any]] = []
-    for seed, (work, rows) in itertools.product(range(rounds), choices.items()):
+    for seed, (work, rows) in itertools.product(range(rounds), timed.items()):
         some = {"work": work, "steps": 8, "seed": seed, "length": length}
         questions.append({**some, "side": OURS, "micro_batch": tokens})
-        questions += [{**some, "side": TRL, "micro_batch": count} for count in rows]
-    for seed in range(2 if quick else 3):
-        some = {"work": "learning", "steps": 60 if quick else 100, "seed": seed}
-        questions.append({**some, "side": OURS, "micro_batch": tokens})
-        questions.append({**some, "side": TRL, "micro_batch": SAMPLES["learning"]})
+        sizes = rows[:1] if quick else rows
+        questions += [{**some, "side": TRL, "micro_batch": count} for count in sizes]
+    for work, (steps, seeds) in learned.items():
+        for seed in range(seeds):
+            some = {"work": work, "steps": steps, "seed": seed}
+            questions.append({**some, "side": OURS, "micro_batch": tokens})
+            questions.append({**some, "side": TRL, "micro_batch": SAMPLES[work]})
+    questions = [question for question in questions if question["work"] in works]
     if find_spec("trl") is None:
         note("TRL is not installed: pip install -r benchmarks/peers-requirements.txt")
         questions = [question for question in questions if question["side"] == OURS]
+    if any(question["work"] in REAL for question in questions):
+        try:
+            real_model()  # made now if it is not there: nothing of that is measured
+        except (ConnectionError, ImportError) as error:
+            note(f"works with SmolLM2 are left out: {error}")
+            questions = [question for question in questions if question["work"] not in REAL]
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for question in questions:
         note(f"{question['work']}, {question['side']}, seed {question['seed']}")
@@ -234,8 +271,10 @@ def to_table(
             "samples": ("samples/s", ".3g"),
             "tokens": ("tokens/s", ",.0f"),
             "seconds": ("step s", ".3g"),
+            "clock": ("clock s", ".3g"),
             "rollout": ("rollout s", ".3g"),
             "update": ("update s", ".3g"),
+            "skipped": ("left out", ".1%"),
             "mib": ("MiB", ",.0f"),
             "ratio": ("rlobj's speed", ".2f"),
             "update_ratio": ("in the update", ".2f"),
@@ -263,7 +302,7 @@ def to_row(
     row["samples"] = SAMPLES[work] / row["seconds"]
     if side != OURS:
         row |= {"ratio": ratio(mine, base), "update_ratio": ratio(mine, base, "update")}
-    if work == "learning":
+    if work in CURVES:
         curves, others = ([_smooth(run) for run in some] for some in (runs, ours))
         row["curve"] = [mean(each) for each in zip(*curves, strict=True)]
         if side != OURS:
@@ -276,7 +315,7 @@ def to_row(
 def _step_of(work: str, run: Mapping[str, Any]) -> dict[str, float]:
     """Means over the steps of a run, the first step aside: it warms up."""
     steps = run["steps"][1:]
-    found = {key: mean(step[key] for step in steps) for key in ("seconds", "rollout", "length")}
+    found = {key: mean(step[key] for step in steps) for key in steps[0]}
     found["update"] = found["seconds"] - found["rollout"]
     found["tokens"] = SAMPLES[work] * found["length"] / found["seconds"]
     return {**found, "mib": run["mib"]}
@@ -293,4 +332,4 @@ def _apart(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 if __name__ == "__main__":
-    main(measure, answer)
+    main(measure, answer, tuple(SAMPLES))

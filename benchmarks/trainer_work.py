@@ -2,6 +2,9 @@
 
     learning        the embedded policy after its warm start, on addition
     equal, skewed   a random GPT-2 that ends a response at a length drawn from a given distribution
+    chat            the GPT-2 of `equal`, with prompts longer than responses
+    real-6, real-60, real-120
+                    SmolLM2 with sums, and at most so many tokens a response
 
 GPT-2 learns a vector for each position. In the random policy the first component of the residual
 stream belongs to that vector alone, and the head reads it for the end-of-text token alone: so the
@@ -13,21 +16,31 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.real_model import real_model
+
 PAD, EOS = 0, 1
-PROMPT, EQUAL = 16, 64
-"""Tokens of a timing prompt, and of every response at equal lengths."""
+PROMPTS = {"equal": 16, "skewed": 16, "chat": 96}
+"""Tokens of a timing prompt."""
+EQUAL = {"equal": 64, "chat": 16}
+"""Tokens of every response at equal lengths."""
 SIGMA, CUT = 0.8, 12
 """Skewed lengths are lognormal, cut at so many times the median."""
 LAYERS, WIDTH, HEADS, VOCABULARY = 2, 128, 4, 2048
 """Of the timing policy."""
 NEVER = -24.0
 """The logit of a token that must not be drawn."""
+REAL = {"real-6": (8, 6), "real-60": (2, 60), "real-120": (2, 120)}
+"""Prompts of a step, and the longest response in tokens, with SmolLM2."""
+EXAMPLES = "3 + 14 = 17\n25 + 36 = 61\n"
+"""Before each of its sums: it answers few sums without examples."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,7 @@ class Work:
     """What both trainers are given.
 
     Attributes:
-        policy: model folder, with tokenizer.
+        policy: model folder, with tokenizer; a chat template in it is not used.
         problems: JSON lines with `prompt` and `answer`.
         reward: `module:function`, from (response, answer) to a number.
         prompts: prompts per step.
@@ -65,6 +78,12 @@ def even_share(response: str, answer: str, **_: Any) -> float:
     return sum(not int(number) % 2 for number in numbers) / max(len(numbers), 1)
 
 
+def right_sum(response: str, answer: str, **_: Any) -> float:
+    """1 if the first whole number after a blank is the answer."""
+    number = re.search(r"\s(\d+)", response)
+    return float(number is not None and number[1] == answer)
+
+
 def prepare(work: str, median: float, folder: Path) -> Work:
     """Write the policy and the problems of a work into a folder, the same for both trainers."""
     if work == "learning":
@@ -75,11 +94,19 @@ def prepare(work: str, median: float, folder: Path) -> Work:
         file = _write(folder, problems)
         reward = f"{__name__}:exact_answer"
         return Work(str(embedded_policy("addition")), file, reward, 32, 8, 5, 3e-4)
-    longest = EQUAL if work == "equal" else round(CUT * median)
+    if work in REAL:
+        draw, problems = random.Random(0), []
+        for _ in range(256):
+            one, other = draw.randint(10, 99), draw.randint(10, 99)
+            problems.append((f"{EXAMPLES}{one} + {other} =", str(one + other)))
+        prompts, longest = REAL[work]
+        reward = f"{__name__}:right_sum"
+        return Work(str(real_model()), _write(folder, problems), reward, prompts, 8, longest, 1e-5)
+    prompt, longest = PROMPTS[work], EQUAL.get(work) or round(CUT * median)
     draws = torch.Generator().manual_seed(0)
-    numbers = torch.randint(2, VOCABULARY, (64, PROMPT), generator=draws).tolist()
+    numbers = torch.randint(2, VOCABULARY, (64, prompt), generator=draws).tolist()
     file = _write(folder, [(" ".join(map(str, each)), "2") for each in numbers])
-    build_policy(folder / "policy", longest, None if work == "equal" else median)
+    build_policy(folder / "policy", prompt, longest, None if work in EQUAL else median)
     reward = f"{__name__}:even_share"
     return Work(str(folder / "policy"), file, reward, 8, 8, longest, 1e-6)
 
@@ -102,17 +129,18 @@ def hazard(length: int, median: float | None) -> float:
     return 1.0 - reached(length + 0.5) / (reached(length - 0.5) if length > 1 else 1.0)
 
 
-def build_policy(folder: Path, longest: int, median: float | None) -> None:
+def build_policy(folder: Path, prompt: int, longest: int, median: float | None) -> None:
     """Write the timing policy and its tokenizer.
 
     Args:
         folder: to write.
+        prompt: length of the prompts, in tokens.
         longest: response, in tokens.
         median: of lognormal lengths; None: no response ends before `longest`.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    positions = PROMPT + longest
+    positions = prompt + longest
     config = GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=positions,
@@ -138,7 +166,7 @@ def build_policy(folder: Path, longest: int, median: float | None) -> None:
         head[:, :3] = head[[PAD, EOS]] = 0.0
         head[PAD, 1] = NEVER
         head[EOS, 0] = -NEVER / 3
-        values = [_component(hazard(place - PROMPT + 2, median)) for place in range(positions)]
+        values = [_component(hazard(place - prompt + 2, median)) for place in range(positions)]
         model.transformer.wpe.weight.zero_()
         model.transformer.wpe.weight[:, 0] = torch.tensor(values)
     model.save_pretrained(folder)

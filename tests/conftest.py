@@ -83,6 +83,17 @@ def policy(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def smollm2():
+    """The folder of SmolLM2-135M-Instruct; a test is skipped that cannot have it."""
+    from benchmarks.real_model import real_model
+
+    try:
+        return real_model()
+    except (ConnectionError, ImportError) as error:
+        pytest.skip(f"no SmolLM2: {error}")
+
+
+@pytest.fixture(scope="session")
 def whole(policy, tmp_path_factory):
     """A run of `tiny.eight_steps` that nothing happened to."""
     from tiny import eight_steps

@@ -69,6 +69,23 @@ def test_the_command_line_measures_quickly_unless_full_is_asked_for(tmp_path, mo
     assert (tmp_path / "name.json").exists()
 
 
+def test_the_command_line_chooses_works_and_refuses_others(monkeypatch, capsys) -> None:
+    asked = []
+
+    def measure(quick: bool, rounds: int, works: list[str]) -> Table:
+        asked.append([*works])
+        return TABLE
+
+    for words in ([], ["--works", "b"], ["--works", "c", "a"]):
+        monkeypatch.setattr(sys, "argv", ["x", *words])
+        harness.main(measure, works=("a", "b", "c"))
+    assert asked == [["a", "b", "c"], ["b"], ["c", "a"]]
+    monkeypatch.setattr(sys, "argv", ["x", "--works", "d"])
+    with pytest.raises(SystemExit):
+        harness.main(measure, works=("a", "b"))
+    assert "invalid choice: 'd'" in capsys.readouterr().err
+
+
 def test_peak_memory_is_that_of_the_work_alone() -> None:
     harness.return_freed_memory()
     try:

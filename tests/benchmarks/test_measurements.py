@@ -99,18 +99,40 @@ def test_a_made_up_page_opens_and_is_filtered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", [trainer.OURS, trainer.TRL])
-def test_two_steps_are_trained_for_real(side: str) -> None:
+@pytest.mark.parametrize(
+    ("work", "shortest", "longest"),
+    [
+        ("skewed", 5, 20),  # lognormal, median 8, mean 11
+        ("chat", 16, 16),
+    ],
+)
+def test_two_steps_are_trained_for_real(
+    side: str, work: str, shortest: float, longest: float
+) -> None:
     if side == trainer.TRL and not find_spec("trl"):
         pytest.skip("TRL is not installed: pip install trl")
-    question = {"side": side, "work": "skewed", "steps": 2, "seed": 3, "length": 8.0}
+    question = {"side": side, "work": work, "steps": 2, "seed": 3, "length": 8.0}
     micro_batch = 2048 if side == trainer.OURS else 32
     [run] = ask("benchmarks.trainer", {**question, "micro_batch": micro_batch})
     assert len(run["steps"]) == 2
     for each in run["steps"]:
         assert 0 < each["rollout"] < each["seconds"]
-        assert 5 < each["length"] < 20  # lognormal, median 8, mean 11
+        assert each["clock"] > 0
+        assert shortest <= each["length"] <= longest
         assert 0.35 < each["reward"] < 0.65
     assert run["mib"] > 0
+
+
+def test_a_step_with_the_real_model_gives_its_prompts_some_right_answers(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLOBJ_SMOLLM2", str(smollm2))
+    question = {"side": trainer.OURS, "work": "real-6", "steps": 1, "seed": 0}
+    [run] = ask("benchmarks.trainer", {**question, "micro_batch": 512})
+    [only] = run["steps"]
+    assert 0 < only["reward"] < 0.8
+    assert only["length"] <= 6
+    assert only["skipped"] < 1
 
 
 # the others
