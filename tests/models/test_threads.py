@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from rlobj.models.threads import SMALL, fastest_threads
+from rlobj.models.threads import SMALL, usual_threads
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.parallel import launcher
 from rlobj.training.parallel.hardware import open_hardware
@@ -29,7 +29,7 @@ def test_small_models_have_one_thread_on_a_cpu_and_others_what_torch_has(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     with torch.device("meta"):
         model = torch.nn.Linear(SMALL + size, 1, bias=False)
-    assert fastest_threads(model) == threads
+    assert usual_threads(model) == threads
 
 
 @pytest.mark.parametrize(("variable", "threads"), [(None, 2), ("4", 4)])

@@ -247,7 +247,7 @@ def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy
 @pytest.mark.parametrize(
     ("small", "settings", "words"),
     [
-        (10**6, {}, "1 thread; small policies are fastest on one thread (training.threads)"),
+        (10**6, {}, "1 thread (enough for a small policy; training.threads)"),
         (10**6, {"training.threads": 2}, "2 threads"),
         (1, {}, "3 threads"),
     ],

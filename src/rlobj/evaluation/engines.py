@@ -18,7 +18,7 @@ from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.location import require_model, require_weights
-from rlobj.models.threads import fastest_threads, parameters
+from rlobj.models.threads import parameters, usual_threads
 from rlobj.runs.checkpoints import named_checkpoint
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import SETTINGS_FILE, is_run
@@ -211,7 +211,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         place = "cuda" if gpu else "cpu"
         policy = load_policy(config.model, config.data, model, device=place)
         name, model, tokenizer = model, policy.model, policy.tokenizer
-        torch.set_num_threads(fastest_threads(model))
+        torch.set_num_threads(usual_threads(model))
         model.to(place)  # new adapters
     elif config.model.dtype == "auto":
         dtype = None

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-SMALL = 10_000_000
-"""Parameters below which a model is fastest on one thread of a CPU. On two cores, a second thread
-helps from a hidden size of about 128 in training and of about 400 in drawing."""
+SMALL = 1_000_000
+"""Parameters below which a model has one thread on a CPU. On two idle cores, two threads train the
+embedded policy (0.1 million) 1.2 times as fast by the clock, at 1.6 times the CPU seconds. They
+train models of 0.5 to 135 million parameters 1.6 to 1.8 times as fast, and draw 1.3 to 1.6 times
+as fast."""
 
 
 def parameters(model: Any) -> int:
@@ -16,11 +18,11 @@ def parameters(model: Any) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def fastest_on_one(model: Any) -> bool:
-    """Whether a model is computed on a CPU, and is small."""
+def needs_one(model: Any) -> bool:
+    """Whether a model is small, and computed on a CPU."""
     return parameters(model) < SMALL and not torch.cuda.is_available()
 
 
-def fastest_threads(model: Any) -> int:
+def usual_threads(model: Any) -> int:
     """One thread for a small model on a CPU, else those that torch has now."""
-    return 1 if fastest_on_one(model) else torch.get_num_threads()
+    return 1 if needs_one(model) else torch.get_num_threads()

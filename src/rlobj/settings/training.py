@@ -93,7 +93,7 @@ class TrainingConfig(Model):
     hang_timeout: float = Field(default=600.0, gt=0)
     """seconds after which a process without any progress ends the run, if there are several"""
     threads: int | Literal["auto"] = "auto"
-    """CPU threads of torch (auto = one for a model below 10 million parameters on a CPU; else a
+    """CPU threads of torch (auto = one for a model below a million parameters on a CPU; else a
     process's share of the cores)"""
     stop_on: tuple[FindingName, ...] = ()
     """findings of the diagnosis that stop the run after a checkpoint, such as collapse"""

@@ -34,7 +34,7 @@ from rlobj.models.embedded import RECIPES
 from rlobj.models.hollow import reading
 from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit
-from rlobj.models.threads import fastest_on_one, fastest_threads
+from rlobj.models.threads import needs_one, usual_threads
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.checkpoints import newest_sound
@@ -103,7 +103,7 @@ def open_trainer(
         with together(comm, "loading the model"):
             policy = initial.trained(newest)
             threads = config.training.threads
-            torch.set_num_threads(fastest_threads(policy.model) if threads == "auto" else threads)
+            torch.set_num_threads(usual_threads(policy.model) if threads == "auto" else threads)
             size = _size(policy.model)
             limit = prompt_limit(config, policy.model)
             train = _short_enough(train, policy.encode, limit, "training")
@@ -355,10 +355,10 @@ def _facts(
         name = trainer.policy.source or "given"
     device, depth = parallel.device.type, config.sampling.async_depth
     threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
+    if config.training.threads == "auto" and needs_one(trainer.policy.model):
+        threads += " (enough for a small policy; training.threads)"
     alone = parallel.size == 1 and parallel.strategy == "ddp"
     ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
-    if config.training.threads == "auto" and fastest_on_one(trainer.policy.model):
-        ranks += "; small policies are fastest on one thread (training.threads)"
     arithmetic = "float32" if learner.autocast is None else "bfloat16"
     ahead = f", {counted(depth, 'step')} ahead" if depth else ""
     facts = {
