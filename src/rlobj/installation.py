@@ -136,10 +136,10 @@ def check_version(package: str, version: str, supported: str, where: str = "this
         ConfigError: the version is not in the range. Shows the command that installs another one.
     """
     try:
-        known = fits(version, supported)
+        supports = fits(version, supported)
     except InvalidVersion:  # "dev"
-        known = False
-    if not known:
+        supports = False
+    if not supports:
         raise ConfigError(
             f"{where} has {package} {version}; rlobj works with {supported}. Install one of "
             f"these: pip install '{package}{supported}'"

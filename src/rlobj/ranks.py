@@ -87,11 +87,11 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
         RankFailed: another rank has a different error, and ends.
     """
     fatal = error is not None and not isinstance(error, RunError)
-    own = [isinstance(error, kind) for kind in _TOGETHER]
-    failed = torch.tensor([error is not None, fatal, *own]).long()
+    kinds = [isinstance(error, kind) for kind in _TOGETHER]
+    failed = torch.tensor([error is not None, fatal, *kinds]).long()
     failures, fatal_failures, *same = comm.sum(failed).tolist()
     kind = _TOGETHER[same.index(failures)] if failures in same else RunError
-    if any(own) and kind is RunError:
+    if any(kinds) and kind is RunError:
         error = RunError(error)
     if error is not None and not (fatal_failures and isinstance(error, RunError)):
         raise error

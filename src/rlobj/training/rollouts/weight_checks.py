@@ -70,8 +70,8 @@ class Synchronizer:
         """
         self._pushes += 1
         before = self._held
-        known = before and before.part == self._pushes and before.version != version
-        part = self._pushes if known else None
+        comparable = before and before.part == self._pushes and before.version != version
+        part = self._pushes if comparable else None
         arrives = part if getattr(self._sampler, "same_tensors", False) else None
         next_parts = (self._pushes, self._pushes + 1) if self._in_parts else ()
         sent = Sent(self._weights(), self._sampler.dtype, (arrives, *next_parts))
