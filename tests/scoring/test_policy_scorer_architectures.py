@@ -105,6 +105,7 @@ def test_auto_packs_only_with_flash_attention(attention, packed, monkeypatch):
     if packed:  # what flash attention would compute, without a GPU
         monkeypatch.setattr(PolicyScorer, "_matching", lambda self, head: None)
         monkeypatch.setattr(PolicyScorer, "_unpackable", lambda self: None)
+        monkeypatch.setattr(PolicyScorer, "_unshareable", lambda self: None)
     assert PolicyScorer(model).packed is packed
 
 

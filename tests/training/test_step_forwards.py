@@ -70,6 +70,7 @@ def test_a_step_makes_the_passes_that_its_objective_reads(
         "updates_per_step": updates,
         "micro_batch_tokens": micro_batch_tokens,
         "skip_inactive": False,
+        "shared_prompts": False,  # they make micro-batches smaller
     }
     config = tiny_config(policy, preset, training=training)
     passes: Counter[str] = Counter()
@@ -196,7 +197,8 @@ def test_a_run_packs_where_it_is_told_to_and_trains_the_same(policy, tmp_path, m
     monkeypatch.setattr(PolicyScorer, "forward", noted)
     lines = {}
     for packed in (True, False):
-        config = tiny_config(policy, "lp-reg", training={"steps": 2, "packed": packed})
+        training = {"steps": 2, "packed": packed, "shared_prompts": False}
+        config = tiny_config(policy, "lp-reg", training=training)
         lines[packed] = run_training(config, tmp_path / str(packed)).history
         assert set(shapes) == {(packed, packed)}
         shapes.clear()

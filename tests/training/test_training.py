@@ -165,7 +165,7 @@ def test_a_second_process_in_the_same_folder_is_refused(policy, tmp_path):
 def test_gradient_checkpointing_recomputes_and_changes_nothing(policy, tmp_path):
     forwards = []
     for on in (False, True):
-        training = {"steps": 2, "gradient_checkpointing": on}
+        training = {"steps": 2, "gradient_checkpointing": on, "shared_prompts": False}
         with open_trainer(tiny_config(policy, training=training), tmp_path / str(on)) as trainer:
             calls = []
             layer = trainer.policy.model.model.layers[0].mlp
