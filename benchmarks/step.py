@@ -31,7 +31,7 @@ OURS, PLAIN = "rlobj", "plain loop"
 VARIANTS: dict[str, dict[str, Any]] = {
     OURS: {},
     "idle tokens trained": {"skip_inactive": False},
-    "packed": {"packed": True},
+    "packed": {"packed": True, "shared_prompts": False},
     "activations recomputed": {"gradient_checkpointing": True},
     PLAIN: {"sort": False, "widest": True},
     "plain loop, padded to its longest": {"sort": False, "widest": False},

@@ -66,7 +66,9 @@ def assert_close(ours: list[dict], theirs: list[dict]) -> None:
     assert [line["step"] for line in ours] == [line["step"] for line in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert one.keys() == other.keys()
-        shapes = {"tokens/useful_share", "tokens/rank_balance"}  # of the ranks' own micro-batches
+        # of the ranks' own micro-batches
+        shapes = {f"tokens/{name}" for name in ("useful_share", "rank_balance", "computed")}
+        shapes |= {"tokens/shared_share"}
         rounding = {f"sampler/{which}" for which in ("kl", "logprob_gap", "bias", "slope")}
         for name in one.keys() - shapes - rounding:
             expected = other[name] and pytest.approx(other[name], rel=2e-4, abs=1e-5)

@@ -33,10 +33,9 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import TransformersSampler
-from rlobj.samplers.vllm.connection import run
 from rlobj.settings.building import compose
 from rlobj.settings.layers import nested
-from rlobj.training import Callback, run_training
+from rlobj.training import Callback, run, run_training
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.result import TrainingResult
 from rlobj.training.new_run import new_folder, open_new

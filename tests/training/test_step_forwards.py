@@ -155,7 +155,8 @@ def test_a_gate_on_the_distance_to_the_reference_has_the_reference_scored(policy
 def synced(rank: int, size: int, folder: str) -> None:
     """Each backward pass of two steps: whether it is the last, and the exchanges that it makes."""
     training = {"steps": 2, "updates_per_step": 2, "micro_batch_tokens": 100}
-    config = tiny_config(Path(folder) / "policy", training={**training, "skip_inactive": False})
+    training |= {"skip_inactive": False, "shared_prompts": False}
+    config = tiny_config(Path(folder) / "policy", training=training)
     with open_trainer(config, Path(folder) / "run") as trainer:
         calls, backwards = [], []
 
