@@ -126,6 +126,14 @@ def test_a_cache_that_loses_keys_is_found_when_the_scorer_is_built(monkeypatch):
     assert "hidden states differ by" in PolicyScorer(tiny("llama")).unshareable
 
 
+def test_a_trial_that_ends_with_an_error_keeps_whole_rows(monkeypatch):
+    """As that of XLM, whose masks are only as long as the tokens of a pass."""
+    monkeypatch.setattr(PolicyScorer, "_after_prompts", lambda *_: {}["mask"])
+    assert (
+        PolicyScorer(tiny("llama")).unshareable == "two short prompts ended with KeyError: 'mask'"
+    )
+
+
 def test_recomputation_which_keeps_no_keys_is_an_error_and_not_a_wrong_score():
     model = tiny("llama").train()
     scorer = PolicyScorer(model)
