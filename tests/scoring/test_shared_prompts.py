@@ -99,6 +99,11 @@ def test_bfloat16_differs_by_its_rounding():
     ("kind", "sizes", "reason"),
     [
         ("Mamba", {"state_size": 4}, "layers of the kind linear_attention have no keys"),
+        (
+            "Llama4Text",
+            {"num_local_experts": 2},
+            "attention scales with a token's place in the row",
+        ),
         ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "layers of the kind conv"),
         (
             "Llama",

@@ -308,6 +308,8 @@ class PolicyScorer(nn.Module):
             return f"layers of the kind {', '.join(others) or 'recurrent'} have no keys and values"
         if depends_on_sequence_length(self.model.config):
             return "the longest position of a pass chooses its rotary frequencies"
+        if getattr(self.model.config.get_text_config(), "attn_temperature_tuning", False):
+            return "its attention scales with a token's place in the row, which padding moves"
         parameters = inspect.signature(trunk(self.model).forward).parameters
         if missing := {"position_ids", cache_argument(trunk(self.model))} - parameters.keys():
             return f"its trunk takes no {' and no '.join(sorted(missing))}"
