@@ -11,6 +11,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DynamicCache,
+    FalconConfig,
+    FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -59,6 +61,7 @@ WINDOW = {
     "sliding_window": 4,
     "layer_types": ["sliding_attention", "full_attention"],
 }
+FALCON = {"new_decoder_architecture": True, "num_kv_heads": 1}
 GPT2 = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "bos_token_id": None}
 MAMBA = {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}
 OTHERS = {"vocab_size": len(CHARACTERS), "tie_word_embeddings": False}
@@ -66,6 +69,7 @@ KINDS = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**COMMON, head_dim=16)),
     "sliding": lambda: Qwen3ForCausalLM(Qwen3Config(**COMMON, **WINDOW, head_dim=16)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**COMMON)),
+    "falcon": lambda: FalconForCausalLM(FalconConfig(**COMMON | FALCON)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**OTHERS, **GPT2, eos_token_id=None)),
     "mamba": lambda: MambaForCausalLM(MambaConfig(**OTHERS, **MAMBA)),
 }

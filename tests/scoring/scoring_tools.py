@@ -177,8 +177,7 @@ def tiny(name, dtype=torch.float32):
     kind, sizes = MODELS[name] if isinstance(name, str) else name
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**sizes)
-    others = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
-    name = others.get(kind, f"{kind}ForCausalLM")
+    name = "GPT2LMHeadModel" if kind == "GPT2" else f"{kind.removesuffix('Text')}ForCausalLM"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = getattr(transformers, name)(config).to(dtype)

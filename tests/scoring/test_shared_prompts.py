@@ -99,6 +99,11 @@ def test_bfloat16_differs_by_its_rounding():
     ("kind", "sizes", "reason"),
     [
         ("Mamba", {"state_size": 4}, "layers of the kind linear_attention have no keys"),
+        (
+            "Llama4Text",
+            {"num_local_experts": 2},
+            "attention scales with a token's place in the row",
+        ),
         ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "layers of the kind conv"),
         (
             "Llama",
@@ -124,6 +129,14 @@ def test_a_cache_that_loses_keys_is_found_when_the_scorer_is_built(monkeypatch):
 
     monkeypatch.setattr(DynamicCache, "batch_select_indices", forget)
     assert "hidden states differ by" in PolicyScorer(tiny("llama")).unshareable
+
+
+def test_a_trial_that_ends_with_an_error_keeps_whole_rows(monkeypatch):
+    """As that of XLM, whose masks are only as long as the tokens of a pass."""
+    monkeypatch.setattr(PolicyScorer, "_after_prompts", lambda *_: {}["mask"])
+    assert (
+        PolicyScorer(tiny("llama")).unshareable == "two short prompts ended with KeyError: 'mask'"
+    )
 
 
 def test_recomputation_which_keeps_no_keys_is_an_error_and_not_a_wrong_score():

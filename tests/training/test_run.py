@@ -357,6 +357,7 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named_before_it_is_
         ({"sampler": Mute()}, "an rlobj.Sampler: it has no dtype, sync, received, sleep, close"),
         ({"model": torch.nn.Linear(1, 1), "tokenizer": 3}, "expected a hub id, a folder, or a"),
         ({"settings": ["training.steps=3"]}, "expected a dict such as"),
+        ({"settings": [("training.steps", 3)]}, "expected a dict such as"),
         ({"processes": 0}, "expected a whole number of at least 1"),
         ({"callbacks": [print]}, "expected a list of rlobj.Callback objects"),
         ({"progress": "no"}, "progress is 'no'; expected True, False, or a screen"),

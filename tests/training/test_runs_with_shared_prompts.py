@@ -8,10 +8,13 @@ import random
 import pytest
 from runs import distance, metrics, ranks, weights, write_config
 from tiny import tiny_config
+from transformers import AutoModelForCausalLM
 
 import rlobj
 from rlobj.base.errors import ConfigError
+from rlobj.scoring import PolicyScorer
 from rlobj.training import run_training
+from rlobj.training.loop.forward import whole_rows
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 
@@ -131,6 +134,14 @@ def test_recomputation_keeps_whole_rows_and_says_why(policy, tmp_path):
         open_trainer(config_of(policy, "stapo", {**training, **SHARED}), tmp_path / "true"),
     ):
         pass
+
+
+def test_a_model_that_recomputes_already_keeps_whole_rows(policy):
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    config = config_of(policy, "stapo", {"gradient_checkpointing": False})
+    assert whole_rows(config, PolicyScorer(model)) is None
+    model.gradient_checkpointing_enable()
+    assert "recomputation" in whole_rows(config, PolicyScorer(model))
 
 
 def test_a_resumed_run_may_change_how_prompts_are_computed(policy, tmp_path):

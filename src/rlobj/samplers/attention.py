@@ -1,21 +1,23 @@
 """Attention for one new token whose query heads read shared keys in place, on a CPU.
 
-If there is a mask, transformers' SDPA copies all keys and values for each query head.
+If there is a mask, transformers' SDPA copies all keys and values for each query head. Models keep
+"sdpa" in their configuration: some of them, such as Falcon, compute otherwise under another name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-NAME = "rlobj_shared_heads"
+_usual: Any = ALL_ATTENTION_FUNCTIONS["sdpa"]
+_sampling = threading.local()
 
 
 def attention(
@@ -28,9 +30,9 @@ def attention(
 ) -> tuple[Tensor, None]:
     """As transformers' SDPA, for one masked query without a copy: query [B, heads, 1, D]."""
     shared = query.shape[1] > key.shape[1] and query.device.type == "cpu"
-    biased = options.get("position_bias") is not None
-    if not shared or attention_mask is None or query.shape[2] > 1 or biased:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    shared = shared and query.shape[2] == 1 and getattr(_sampling, "now", False)
+    if not shared or attention_mask is None or options.get("position_bias") is not None:
+        return _usual(module, query, key, value, attention_mask, **options)
     scale = options.get("scaling")
     output = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scale, enable_gqa=True
@@ -38,18 +40,14 @@ def attention(
     return output.transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionInterface.register("sdpa", attention)
 
 
 @contextlib.contextmanager
-def shared_heads(model: Any) -> Iterator[None]:
-    """Inside, a model that uses transformers' SDPA uses `attention`; others stay as they are."""
-    config = model.config.get_text_config()
-    usual = config._attn_implementation
-    if usual == "sdpa":
-        config._attn_implementation = NAME
+def shared_heads() -> Iterator[None]:
+    """Inside, SDPA in this thread is `attention`; elsewhere it stays as it is."""
+    before, _sampling.now = getattr(_sampling, "now", False), True
     try:
         yield
     finally:
-        config._attn_implementation = usual
+        _sampling.now = before

@@ -186,7 +186,7 @@ class TransformersSampler:
 
         device = next(self.model.parameters()).device.type
         half = torch.autocast(device, self.autocast, enabled=self.autocast is not None)
-        with evaluating(self.model), shared_heads(self.model), torch.no_grad(), half:
+        with evaluating(self.model), shared_heads(), torch.no_grad(), half:
             yield
 
     @torch.no_grad()

@@ -308,6 +308,8 @@ class PolicyScorer(nn.Module):
             return f"layers of the kind {', '.join(others) or 'recurrent'} have no keys and values"
         if depends_on_sequence_length(self.model.config):
             return "the longest position of a pass chooses its rotary frequencies"
+        if getattr(self.model.config.get_text_config(), "attn_temperature_tuning", False):
+            return "its attention scales with a token's place in the row, which padding moves"
         parameters = inspect.signature(trunk(self.model).forward).parameters
         if missing := {"position_ids", cache_argument(trunk(self.model))} - parameters.keys():
             return f"its trunk takes no {' and no '.join(sorted(missing))}"
@@ -319,7 +321,10 @@ class PolicyScorer(nn.Module):
         assert owners is not None
         with _trial(self.model):
             whole = self._trunk(torch.tensor([[0, 1, 1, 0]], device=device), None)[0]
-            shared = self._after_prompts(input_ids[:, :-1], prompts, prompt_mask, owners)
+            try:
+                shared = self._after_prompts(input_ids[:, :-1], prompts, prompt_mask, owners)
+            except Exception as error:  # XLM refuses a mask, for one
+                return f"two short prompts ended with {type(error).__name__}: {error}"
         both = torch.cat([shared[0, :2], shared[1]]), torch.cat([whole[1:3], whole[:3]])
         error = float((both[0] - both[1]).abs().max())
         if not error <= _tolerance(whole) * float(whole.abs().max()):

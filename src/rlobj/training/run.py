@@ -264,7 +264,10 @@ def _refuse_wrong_types(
         valid = all(isinstance(name, str) for name in settings)
     else:  # the program gives layers
         layers = settings if isinstance(settings, Sequence) else [settings]
-        valid = settings is None or all(isinstance(layer, tuple) for layer in layers)
+        valid = settings is None or all(
+            isinstance(layer, tuple) and len(layer) == 2 and isinstance(layer[1], Mapping)
+            for layer in layers
+        )
     if not valid:
         raise ConfigError(
             f'settings is {settings!r}; expected a dict such as {{"training.steps": 3}}'

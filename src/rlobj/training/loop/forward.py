@@ -197,7 +197,8 @@ def whole_rows(config: RunConfig, scorer: PolicyScorer) -> str | None:
         ConfigError: `training.shared_prompts` is true, and they cannot.
     """
     sharing, reason = config.training.shared_prompts, scorer.unshareable
-    if config.training.gradient_checkpointing is True:
+    recomputed = getattr(scorer.model, "is_gradient_checkpointing", False)  # the caller's own model
+    if recomputed or config.training.gradient_checkpointing is True:
         reason = "recomputation (training.gradient_checkpointing) keeps no keys and values"
     if sharing is True and reason:
         raise ConfigError(
