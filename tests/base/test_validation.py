@@ -26,7 +26,9 @@ AT_LEAST_1 = "expected a whole number of at least 1 or auto"
             "auot",
             "expected true, false or auto, got 'auot'. Did you mean 'auto'?",
         ),
-        (TrainingConfig, "threads", 1.5, "expected a whole number or auto, got 1.5"),
+        (TrainingConfig, "packed", "always", "expected true, false or auto, got 'always'"),
+        (TrainingConfig, "threads", 1.5, f"{AT_LEAST_1}, got 1.5"),
+        (TrainingConfig, "threads", 0, f"{AT_LEAST_1}, got 0"),
         (TrainingConfig, "micro_batch_tokens", 0, f"{AT_LEAST_1}, got 0"),
         (
             DataConfig,

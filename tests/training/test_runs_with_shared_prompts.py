@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 from runs import distance, metrics, ranks, weights, write_config
@@ -129,11 +130,18 @@ def test_recomputation_keeps_whole_rows_and_says_why(policy, tmp_path):
     training = {"steps": 1, "gradient_checkpointing": True}
     with open_trainer(config_of(policy, "stapo", training), tmp_path / "auto") as trainer:
         assert "recomputation" in trainer.learner.forward.whole_rows
-    with (
-        pytest.raises(ConfigError, match="prompts cannot be shared: recomputation"),
-        open_trainer(config_of(policy, "stapo", {**training, **SHARED}), tmp_path / "true"),
-    ):
-        pass
+
+
+def test_settings_with_recomputation_refuse_that_prompts_are_always_shared(policy):
+    with pytest.raises(ConfigError, match=r"shared_prompts.*cannot be shared: recompu"):
+        config_of(policy, "stapo", {**SHARED, "gradient_checkpointing": True})
+
+
+def test_a_model_that_cannot_share_prompts_is_refused_where_they_always_are(policy):
+    scorer = SimpleNamespace(unshareable="it is recurrent")
+    with pytest.raises(ConfigError, match="prompts cannot be shared: it is recurrent"):
+        whole_rows(config_of(policy, "stapo", SHARED), scorer)
+    assert whole_rows(config_of(policy, "stapo", {}), scorer) == "it is recurrent"
 
 
 def test_a_model_that_recomputes_already_keeps_whole_rows(policy):

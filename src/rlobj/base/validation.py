@@ -158,6 +158,6 @@ def _words(annotation: Any) -> list[str]:
 
 def _no_member(words: list[str], value: Any) -> str:
     *first, last = words
-    names = [word for word in words if " " not in word]
+    names = [word for word in words if " " not in word and word not in _WORDS[bool]]
     advice = nearest(str(value), names, spell_out=False)
     return f"expected {', '.join(first)} or {last}, got {value!r}{advice and '.' + advice}"

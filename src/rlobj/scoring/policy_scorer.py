@@ -251,7 +251,7 @@ class PolicyScorer(nn.Module):
         if cache.get_seq_length() != prompts.shape[1]:
             raise ConfigError(
                 f"{type(self.model).__name__} kept no keys and values of its prompts, as with "
-                "gradient checkpointing. Expected a model without it, or whole rows"
+                "gradient checkpointing. Expected shared_prompts=False, or a model without it"
             )
         cache.batch_select_indices(owners)
         rest = self._trunk(input_ids, mask, following, cache)

@@ -224,6 +224,11 @@ class RunConfig(Model):
                 "vLLM in the training process cannot sample during training; expected 0 with "
                 "engine=vllm, or use engine=vllm-server"
             )
+        if self.training.shared_prompts is True and self.training.gradient_checkpointing is True:
+            wrong["training.shared_prompts"] = (
+                "prompts cannot be shared: recomputation (training.gradient_checkpointing=true) "
+                "keeps no keys and values. Expected auto or false"
+            )
         if environment.target is not None and environment.tools:
             wrong["environment.tools"] = (
                 f"environment.target={environment.target} answers the policy too: give one of "

@@ -92,7 +92,7 @@ class TrainingConfig(Model):
     an update"""
     hang_timeout: float = Field(default=600.0, gt=0)
     """seconds after which a process without any progress ends the run, if there are several"""
-    threads: int | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """CPU threads of torch (auto = one for a model below a million parameters on a CPU; else a
     process's share of the cores)"""
     stop_on: tuple[FindingName, ...] = ()
