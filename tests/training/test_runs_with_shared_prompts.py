@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from types import SimpleNamespace
 
@@ -138,7 +137,7 @@ def test_settings_with_recomputation_refuse_that_prompts_are_always_shared(polic
 
 
 def test_a_model_that_cannot_share_prompts_is_refused_where_they_always_are(policy):
-    scorer = SimpleNamespace(unshareable="it is recurrent")
+    scorer = SimpleNamespace(model=None, unshareable="it is recurrent")
     with pytest.raises(ConfigError, match="prompts cannot be shared: it is recurrent"):
         whole_rows(config_of(policy, "stapo", SHARED), scorer)
     assert whole_rows(config_of(policy, "stapo", {}), scorer) == "it is recurrent"
@@ -154,5 +153,7 @@ def test_a_model_that_recomputes_already_keeps_whole_rows(policy):
 
 def test_a_resumed_run_may_change_how_prompts_are_computed(policy, tmp_path):
     run_training(config_of(policy, "stapo", SHARED), tmp_path / "run")
-    settings = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert settings["step"] == 3
+    changes = {"training.shared_prompts": False, "training.steps": 4}
+    rlobj.resume(tmp_path / "run", settings=changes, progress=False)
+    shares = [line["tokens/shared_share"] for line in metrics(tmp_path / "run")]
+    assert shares == [1, 1, 1, 0]
