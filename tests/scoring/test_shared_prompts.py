@@ -166,6 +166,7 @@ def test_a_group_counts_its_prompt_once_and_no_last_tokens():
     assert groups.tokens([0, 1]) == 12 + 2 * 2
     assert groups.cost([0, 1]) == 12 + 2 * (2 + 12 / 8)
     assert groups.cost([0, 4]) == 2 * 12 + 2 * (2 + 12 / 8)
+    assert groups.memory([0, 4]) == 2 * 12 + 2 * (2 + 12 / 4)
 
 
 responses = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=9)
@@ -177,7 +178,7 @@ def test_micro_batches_hold_each_sequence_once_within_the_budget(rows, budget):
     groups = PromptGroups([([prompt] * (3 * prompt + 1), [5] * size) for prompt, size in rows])
     parts = groups.micro_batches(budget)
     assert sorted(itertools.chain(*parts)) == list(range(len(rows)))
-    assert all(len(part) == 1 or groups.cost(part) <= budget for part in parts)
+    assert all(len(part) == 1 or groups.memory(part) <= budget for part in parts)
 
 
 @settings(max_examples=30, deadline=None)
@@ -200,6 +201,6 @@ def test_no_cut_of_the_sequences_by_groups_is_cheaper(rows, budget):
     for cuts in itertools.product([False, True], repeat=len(order) - 1):
         ends = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), len(order)]
         parts = [order[a:b] for a, b in itertools.pairwise(ends)]
-        if all(len(part) == 1 or groups.cost(part) <= budget for part in parts):
+        if all(len(part) == 1 or groups.memory(part) <= budget for part in parts):
             best = min(best, cost(parts))
     assert cost(groups.micro_batches(budget)) <= best + 1e-9

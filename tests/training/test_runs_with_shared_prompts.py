@@ -127,8 +127,10 @@ def test_auto_shares_prompts_where_that_saves_tokens_and_the_header_says_so(poli
 
 def test_recomputation_keeps_whole_rows_and_says_why(policy, tmp_path):
     training = {"steps": 1, "gradient_checkpointing": True}
-    with open_trainer(config_of(policy, "stapo", training), tmp_path / "auto") as trainer:
+    with open_trainer(config_of(policy, "archer", training), tmp_path / "auto") as trainer:
         assert "recomputation" in trainer.learner.forward.whole_rows
+        [reference] = trainer.learner.scores.all.values()
+        assert reference.shareable is False
 
 
 def test_settings_with_recomputation_refuse_that_prompts_are_always_shared(policy):

@@ -19,6 +19,8 @@ from rlobj.scoring.packing import PASS_TOKENS, Pairs, check_prompts, cut_at, fla
 
 REPEATED = 1 / 8
 """What a prompt's token costs each response that reads its keys and values, in computed tokens."""
+KEPT = 1 / 4
+"""The memory that its copy of them takes until the backward pass, in that of a computed token."""
 
 
 class PromptGroups:
@@ -59,8 +61,13 @@ class PromptGroups:
         following = max((self._following[i] for i in part), default=0)
         return len(prompts) * longest + len(part) * (following + REPEATED * longest)
 
+    def memory(self, part: Sequence[int]) -> float:
+        """The memory of a micro-batch, in computed tokens with padding."""
+        longest = max((len(self.prompts[self.owners[i]]) for i in part), default=0)
+        return self.cost(part) + (KEPT - REPEATED) * len(part) * longest
+
     def micro_batches(self, budget: int) -> list[list[int]]:
-        """Cut the sequences into micro-batches whose cost is at most a budget.
+        """Cut the sequences into micro-batches whose memory is at most a budget.
 
         They are cut by dynamic programming in two orders, by the length of responses and by groups,
         and the cheaper cut is taken. A group that is cut has its prompt in each part.
@@ -100,7 +107,8 @@ class PromptGroups:
             rows = numpy.arange(stop - first, 0, -1)
             cost = prompts[window] * longest[window]
             cost += rows * (widest[window] + REPEATED * longest[window])
-            skipped = min(int((cost > budget).sum()), stop - 1 - first)
+            memory = cost + rows * (KEPT - REPEATED) * longest[window]
+            skipped = min(int((memory > budget).sum()), stop - 1 - first)
             first += skipped
             total = least[first:stop] + cost[skipped:]
             best = int(total.argmin())

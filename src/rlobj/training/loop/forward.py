@@ -113,7 +113,7 @@ class ForwardPasses:
         everything = list(range(len(groups.owners)))
         together, least, passes = groups.cost(everything), groups.least(), 2 * self._pass_tokens
         most = max(least * 4 / 3 if self._join else 0, least + passes)
-        if together <= min(self._budget, most):
+        if together <= most and groups.memory(everything) <= self._budget:
             return Cut([everything], together + passes, groups)
         parts = groups.micro_batches(self._budget)
         return Cut(parts, sum(map(groups.cost, parts)) + len(parts) * passes, groups)

@@ -343,7 +343,9 @@ def open_scores(
                 model = frozen(model, settings, parallel.device)
                 with reading(model):
                     scorer = PolicyScorer(model, config.training.packed)
-            shareable = scorer.unshareable is None
+            # Keys of all layers take more memory than a run that recomputes has planned.
+            recomputed = config.training.gradient_checkpointing is True
+            shareable = scorer.unshareable is None and not recomputed
             scores[name] = Score(
                 settings, parallel.frozen(scorer), shareable=shareable, own_end=end
             )
